@@ -4,6 +4,7 @@ import datetime
 import multiprocessing
 import os
 import signal
+import socket
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +34,26 @@ def start_processes(function, args, processes):
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(["simcse_hf.training.trainer"])
     mp.start_processes(function, args=args, nprocs=processes, start_method="forkserver")
+
+
+def _launched(rank, function, args, processes, port):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+    torch.set_num_threads(1)
+    function(*args)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def launch(function, *args, processes=2):
+    """Run `function(*args)` in processes that have the variables of torchrun, and wait for them."""
+    start_processes(_launched, (function, args, processes, free_port()), processes)
 
 
 def in_processes(function, folder, processes=2):

@@ -1,10 +1,10 @@
-"""A trainer of each objective on a tiny encoder, with rows of the kind that it learns from."""
+"""Trainers on tiny encoders, and for each objective one with rows of the kind that it learns from."""
 
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from conftest import VOCABULARY
+from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -57,6 +57,72 @@ def sentences(rows, seed=0, words=6):
     return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (words,), generator=generator)) for _ in range(rows)]
 
 
+def texts(rows, columns=1, seed=0):
+    """Rows of random sentences."""
+    return Dataset.from_dict({f"sent{c}": sentences(rows, seed + 100 * c) for c in range(columns)})
+
+
+def scored(rows=19, seed=3):
+    """Rows of pairs with a score."""
+    pairs = {"sentence1": sentences(rows, seed), "sentence2": sentences(rows, seed + 1)}
+    return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(rows)]})
+
+
+def pairs(rows=12):
+    """A dev set of random sentences."""
+    return ScoredPairs("stsb", sentences(rows, 9), sentences(rows, 10), [float(i % 6) for i in range(rows)])
+
+
+def model_of(model_type="bert", dropout=None, **settings):
+    """Make a model whose weights are large enough for clearly different embeddings of random sentences."""
+    torch.manual_seed(1)
+    return AutoModelForCL.from_config(tiny_config(model_type, dropout=dropout, initializer_range=0.2), **settings)
+
+
+def arguments(tmp_path, **changes):
+    values = {
+        "output_dir": str(tmp_path / "run"),
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "learning_rate": 1e-3,
+        "logging_steps": 2,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    return SimCSETrainingArguments(**(values | changes))
+
+
+#: Arguments that evaluate, and those that also save and load the best model at the end.
+EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
+KEEPS_BEST = EVALUATES | {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
+_OF_THE_TRAINER = {"dev_set", "dev_tasks", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"}
+
+
+def make(tmp_path, tokenizer, data=None, model=None, **options):
+    """A trainer of 4 steps; options are those of the trainer or of its arguments."""
+    own = {name: options.pop(name) for name in _OF_THE_TRAINER & options.keys()}
+    if model is None and "model_init" not in own:
+        model = model_of()
+    data = texts(32) if data is None else data
+    return SimCSETrainer(model, arguments(tmp_path, **options), data, processing_class=tokenizer, **own)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same_weights(one, other):
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def logged(trainer, name):
+    """What the trainer logged under a name, in order."""
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
 def rows_for(objective, tokenizer):
     row_type = objective_class(objective).rows
     if row_type == "spans":
@@ -65,8 +131,7 @@ def rows_for(objective, tokenizer):
         texts = [[s, *sentences(2 + i % 2, seed=50 + i)] for i, s in enumerate(sentences(16))]
         return Dataset.from_dict({"texts": texts, "relations": [[0, 2, 1][: len(row) - 1] for row in texts]})
     if row_type == "scored_pairs":
-        pairs = {"sentence1": sentences(16), "sentence2": sentences(16, seed=1)}
-        return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(16)]})
+        return scored(16, seed=0)
     if row_type == "classes":
         return Dataset.from_dict({"text": sentences(16), "label": [i % 5 for i in range(16)]})
     return Dataset.from_dict({"sent0": sentences(16)})

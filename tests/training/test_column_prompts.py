@@ -5,9 +5,10 @@ import logging
 import numpy as np
 import pytest
 from datasets import Dataset
-from test_trainer import arguments, model_of
+from trainer_helpers import make as make_trainer
+from trainer_helpers import model_of
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainingArguments
 from simcse_hf.training.parser import given_arguments
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
 
@@ -17,8 +18,7 @@ ROWS = [{"query": "cat sat", "positive": f"{word} ran on the mat in the tree", "
 
 
 def make(tmp_path, tokenizer, rows=ROWS, model=None, **changes):
-    args = arguments(tmp_path, **{"max_steps": 2, **changes})
-    return SimCSETrainer(model or model_of(), args, Dataset.from_list(rows), processing_class=tokenizer)
+    return make_trainer(tmp_path, tokenizer, Dataset.from_list(rows), model, **{"max_steps": 2, **changes})
 
 
 def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer):
@@ -50,9 +50,8 @@ def test_premises_and_hypotheses_have_their_own_prompts_and_lengths(tmp_path, to
 def test_a_stream_reads_the_same_rows(tmp_path, tokenizer):
     options = {"prompts": PROMPTS, "max_seq_length": {"anchor": 5, "positive": 8}}
     rows = make(tmp_path / "a", tokenizer, **options).train_dataset
-    args = arguments(tmp_path / "b", max_steps=2, shuffle_buffer=1, **options)
     stream = Dataset.from_list(ROWS).to_iterable_dataset()
-    streamed = SimCSETrainer(model_of(), args, stream, processing_class=tokenizer).train_dataset
+    streamed = make_trainer(tmp_path / "b", tokenizer, stream, shuffle_buffer=1, **options).train_dataset
     assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
 
 
@@ -93,25 +92,6 @@ def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_the
     assert prompted.prompts == {"query": "the ", "passage": "a ", "document": "a "}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"prompts": PROMPTS, "max_seq_length": {"anchor": 16, "positive": 4}},
-            "column positive: the prompt 'a red '",
-        ),
-        ({"prompts": {"query": "the "}}, "for the columns anchor, positive, negative, got query"),
-        ({"prompts": ["the "]}, "for the columns anchor, positive, negative, got the "),
-        ({"max_seq_length": {"anchor": 16}}, "by column needs a number for anchor and one for positive"),
-        ({"max_seq_length": {"anchor": 16, "positive": 2}}, "max_seq_length must be at least 3"),
-        ({"max_seq_length": {"anchor": 16, "positive": 400}}, "max_seq_length.*400"),
-    ],
-)
-def test_values_that_cannot_work_are_refused(tmp_path, tokenizer, changes, message):
-    with pytest.raises(ValueError, match=message):
-        make(tmp_path, tokenizer, **changes)
-
-
 def test_texts_that_fill_the_length_of_their_own_column_are_counted(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
     rows = [{"anchor": "a cat sat", "positive": "a dog"}] * 3 + [
@@ -142,10 +122,7 @@ def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, 
     task = tmp_path / "reranking.jsonl"
     task.write_text('{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'
                     '{"query": "dog", "positive": ["a dog ran"], "negative": ["a cat sat"]}\n')  # fmt: skip
-    args = arguments(tmp_path, prompts=PROMPTS)
-    trainer = SimCSETrainer(
-        model_of(), args, Dataset.from_list(ROWS), processing_class=tokenizer, dev_tasks=[f"reranking={task}"]
-    )
+    trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=[f"reranking={task}"])
     assert set(trainer.dev_sets[0].texts) == {"the old cat", "the old dog", "a red a cat sat", "a red a dog ran"}
 
 

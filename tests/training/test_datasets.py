@@ -1,27 +1,20 @@
 """Several data sets in a run: what a batch holds, the shares, other objectives, resuming, and two processes."""
 
 import json
-import os
-import socket
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from process_helpers import start_processes
-from test_trainer import arguments, assert_same_weights, model_of, texts, weights
-from trainer_helpers import sentences
+from process_helpers import launch
+from trainer_helpers import assert_same_weights, model_of, scored, sentences, texts, weights
+from trainer_helpers import make as make_trainer
 
-from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf import AutoModelForCL
 from simcse_hf.data.mixture import MixtureSampler
 from simcse_hf.data.samplers import PermutedSampler
 from simcse_hf.publishing import write_card
 from simcse_hf.training.run import train_sup
-
-
-def scored(rows=19, seed=3):
-    pairs = {"sentence1": sentences(rows, seed), "sentence2": sentences(rows, seed + 1)}
-    return Dataset.from_dict(pairs | {"score": [i % 6 / 1.25 for i in range(rows)]})
 
 
 def mixture():
@@ -32,8 +25,8 @@ TABLES = {"sts.b": {"objective": "cosent", "prompts": {"anchor": "the old "}, "m
 
 
 def make(tmp_path, tokenizer, data=None, model=None, tables=TABLES, **changes):
-    args = arguments(tmp_path, **{"datasets": tables, "per_device_train_batch_size": 4, **changes})
-    return SimCSETrainer(model or model_of(), args, data or mixture(), processing_class=tokenizer)
+    options = {"datasets": tables, "per_device_train_batch_size": 4, **changes}
+    return make_trainer(tmp_path, tokenizer, data or mixture(), model, **options)
 
 
 # --- the order ---
@@ -133,7 +126,7 @@ def test_the_objectives_continue_from_a_checkpoint_with_their_weights(tmp_path, 
     again = make(tmp_path / "again", tokenizer, model=AutoModelForCL.from_pretrained(tmp_path / "run"), tables=tables)
     assert_same_weights(weights(trainer.model.objective), weights(again.model.objective))
     alone = AutoModelForCL.from_pretrained(tmp_path / "run")
-    one = SimCSETrainer(alone, arguments(tmp_path / "one"), texts(32), processing_class=tokenizer)
+    one = make_trainer(tmp_path / "one", tokenizer, model=alone)
     assert one.model.settings.dataset_objectives == {} and one.contrastive_objective.name == "simcse"
 
 
@@ -177,9 +170,7 @@ def test_gradcache_gives_the_same_weights(tmp_path, tokenizer):
 
 
 def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):
-    args = arguments(tmp_path, datasets=TABLES, per_device_train_batch_size=4)
-    data = mixture()
-    trainer = SimCSETrainer(model_of(), args, data, {"sts.b": scored(8)}, processing_class=tokenizer)
+    trainer = make(tmp_path, tokenizer, eval_dataset={"sts.b": scored(8)})
     assert "eval_sts.b_loss" in trainer.evaluate()
     with pytest.raises(ValueError, match="names none of the data sets plain, pairs, sts.b, whose objectives differ"):
         trainer.evaluate(texts(8, 2))
@@ -231,19 +222,13 @@ def train_in(folder, tokenizer, batch, **changes):
     return order, weights(trainer.model)
 
 
-def train_in_process(rank, port, folder, tokenizer):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ["MASTER_PORT"] = str(port)
-    torch.set_num_threads(1)
-    torch.save(train_in(folder / "two", tokenizer, 2, ddp_backend="gloo"), folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+def train_in_process(folder, tokenizer):
+    found = train_in(folder / "two", tokenizer, 2, ddp_backend="gloo")
+    torch.save(found, folder / f"{torch.distributed.get_rank()}.pt")
 
 
 def test_two_processes_take_the_same_data_sets_and_equal_one(tmp_path, tokenizer):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start_processes(train_in_process, (port, tmp_path, tokenizer), 2)
+    launch(train_in_process, tmp_path, tokenizer)
     one = train_in(tmp_path / "one", tokenizer, 4)
     for rank in range(2):
         order, trained = torch.load(tmp_path / f"{rank}.pt")
@@ -277,21 +262,3 @@ def test_a_recipe_names_several_data_sets(tmp_path, save_checkpoint):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "one of the data sets `plain` (24 rows), `pairs` (24 rows), `sts` (16 rows, objective `cosent`)." in card
     assert "64 rows of texts" in card and "CoSENT" in card
-    with pytest.raises(ValueError, match="datasets, sts: .*missing.csv: there is no such file"):
-        recipe.write_text(recipe.read_text().replace("sts.csv", "missing.csv"))
-        train_sup([str(recipe), "--overwrite_output_dir"])
-
-
-def test_a_recipe_with_datasets_and_a_train_file_or_a_wrong_row_is_refused(tmp_path, save_checkpoint):
-    start, recipe, plain = save_checkpoint(model_of()), tmp_path / "run.yaml", tmp_path / "plain.txt"
-    plain.write_text("a cat\na dog\n" * 9)
-    base = f"model_name_or_path: {start}\noutput_dir: {tmp_path / 'out'}\nuse_cpu: true\n"
-    recipe.write_text(f"{base}train_file: {plain}\ndatasets: {{a: {{train_file: {plain}}}}}\n")
-    with pytest.raises(ValueError, match="datasets names the training texts: leave out --train_file"):
-        train_sup([str(recipe)])
-    recipe.write_text(f"{base}datasets: {{a: {{share: 1}}}}\n")
-    with pytest.raises(ValueError, match="data set 'a': name the training texts with either"):
-        train_sup([str(recipe)])
-    recipe.write_text(f"{base}datasets: [a, b]\n")
-    with pytest.raises(ValueError, match="datasets is a (list|table)"):
-        train_sup([str(recipe)])

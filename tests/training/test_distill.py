@@ -1,19 +1,17 @@
 """Runs with a teacher or a guide: resumed equals uninterrupted, two processes equal one, wrong vectors end."""
 
 import json
-import os
-import socket
 
 import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
-from process_helpers import start_processes
-from trainer_helpers import sentences, vectors_of
+from process_helpers import launch
+from trainer_helpers import arguments, model_of, sentences, vectors_of
 from transformers import BertTokenizer
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSETrainer
 from simcse_hf.training.run import train_sup, train_unsup
 
 SENTENCES = Dataset.from_dict({"sent0": sentences(24)})
@@ -38,28 +36,14 @@ RUNS = {
 
 def run(folder, name, output="run", batch=4, data=None, settings=None, dropout=0.1, **changes):
     own, rows, vectors = RUNS[name]
-    values = {
-        "output_dir": str(folder / output),
-        "per_device_train_batch_size": batch,
-        "max_steps": 9,  # 6 steps are an epoch
-        "max_seq_length": 16,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 4,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
-    torch.manual_seed(1)
+    # 6 steps are an epoch
+    values = {"max_steps": 9, "max_seq_length": 16, "logging_steps": 1, "save_strategy": "steps", "save_steps": 4}
     values |= vectors(vectors_of(folder / name.replace(" ", "-"), rows))
-    model = AutoModelForCL.from_config(
-        tiny_config(dropout=dropout, initializer_range=0.2),
-        pooler_type="avg",
-        **(own if settings is None else settings),
-    )
+    values |= {"output_dir": str(folder / output), "per_device_train_batch_size": batch}
+    model = model_of(dropout=dropout, pooler_type="avg", **(own if settings is None else settings))
     tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
-    arguments = SimCSETrainingArguments(**values | changes)
-    return SimCSETrainer(model, arguments, rows if data is None else data, processing_class=tokenizer)
+    data = rows if data is None else data
+    return SimCSETrainer(model, arguments(folder, **values | changes), data, processing_class=tokenizer)
 
 
 def assert_same(one, two, **tolerance):
@@ -80,35 +64,27 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_gradcache_equals_the_whole_batch(name, tmp_path):
-    plain = run(tmp_path, name, output="plain", dropout=0.0, max_steps=3, allow_zero_dropout=True)
-    cached = run(
-        tmp_path, name, output="cached", dropout=0.0, max_steps=3, allow_zero_dropout=True, gradcache_chunk_size=2
-    )
+    options = {"dropout": 0.0, "max_steps": 3, "allow_zero_dropout": True}
+    plain = run(tmp_path, name, output="plain", **options)
+    cached = run(tmp_path, name, output="cached", gradcache_chunk_size=2, **options)
     plain.train(), cached.train()
     assert_same(plain, cached, rtol=0, atol=2e-5)
 
 
-def _train_in_process(rank, processes, port, folder):
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    os.environ |= dict(zip(names, map(str, (rank, rank, processes, "127.0.0.1", port)), strict=True))
-    torch.set_num_threads(1)
+def train_in_process(folder, processes):
     for name in RUNS:
         options = {"batch": 8 // processes, "dropout": 0.0, "allow_zero_dropout": True, "ddp_backend": "gloo"}
         trainer = run(folder, name, output=f"{name}-of-{processes}", max_steps=4, save_steps=100, **options)
         trainer.train()
-        if rank == 0:
+        if trainer.is_world_process_zero():
             torch.save(trainer.model.state_dict(), folder / f"{name}-of-{processes}.pt")
-    torch.distributed.destroy_process_group()
 
 
 def test_two_processes_give_the_weights_of_one_with_the_whole_batch(tmp_path):
     for name, (_, rows, _) in RUNS.items():
         vectors_of(tmp_path / name.replace(" ", "-"), rows)
     for processes in (1, 2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        start_processes(_train_in_process, (processes, port, tmp_path), processes)
+        launch(train_in_process, tmp_path, processes, processes=processes)
     for name in RUNS:
         one, two = (torch.load(tmp_path / f"{name}-of-{n}.pt") for n in (1, 2))
         assert_same(one, two, rtol=0, atol=2e-5)
@@ -147,30 +123,6 @@ def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_pa
     words += ["--max_steps", "2", "--per_device_train_batch_size", "8", "--use_cpu", "--report_to", "none"]
     with pytest.raises(ValueError, match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)"):
         train_sup([*words, "--guide", folder])
-
-
-# --- refusals ---
-
-
-def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(tmp_path):
-    folder = vectors_of(tmp_path / "sentences", SENTENCES)
-    refused = {
-        "objective 'simcse' reads no teacher: leave teacher out": {"settings": {}},
-        "a guide compares candidates with the positive": {"guide": folder, "settings": {}, "teacher": None},
-        "needs all training rows, and a stream has none but the next": {"data": SENTENCES.to_iterable_dataset()},
-        "view crop changes texts": {"view": "crop"},
-        "reads the texts of training rows, and train_dataset has input_ids": {
-            "data": Dataset.from_dict({"input_ids": [[[2, 7, 3]]] * 24})
-        },
-        "batch_neighbors = 2 must be 0 or more, which a teacher or guide finds": {
-            "teacher": None,
-            "batch_neighbors": 2,
-        },
-        "leave out train_sampling_strategy": {"train_sampling_strategy": "sequential"},
-    }
-    for message, changes in refused.items():
-        with pytest.raises(ValueError, match=message):
-            run(tmp_path, "teacher and neighbours", **{"teacher": folder} | changes)
 
 
 def test_a_run_does_not_resume_with_other_vectors(tmp_path):

@@ -1,19 +1,19 @@
 """Training with several seeds: every run as if it were alone, resumable, and the best one on dev published."""
 
 import json
-import random
+import os
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import VOCABULARY, fast_first, tiny_config
-from process_helpers import start_processes
+from conftest import fast_first, tiny_config
+from process_helpers import launch
 from safetensors.torch import load_file
+from trainer_helpers import sentences
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import SimCSE
@@ -25,11 +25,6 @@ from simcse_hf.training.script_arguments import parse_arguments
 from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
 
 
-def _sentences(count, seed):
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(VOCABULARY[5:25], k=6)) for _ in range(count)]
-
-
 @pytest.fixture
 def start(save_checkpoint):
     return save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)), "start")
@@ -38,8 +33,8 @@ def start(save_checkpoint):
 @pytest.fixture
 def words(tmp_path, start):
     """The arguments of a run of 4 steps that is evaluated and saved every 2 steps, without --output_dir."""
-    (tmp_path / "texts.txt").write_text("\n".join(_sentences(32, 0)) + "\n")
-    rows = zip(_sentences(12, 1), _sentences(12, 2), range(12), strict=True)
+    (tmp_path / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
+    rows = zip(sentences(12, 1), sentences(12, 2), range(12), strict=True)
     lines = "".join(f"{a}\t{b}\t{score % 6}\n" for a, b, score in rows)
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\n" + lines)
     line = (
@@ -199,14 +194,16 @@ def test_contradictions_are_refused(tmp_path, words, more, message):
     assert not entries(tmp_path / "out")
 
 
-@pytest.mark.parametrize("changed", ["train_file", "dev_file", "model.safetensors"])
-def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words, start, changed):
+@pytest.mark.parametrize("changed", ["texts.txt", "dev.tsv", "start/model.safetensors", "labels.csv"])
+def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words, changed):
+    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"{x},0\n" for x in sentences(9, 5)))
+    words = [*words, "--output_dir", str(tmp_path / "out"), "--dev_task", f"classification={tmp_path}/labels.csv"]
+
     def prepare():
-        return prepare_seeds([42], *parse_arguments([*words, "--output_dir", str(tmp_path / "out")], UNSUP_DEFAULTS))
+        return prepare_seeds([42], *parse_arguments(words, UNSUP_DEFAULTS))
 
     assert prepare() == prepare() == {42: "new"}
-    files = {"train_file": tmp_path / "texts.txt", "dev_file": tmp_path / "dev.tsv"}
-    file = files.get(changed, start / changed)
+    file = tmp_path / changed
     content = file.read_bytes()
     file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])  # of the same size
     with pytest.raises(ValueError, match=f"digest of .*{file.name}: .* there, .* here"):
@@ -222,7 +219,7 @@ def test_an_output_directory_with_another_run_or_other_settings_is_refused(tmp_p
         train_unsup([*words, "--seeds", "2", "--learning_rate", "0.5"])
     with pytest.raises(ValueError, match="holds an earlier run"):
         train_unsup([*words])
-    (tmp_path / "texts.txt").write_text("\n".join(_sentences(40, 0)) + "\n")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences(40, 0)) + "\n")
     with pytest.raises(ValueError, match="digest of train_file"):
         train_unsup([*words, "--seeds", "2"])
     train_unsup([*words, "--seeds", "8", "9", "--overwrite_output_dir"])
@@ -233,40 +230,29 @@ def test_an_output_directory_with_another_run_or_other_settings_is_refused(tmp_p
         train_unsup([*words, "--seeds", "2"])
 
 
-def test_a_tracker_begins_a_run_of_its_own_for_each_seed(tmp_path, words, monkeypatch):
+def test_a_tracker_begins_a_run_of_its_own_for_each_seed(monkeypatch):
     """The tracker of the Trainer logs into the run that is open in its library, if there is one."""
     ended = []
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda: ended.append(True)))
-    args = SimpleNamespace(report_to=["wandb"], process_index=0)
-    release(args)
-    release(SimpleNamespace(report_to=[], process_index=0))
-    release(SimpleNamespace(report_to=["wandb"], process_index=1))
+    for trackers, process in ((["wandb"], 0), ([], 0), (["wandb"], 1)):
+        release(SimpleNamespace(report_to=trackers, process_index=process))
     assert ended == [True]
 
 
-def _train_in_process(rank, processes, port, words):
-    import os
-
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {"ACCELERATE_USE_CPU": "true"}
-    torch.set_num_threads(1)
+def train_in_process(words):
+    os.environ["ACCELERATE_USE_CPU"] = "true"
     train_sup(words)
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_two_processes_train_every_seed_and_publish_the_best_once(tmp_path, words):
-    rows = zip(*(_sentences(32, seed) for seed in range(3)), strict=True)
+    rows = zip(*(sentences(32, seed) for seed in range(3)), strict=True)
     lines = "".join(",".join(row) + "\n" for row in rows)
     (tmp_path / "triplets.csv").write_text("sent0,sent1,hard_neg\n" + lines)
     words = [*words, "--train_file", str(tmp_path / "triplets.csv"), "--per_device_train_batch_size", "4"]
     words += ["--max_steps", "2", "--seeds", "2", "--output_dir", str(tmp_path / "out")]
     for _ in range(2):  # the second time, one seed is missing
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        start_processes(_train_in_process, (2, port, words), 2)
+        launch(train_in_process, words)
         results = _results(tmp_path / "out")
         assert results["processes"] == 2 and len(results["seeds"]["runs"]) == 2
         assert _same_weights(tmp_path / "out", tmp_path / f"out/seed-{results['seeds']['published']}")
@@ -282,18 +268,3 @@ def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(tmp_path, words,
     with pytest.raises(ValueError, match="nothing"):
         train_unsup([*again, "--columns", "nothing"])
     assert (out / "checkpoint-4").exists(), "a run that cannot start deletes nothing"
-
-
-def test_seeds_are_not_added_to_those_of_another_dev_task(tmp_path, words):
-    (tmp_path / "labels.csv").write_text(
-        "text,label\n" + "".join(f"{x},{i % 2}\n" for i, x in enumerate(_sentences(9, 5)))
-    )
-    words = [*words, "--output_dir", str(tmp_path / "out"), "--dev_task", f"classification={tmp_path / 'labels.csv'}"]
-
-    def prepare():
-        return prepare_seeds([42], *parse_arguments(words, UNSUP_DEFAULTS))
-
-    prepare()
-    (tmp_path / "labels.csv").write_text("text,label\na cat,0\na dog,1\n")
-    with pytest.raises(ValueError, match="digest of .*labels.csv: .* there, .* here"):
-        prepare()

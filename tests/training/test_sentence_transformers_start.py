@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_trainer import arguments
+from trainer_helpers import arguments
 
 from simcse_hf import SimCSE, SimCSETrainer
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman, uniformity

@@ -104,23 +104,6 @@ def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tok
     assert described["train_rows"] is None and described["rows"] == "pairs" and described["num_sentences"] == 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"max_steps": -1}, "has no known length, so the run needs max_steps"),
-        ({"dataloader_num_workers": 1}, "dataloader_num_workers = 1 does not work with a stream"),
-        (
-            {"train_sampling_strategy": "group_by_length"},
-            "needs all training rows, and a stream has none but the next",
-        ),
-    ],
-)
-def test_what_a_stream_cannot_do_is_refused(tmp_path, tokenizer, changes, message):
-    texts = load_text_stream(write_texts(tmp_path / "a.csv", columns=2))
-    with pytest.raises(ValueError, match=message):
-        trainer_of(tmp_path, tokenizer, texts, **changes)
-
-
 def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     from simcse_hf.training.run import train_unsup
 

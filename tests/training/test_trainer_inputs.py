@@ -5,26 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import VOCABULARY, tiny_config
-from datasets import Dataset, DatasetDict
-from test_trainer import arguments, assert_same_weights, best_model_arguments, model_of, pairs, texts, weights
-from transformers import BertForMaskedLM, BertModel, TrainerCallback, TrainingArguments
+from conftest import tiny_config
+from datasets import Dataset
+from trainer_helpers import KEEPS_BEST, arguments, assert_same_weights, make, model_of, pairs, texts, weights
+from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
-from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_batches
-
-
-def make(tmp_path, tokenizer, train_dataset=None, model=None, **kwargs):
-    changes = kwargs.pop("changes", {})
-    return SimCSETrainer(
-        model or model_of(),
-        arguments(tmp_path, **changes),
-        texts(32) if train_dataset is None else train_dataset,
-        processing_class=tokenizer,
-        **kwargs,
-    )
 
 
 def ids_of(trainer, row=0):
@@ -59,50 +47,11 @@ def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
     assert trainer.train().global_step == 4
 
 
-class _Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return {"text": "a cat"}
-
-
-class _Stream(torch.utils.data.IterableDataset):
-    def __iter__(self):
-        yield {"text": "a cat"}
-
-
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (DatasetDict(train=texts(8)), r"train_dataset is a DatasetDict: pass one of its splits \('train'\)"),
-        (_Stream(), "train_dataset is an IterableDataset.*use a datasets.IterableDataset"),
-        (_Rows(), "train_dataset is a _Rows: pass a datasets.Dataset"),
-        ([("a cat", "a dog")], "train_dataset is a list of tuple"),
-        ([], "train_dataset is an empty list"),
-    ],
-)
-def test_a_dataset_of_another_type_is_refused_and_the_error_says_what_to_pass(tmp_path, tokenizer, data, message):
-    with pytest.raises(TypeError, match=message):
-        make(tmp_path, tokenizer, data)
-
-
 # --- model and arguments ---
 
 
-def test_a_model_or_arguments_of_another_class_are_refused(tmp_path, tokenizer):
-    with pytest.raises(TypeError, match="model is a BertModel.*AutoModelForCL.from_pretrained"):
-        SimCSETrainer(BertModel(tiny_config()), arguments(tmp_path), texts(8), processing_class=tokenizer)
-    plain = TrainingArguments(str(tmp_path), use_cpu=True)
-    with pytest.raises(TypeError, match="args is a TrainingArguments.*SimCSETrainingArguments"):
-        SimCSETrainer(model_of(), plain, texts(8), processing_class=tokenizer)
-    with pytest.raises(ValueError, match="either a model or model_init"):
-        SimCSETrainer(None, arguments(tmp_path), texts(8), processing_class=tokenizer)
-
-
 def test_the_callers_arguments_are_not_changed(tmp_path, tokenizer):
-    args = best_model_arguments(tmp_path, max_steps=2)
-    args.hub_token = "hf_secret"
+    args = arguments(tmp_path, hub_token="hf_secret", **KEEPS_BEST)
     before = dict(vars(args))
     trainer = SimCSETrainer(model_of(), args, texts(32), dev_set=pairs(), processing_class=tokenizer)
     assert vars(args) == before and args.view is None
@@ -110,15 +59,10 @@ def test_the_callers_arguments_are_not_changed(tmp_path, tokenizer):
     assert trainer.args.hub_token == "hf_secret"
 
 
-def test_an_explicit_metric_for_best_model_is_used_or_refused(tmp_path, tokenizer):
-    args = best_model_arguments(tmp_path, max_steps=2)
-    by_loss = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_steps": 2, "save_steps": 2}
-    by_loss |= {"eval_strategy": "steps", "save_strategy": "steps"}
-    trainer = make(tmp_path, tokenizer, changes=by_loss, dev_set=pairs(), eval_dataset=texts(8, 2))
+def test_an_explicit_metric_for_best_model_is_used(tmp_path, tokenizer):
+    options = KEEPS_BEST | {"metric_for_best_model": "loss"}
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=texts(8, 2), **options)
     assert trainer.args.metric_for_best_model == "loss" and not trainer.args.greater_is_better
-    with pytest.raises(ValueError, match="metric_for_best_model='loss' needs an eval_dataset"):
-        make(tmp_path, tokenizer, changes=by_loss, dev_set=pairs())
-    assert args.best_metric_is_default
 
 
 def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):
@@ -140,9 +84,7 @@ def test_model_init_creates_the_model_of_each_trial(tmp_path, tokenizer, takes_t
         return model_of(pooler_type="avg")
 
     init = (lambda trial: model_init(trial)) if takes_trial else (lambda: model_init())
-    trainer = SimCSETrainer(
-        None, arguments(tmp_path, max_steps=1), texts(32), processing_class=tokenizer, model_init=init
-    )
+    trainer = make(tmp_path, tokenizer, model_init=init, max_steps=1)
     assert trainer.train().global_step == 1
     assert trainer.model.settings.max_seq_length == 32 and trainer.model.settings.pooler_type == "avg"
     assert trainer.call_model_init(SimpleNamespace(params={})).objective is not None
@@ -155,7 +97,7 @@ def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer):
     for changes in ({}, {"gradcache_chunk_size": 4}):
         for collator in (default, lambda rows: {"input_ids": default(rows)["input_ids"]}):
             model = model_of(dropout=0.0)
-            trainer = make(tmp_path, tokenizer, texts(32, 2), model, changes=changes, data_collator=collator)
+            trainer = make(tmp_path, tokenizer, texts(32, 2), model, data_collator=collator, **changes)
             trainer.train()
             runs.append(weights(model))
         assert_same_weights(runs[-2], runs[-1])
@@ -164,7 +106,7 @@ def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer):
 def test_zero_dropout_needs_allow_zero_dropout(tmp_path, tokenizer, caplog):
     with pytest.raises(ValueError, match="set allow_zero_dropout"):
         make(tmp_path, tokenizer, model=model_of(dropout=0.0)).train()
-    trainer = make(tmp_path, tokenizer, model=model_of(dropout=0.0), changes={"allow_zero_dropout": True})
+    trainer = make(tmp_path, tokenizer, model=model_of(dropout=0.0), allow_zero_dropout=True)
     with caplog.at_level(logging.WARNING, "simcse_hf"):
         assert trainer.train().global_step == 4
     assert "both views of a sentence have the same embedding" in caplog.text
@@ -179,32 +121,11 @@ def test_two_encoders_train_without_dropout(tmp_path, tokenizer, caplog):
     assert "same embedding" not in caplog.text
 
 
-# --- the order of the rows ---
-
-
-def test_grouping_by_length_is_refused_for_rows_that_are_drawn_anew(tmp_path, tokenizer):
-    changes = {"train_sampling_strategy": "group_by_length"}
-    with pytest.raises(ValueError, match="the rows of a ViewDataset are drawn anew"):
-        make(tmp_path, tokenizer, changes=changes | {"view": "delete_words"}).train()
-    spans = SpanDataset([[" ".join(VOCABULARY[5:25])] * 4] * 32, tokenizer, 12)
-    model = AutoModelForCL.from_config(tiny_config(), objective="declutr", pooler_type="avg")
-    with pytest.raises(ValueError, match="the rows of a SpanDataset are drawn anew"):
-        make(tmp_path, tokenizer, spans, model, changes=changes).train()
-
-
-def test_grouping_by_length_needs_lengths(tmp_path, tokenizer):
-    changes = {"train_sampling_strategy": "group_by_length"}
-    assert make(tmp_path, tokenizer, changes=changes).train().global_step == 4
-    token_ids = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
-    with pytest.raises(ValueError, match="in the column 'length', and train_dataset has input_ids"):
-        make(tmp_path, tokenizer, token_ids, changes=changes).train()
-
-
 # --- evaluation ---
 
 
 def test_predict_and_evaluate_use_the_dataset_passed_to_them(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), changes={"per_device_eval_batch_size": 4})
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), per_device_eval_batch_size=4)
     assert "eval_loss" not in trainer.evaluate()
     rows = texts(8, 2, seed=5)
     metrics = trainer.evaluate(rows)
@@ -223,56 +144,7 @@ def test_each_of_several_evaluation_sets_has_its_own_metrics(tmp_path, tokenizer
     assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
 
 
-def test_dev_sets_need_different_names(tmp_path, tokenizer):
-    callbacks = [SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())]
-    with pytest.raises(ValueError, match="two dev sets are named 'stsb'"):
-        make(tmp_path, tokenizer, callbacks=callbacks)
-    trainer = make(tmp_path, tokenizer, callbacks=callbacks[:1])
-    with pytest.raises(ValueError, match="two dev sets are named 'stsb'"):
-        trainer.add_callback(callbacks[1])
-
-
-def test_a_dev_set_added_later_is_evaluated(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer)
-    trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
-    assert "eval_later_spearman" in trainer.evaluate()
-
-
 # --- runs ---
-
-
-def test_training_can_be_repeated_after_a_nan_loss(tmp_path, tokenizer):
-    class BreakOnce(TrainerCallback):
-        def on_step_begin(self, args, state, control, model=None, **kwargs):
-            if state.global_step == 1 and not self.__dict__.setdefault("is_done", False):
-                self.is_done = True
-                with torch.no_grad():
-                    model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
-
-    trainer = make(tmp_path, tokenizer, callbacks=[BreakOnce()])
-    intact = weights(trainer.model)
-    with pytest.raises(FloatingPointError):
-        trainer.train()
-    trainer.model.load_state_dict(intact)
-    assert trainer.train().global_step == 4
-
-
-def test_resuming_a_finished_run_takes_no_further_step(tmp_path, tokenizer):
-    changes = {"save_strategy": "steps", "save_steps": 4}
-    first = make(tmp_path, tokenizer, changes=changes)
-    first.train()
-    again = make(tmp_path, tokenizer, changes=changes)
-    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
-    assert again.state.global_step == 4
-    assert_same_weights(weights(first.model), weights(again.model))
-
-
-def test_fewer_rows_than_one_batch_over_all_processes_are_refused(monkeypatch):
-    args = SimCSETrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=8)
-    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 2)
-    with pytest.raises(ValueError, match="15 rows, fewer than one batch of 16 over 2 processes.*use fewer processes"):
-        check_batches(args, rows=15, num_sentences=1)
-    check_batches(args, rows=16, num_sentences=1)
 
 
 def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, tokenizer):
@@ -287,15 +159,8 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
     )
     plain = AutoModelForCL.from_config(model.config, prompts={}, default_prompt_name=None)
     plain.load_state_dict(model.state_dict(), strict=False)
-    assert SimilarityEvalCallback(scored).evaluate(model, tokenizer) == SimilarityEvalCallback(with_prompt).evaluate(
-        plain, tokenizer
-    )
-
-
-def test_a_tokenizer_with_ids_beyond_the_embeddings_is_refused(tmp_path, tokenizer):
-    model = AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))
-    with pytest.raises(ValueError, match="the model: the tokenizer .* has ids up to .*resize_token_embeddings"):
-        make(tmp_path, tokenizer, model=model)
+    expected = SimilarityEvalCallback(with_prompt).evaluate(plain, tokenizer)
+    assert SimilarityEvalCallback(scored).evaluate(model, tokenizer) == expected
 
 
 @pytest.mark.parametrize("rows, options, steps", [(3000, {}, 18), (30_000, {}, None), (3000, {"max_steps": 2}, None)])

@@ -3,31 +3,17 @@
 import math
 
 import pytest
-from conftest import tiny_config
-from test_trainer import arguments, model_of, pairs, texts
+from trainer_helpers import EVALUATES, KEEPS_BEST, arguments, make, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
-from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checks import check_run
 from simcse_hf.training.run import UNSUP_DEFAULTS, load_model
 from simcse_hf.training.run_record import describe_change, write_results
 from simcse_hf.training.script_arguments import parse_arguments
-
-EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
-
-
-def make(tmp_path, tokenizer, model=None, data=None, dev_set=True, **changes):
-    return SimCSETrainer(
-        model or model_of(),
-        arguments(tmp_path, **changes),
-        texts(32) if data is None else data,
-        dev_set=pairs() if dev_set else None,
-        processing_class=tokenizer,
-    )
 
 
 @pytest.mark.parametrize(
@@ -40,35 +26,10 @@ def make(tmp_path, tokenizer, model=None, data=None, dev_set=True, **changes):
     ids=lambda changes: next(iter(changes.values())),
 )
 def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenizer, changes):
-    trainer = make(tmp_path, tokenizer, **EVALUATES, **changes)
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | changes)
     trainer.train()
     assert [x["step"] for x in trainer.state.log_history if "eval_stsb_spearman" in x] == [2, 4]
     assert (trainer.args.metric_for_best_model == "stsb_spearman") == ("train_sampling_strategy" not in changes)
-
-
-def test_plateaus_of_a_loss_that_nobody_computes_are_refused_before_training(tmp_path, tokenizer):
-    changes = {"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}
-    with pytest.raises(ValueError, match="metric_for_best_model='loss' needs an eval_dataset"):
-        make(tmp_path, tokenizer, **EVALUATES, **changes)
-
-
-@pytest.mark.parametrize(
-    "changes, best",
-    [
-        ({"metric_for_best_model": "stsb_spearman"}, max),
-        ({"metric_for_best_model": "stsb_alignment"}, min),
-        ({"metric_for_best_model": "eval_stsb_uniformity"}, min),
-        ({"metric_for_best_model": "stsb_spearman", "greater_is_better": False}, min),
-        ({"greater_is_better": False}, min),
-    ],
-)
-def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tokenizer, changes, best):
-    trainer = make(tmp_path, tokenizer, load_best_model_at_end=True, **EVALUATES, **changes, save_steps=2,
-                   save_strategy="steps", max_steps=6, learning_rate=1e-2)  # fmt: skip
-    trainer.train()
-    name = "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_")
-    values = [entry[name] for entry in trainer.state.log_history if name in entry]
-    assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
 
 
 @pytest.mark.parametrize("best", [True, False], ids=["the_best_is_saved", "the_last_is_saved"])
@@ -78,9 +39,8 @@ def test_a_run_that_ends_below_its_start_is_warned_of_with_the_interval(tmp_path
     start.evaluate(model.eval(), tokenizer)
     gold = start.scores["stsb_spearman"]["pairs"]["predicted"].tolist()  # which no other model can reach
     dev_set = ScoredPairs("stsb", start.pairs.sentences1, start.pairs.sentences2, gold)
-    args = arguments(tmp_path, eval_on_start=True, learning_rate=5e-2, load_best_model_at_end=best,
-                     save_steps=2, **(EVALUATES | {"save_strategy": "steps"}))  # fmt: skip
-    trainer = SimCSETrainer(model, args, texts(32), dev_set=dev_set, processing_class=tokenizer)
+    options = KEEPS_BEST | {"eval_on_start": True, "learning_rate": 5e-2, "load_best_model_at_end": best}
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
     trainer.train()
     results = write_results(trainer)
     assert results["initial"]["stsb_spearman"] == pytest.approx(100) and results["best"]["step"] == 0
@@ -96,13 +56,6 @@ def test_losses_and_distances_are_better_when_lower():
     assert all(map(higher_is_better, ("stsb_spearman", "eval_classification_accuracy", "stsb_effective_rank")))
 
 
-def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, caplog):
-    for changes in ({}, EVALUATES):
-        caplog.clear()
-        make(tmp_path, tokenizer, max_steps=2, **changes).train()
-        assert ("nothing is evaluated during training" in caplog.text) == (not changes)
-
-
 def test_neftune_draws_the_noise_that_transformers_draws_for_a_padded_batch(tmp_path, tokenizer, monkeypatch):
     lengths, plain = [], neftune.neftune_post_forward_hook
 
@@ -111,16 +64,9 @@ def test_neftune_draws_the_noise_that_transformers_draws_for_a_padded_batch(tmp_
         return plain(module, input, output)
 
     monkeypatch.setattr(neftune, "neftune_post_forward_hook", hook)
-    make(tmp_path, tokenizer, dev_set=False, neftune_noise_alpha=5.0, max_steps=1).train()
+    make(tmp_path, tokenizer, neftune_noise_alpha=5.0, max_steps=1).train()
     rows, noise = lengths[-1]
     assert rows == 16 and noise == pytest.approx(5 / math.sqrt(8 * 32))  # 6 words, [CLS] and [SEP]; width 32
-    with pytest.raises(ValueError, match="neftune_noise_alpha does not work with gradcache_chunk_size"):
-        arguments(tmp_path, neftune_noise_alpha=5.0, gradcache_chunk_size=2)
-
-
-def test_predict_returns_one_array_with_a_row_for_each_text(tmp_path, tokenizer):
-    predicted = make(tmp_path, tokenizer, dev_set=False).predict(texts(20, 2))
-    assert predicted.predictions.shape == (20, 2, 32) and "test_loss" in predicted.metrics
 
 
 class Backend:
@@ -146,13 +92,7 @@ def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path
     backends = "transformers.trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS"
     monkeypatch.setattr(backends, {HPSearchBackend.WANDB: Backend})
     monkeypatch.setattr("transformers.integrations.hp_params", dict)  # asks whether the backend is installed
-    trainer = SimCSETrainer(
-        model_init=lambda: model_of(),
-        args=arguments(tmp_path, **changes),
-        train_dataset=texts(32),
-        dev_set=pairs(),
-        processing_class=tokenizer,
-    )
+    trainer = make(tmp_path, tokenizer, model_init=lambda: model_of(), dev_set=pairs(), **changes)
     monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: trainer.args.output_dir)  # asks wandb for a name
     options = {"hp_space": lambda trial: trial, "backend": "wandb", "n_trials": 3}
     run = trainer.hyperparameter_search(**options)
@@ -168,9 +108,7 @@ def test_a_trainer_of_a_checkpoint_keeps_its_length_unless_told_otherwise(tmp_pa
     for given, expected in (({}, 20), ({"max_seq_length": 12}, 12)):
         trainer = SimCSETrainer(start, arguments(tmp_path, **given), texts(8))
         assert (trainer.args.max_seq_length, trainer.model.settings.max_seq_length) == (expected, expected)
-    assert (
-        SimCSETrainer(model_of(), arguments(tmp_path), texts(8), processing_class=tokenizer).args.max_seq_length == 32
-    )
+    assert make(tmp_path, tokenizer).args.max_seq_length == 32
 
 
 SAVED = {"objective": "esimcse", "objective_options": {"queue_size": 8}, "temperature": 0.2, "max_seq_length": 24}
@@ -207,24 +145,6 @@ def test_another_pooler_or_objective_drops_what_was_saved_for_the_old_one(save_c
     assert bool(settings.objective_options) == ("objective" not in given)
 
 
-@pytest.mark.parametrize("options", [{"similarity": "dot"}, {"temperature": 0.2}])
-def test_settings_among_the_options_of_an_objective_are_refused(options):
-    with pytest.raises(ValueError, match=f"objective_options has {next(iter(options))}: settings of the model"):
-        AutoModelForCL.from_config(tiny_config(), objective_options=options)
-
-
-def test_a_hint_about_columns_names_a_call_that_exists(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"load_text_dataset\(..., columns=\[...\]\)"):
-        make(tmp_path, tokenizer, data=texts(8, 2).rename_columns({"sent0": "left", "sent1": "right"}))
-
-
-@pytest.mark.parametrize("changes", [{}, {"view": "delete_words"}], ids=["rows", "views"])
-def test_texts_in_a_script_that_the_model_does_not_know_are_refused(tmp_path, tokenizer, changes):
-    trainer = make(tmp_path, tokenizer, data=["猫 坐 在 垫子 上"] * 16, dev_set=False, **changes)
-    with pytest.raises(ValueError, match="train_dataset: 100% of the tokens are unknown"):
-        trainer.train()
-
-
 @pytest.mark.parametrize(
     "settings, changes, said",
     [
@@ -240,62 +160,11 @@ def test_texts_in_a_script_that_the_model_does_not_know_are_refused(tmp_path, to
 def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
     for words in ((settings, changes), ({}, {})):
         caplog.clear()
-        check_run(make(tmp_path, tokenizer, model_of(**words[0]), dev_set=False, **words[1]))
+        check_run(make(tmp_path, tokenizer, model=model_of(**words[0]), **words[1]))
         assert (said in caplog.text) == (words == (settings, changes))
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, got 0"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"view_rate": 0.5}, "view identity takes no view_rate"),
-        (
-            {"metric_for_best_model": "stbs_spearman"},
-            "'stbs_spearman' is no metric of the dev sets stsb: .*'stsb_spearman'",
-        ),
-    ],
-)
-def test_a_value_that_cannot_work_is_refused_by_its_name(tmp_path, tokenizer, changes, message):
-    with pytest.raises(ValueError, match=message):
-        make(tmp_path, tokenizer, **EVALUATES, **changes)
-
-
-def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys):
-    for hidden in (True, False):
-        make(tmp_path, tokenizer, max_steps=2, disable_tqdm=hidden, **EVALUATES).train()
-        assert ("Encoding" in capsys.readouterr().err) == (not hidden)
-
-
-def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(tmp_path, tokenizer):
-    prompts, model = {"anchor": "the old man : ", "positive": "the old man : "}, model_of()
-    reused, fresh = SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())
-
-    def score(dev_set, **changes):
-        args = arguments(tmp_path, **changes)
-        trainer = SimCSETrainer(model, args, texts(32), processing_class=tokenizer, callbacks=[dev_set])
-        return trainer.evaluate()["eval_stsb_uniformity"]
-
-    without = score(reused)
-    assert score(reused, prompts=prompts) == score(fresh, prompts=prompts) != without
 
 
 def test_a_data_set_whose_name_ends_like_another_is_not_taken_for_it(tmp_path, tokenizer):
     sets = {"news": texts(8), "old_news": texts(8)}
-    trainer = SimCSETrainer(
-        model_of(), arguments(tmp_path), texts(32), eval_dataset=sets, dev_set=pairs(), processing_class=tokenizer
-    )
+    trainer = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs())
     assert [name for name in trainer.evaluate() if "spearman" in name] == ["eval_stsb_spearman"]
-
-
-def test_spans_are_not_trained_without_the_prompt_that_inference_adds(tmp_path, tokenizer):
-    documents = [texts(8, seed=seed)["sent0"][:] for seed in range(16)]
-    model = model_of(objective="declutr", do_mlm=False)
-    with pytest.raises(ValueError, match="token ids of spans, which get no prompt"):
-        make(
-            tmp_path,
-            tokenizer,
-            model,
-            SpanDataset(documents, tokenizer, 12),
-            prompts={"anchor": "the ", "positive": "a "},
-        )

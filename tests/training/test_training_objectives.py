@@ -7,10 +7,9 @@ from datasets import Dataset
 from trainer_helpers import SETTINGS, rows_for, sentences, trainer_of
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, ContrastiveSettings, SimCSE
 from simcse_hf.data.views import DATASET_VIEWS
 from simcse_hf.objectives import OBJECTIVES
-from simcse_hf.training.rows import RowMaker
 from simcse_hf.training.run import SUP_DEFAULTS, load_training_texts
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -108,13 +107,6 @@ def test_the_default_view_of_esimcse_repeats_words(start, tmp_path, tokenizer):
     assert trainer_of(start, tmp_path, tokenizer, "simcse").args.view == "identity"
 
 
-def test_a_view_of_rows_with_several_sentences_is_refused(tokenizer, tmp_path):
-    args = SimCSETrainingArguments(str(tmp_path), view="crop", use_cpu=True)
-    rows = Dataset.from_dict({"sent0": ["a cat"], "sent1": ["a dog"]})
-    with pytest.raises(ValueError, match="views are made from single sentences.*sent0, sent1"):
-        RowMaker(AutoModelForCL.from_config(tiny_config()), tokenizer, args).for_training(rows)
-
-
 @pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax:0.7+supcon:0.3"])
 def test_missing_relations_are_reported_before_the_first_step(start, tmp_path, tokenizer, objective):
     trainer = trainer_of(start, tmp_path, tokenizer, objective)
@@ -160,15 +152,6 @@ def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path):
     file.write_text("sentence1,sentence2,score\na cat,the cat,much\n")
     with pytest.raises(ValueError, match="pairs.csv, line 2: the score 'much' is not a finite number"):
         texts_of(tmp_path, f"--train_file {file} --objective angle", supervised=True)
-
-
-def test_columns_that_would_not_be_read_and_a_limit_below_one_are_refused(tmp_path):
-    file = tmp_path / "nli.csv"
-    file.write_text("premise,hypothesis,label\na cat,the cat,0\n")
-    with pytest.raises(ValueError, match="--columns does not apply to rows of labelled NLI pairs"):
-        texts_of(tmp_path, f"--train_file {file} --objective supcon --columns a b", supervised=True)
-    with pytest.raises(ValueError, match="--max_train_samples must be at least 1, got 0"):
-        texts_of(tmp_path, f"--train_file {file} --objective supcon --max_train_samples 0", supervised=True)
 
 
 def test_the_seed_of_the_data_chooses_the_neighbouring_sentences(tmp_path):

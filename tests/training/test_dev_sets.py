@@ -1,0 +1,230 @@
+"""Dev sets of training: scored pairs and tasks from users' files, and what they select."""
+
+import json
+
+import pytest
+import torch
+from conftest import tiny_config
+from datasets import Dataset
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, pairs, sentences
+
+from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
+from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.training.dev_sets import TasksEvalCallback, make_dev_sets, warn_of_overlap
+from simcse_hf.training.run_record import write_results
+
+PAIRS = ScoredPairs(
+    "stsb",
+    ["the cat sat", "a dog ran in the big house", "the bird sang", "the cat sat", "a man slept on a mat"],
+    ["a cat sat on the mat", "a dog ran", "the bird sang", "a woman ran", "the cat sat"],
+    [4.5, 4.1, 5.0, 1.0, 0.5],
+)
+
+
+@pytest.fixture
+def model():
+    return AutoModelForCL.from_config(tiny_config(initializer_range=0.2)).train()
+
+
+@pytest.fixture
+def broken(model):
+    with torch.no_grad():
+        model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
+    return model
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A labelled file, another one, and a file of pairs."""
+    texts = list(dict.fromkeys(sentences(70, words=5)))[:60]
+    for name, some in (("dev", texts[:30]), ("more", texts[30:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *(f"{t},{i % 2}" for i, t in enumerate(some))]))
+    rows = [f"{a},{b},{i % 2}" for i, (a, b) in enumerate(zip(texts[:20], texts[20:40], strict=True))]
+    (tmp_path / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]))
+    return tmp_path
+
+
+# --- scored pairs ---
+
+
+def test_spearman_alignment_and_uniformity_match_their_definitions(model, tokenizer):
+    def vectors(texts):
+        rows = [model.embed(torch.tensor([tokenizer(text)["input_ids"]]))[0].double() for text in texts]
+        return torch.nn.functional.normalize(torch.stack(rows), dim=1)
+
+    metrics = SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
+    assert model.training
+    model.eval()
+    with torch.no_grad():
+        first, second = vectors(PAIRS.sentences1), vectors(PAIRS.sentences2)
+        distinct = vectors(dict.fromkeys(PAIRS.sentences1 + PAIRS.sentences2))
+    ranks = [torch.tensor(x).argsort().argsort().double() for x in ((first * second).sum(1).tolist(), PAIRS.scores)]
+    spearman = torch.corrcoef(torch.stack(ranks))[0, 1]
+    assert metrics["stsb_spearman"] == pytest.approx(100 * spearman.item(), abs=1e-9)
+    # The first three pairs have scores above 4.
+    assert metrics["stsb_alignment"] == pytest.approx((first - second)[:3].pow(2).sum(1).mean().item(), rel=1e-4)
+    uniformity = torch.pdist(distinct).pow(2).mul(-2).exp().mean().log()
+    assert metrics["stsb_uniformity"] == pytest.approx(uniformity.item(), rel=1e-4)
+
+
+def test_each_distinct_text_is_encoded_once(model, tokenizer):
+    rows = []
+    model.register_forward_pre_hook(lambda _m, _args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
+    assert sum(rows) == 7  # of 10 sentences
+
+
+def test_accepts_a_file_of_scored_pairs_and_a_name(model, tokenizer, tmp_path):
+    file = tmp_path / "pairs.tsv"
+    lines = zip(PAIRS.sentences1, PAIRS.sentences2, PAIRS.scores, strict=True)
+    file.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in lines))
+    metrics = SimilarityEvalCallback(file, name="mine").evaluate(model, tokenizer)
+    assert metrics["mine_spearman"] == SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)["stsb_spearman"]
+
+
+def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(tmp_path, tokenizer, model):
+    prompts = {"anchor": "the old man : ", "positive": "the old man : "}
+    reused, fresh = SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())
+
+    def score(dev_set, **changes):
+        return make(tmp_path, tokenizer, model=model, callbacks=[dev_set], **changes).evaluate()[
+            "eval_stsb_uniformity"
+        ]
+
+    without = score(reused)
+    assert score(reused, prompts=prompts) == score(fresh, prompts=prompts) != without
+
+
+# --- tasks ---
+
+
+def test_a_dev_task_has_the_scores_of_evaluate(files, model, tokenizer, save_checkpoint):
+    task = read_task("classification", files / "dev.csv")
+    metrics = TasksEvalCallback({"classification": task}).evaluate(model, tokenizer)
+    expected = task.evaluate(SimCSE(save_checkpoint(model)).encode).metrics
+    assert metrics == {f"classification_{name}": pytest.approx(value) for name, value in expected.items()}
+
+
+def test_dev_tasks_are_logged_and_select_the_best_model(files, model, tokenizer, tmp_path, capsys):
+    tasks = [f"classification={files / 'dev.csv'}", f"classification={files / 'more.csv'}"]
+    tasks.append(read_task("pairs", files / "pairs.csv"))
+    metric = "eval_classification_more_knn_accuracy"
+    options = KEEPS_BEST | {"learning_rate": 1e-2, "metric_for_best_model": metric}
+    trainer = make(tmp_path, tokenizer, model=model, dev_tasks=tasks, **options)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if metric in entry]
+    assert [entry["step"] for entry in entries] == [2, 4]
+    names = {name for name in entries[0] if name.endswith(("accuracy", "precision"))}
+    assert names == {
+        *(f"eval_classification{more}_{knn}accuracy" for more in ("", "_more") for knn in ("", "knn_")),
+        "eval_pairs_average_precision",
+    }
+    best = max(entries, key=lambda entry: entry[metric])
+    assert trainer.state.best_metric == best[metric] and trainer.state.best_global_step == best["step"]
+    results = write_results(trainer)
+    assert results["dev_metric"] == metric.removeprefix("eval_") and results["dev_set"].endswith("more.csv")
+    assert results[results["dev_metric"]]["best"] == best[metric]
+    assert results["dev_metric"] in capsys.readouterr().out
+    assert json.loads((tmp_path / "run/results.json").read_text())["dev_metric"] == results["dev_metric"]
+    trainer.save_model()
+    trainer.create_model_card()
+    assert "classification_more_knn_accuracy" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_the_first_task_selects_the_best_model_if_there_are_no_scored_pairs(files, model, tokenizer, tmp_path):
+    words = [f"clustering={files / 'dev.csv'}", f"pairs={files / 'pairs.csv'}"]
+    trainer = make(tmp_path, tokenizer, model=model, dev_tasks=words, **KEEPS_BEST)
+    assert trainer.args.metric_for_best_model == "clustering_v_measure" and trainer.args.greater_is_better
+    assert make_dev_sets(PAIRS, words)[0].headline == "stsb_spearman"
+
+
+def test_embeddings_that_are_not_finite_are_refused(files, broken, tokenizer):
+    for dev_set in [SimilarityEvalCallback(PAIRS), *make_dev_sets(None, [f"clustering={files / 'dev.csv'}"])]:
+        with pytest.raises(ValueError, match="NaN|not finite"):
+            dev_set.evaluate(broken, tokenizer)
+
+
+@pytest.mark.parametrize(
+    "tasks, named",
+    [
+        (["dev.csv"], "dev.csv"),
+        (["ranking=dev.csv"], "ranking"),
+        ("pairs=dev.csv", "list"),
+        (3 * ["pairs=P"], "pairs"),
+    ],
+)
+def test_dev_tasks_that_are_none_are_refused(files, tasks, named):
+    if isinstance(tasks, list):
+        tasks = [task.replace("P", str(files / "pairs.csv")) for task in tasks]
+    with pytest.raises(ValueError, match=named):
+        make_dev_sets(None, tasks)
+
+
+def test_dev_texts_among_the_training_texts_are_reported(files, caplog):
+    dev_sets = make_dev_sets(None, [f"clustering={files / 'dev.csv'}"])
+    shared = dev_sets[0].texts[:3]
+    rows = Dataset.from_dict({"sent0": ["a new text", *shared[:2]], "sent1": [shared[2], "another", "a third"]})
+    warn_of_overlap(rows, dev_sets)
+    assert "3 of 30 dev texts" in caplog.text and repr(min(shared)) in caplog.text
+    caplog.clear()
+    warn_of_overlap(Dataset.from_dict({"sent0": ["a new text"]}), dev_sets)
+    warn_of_overlap(Dataset.from_dict({"input_ids": [[[1, 2]]]}), dev_sets)
+    assert not caplog.text
+
+
+# --- what a run does with them ---
+
+
+@pytest.mark.parametrize(
+    "changes, best",
+    [
+        ({"metric_for_best_model": "stsb_spearman"}, max),
+        ({"metric_for_best_model": "stsb_alignment"}, min),
+        ({"metric_for_best_model": "eval_stsb_uniformity"}, min),
+        ({"metric_for_best_model": "stsb_spearman", "greater_is_better": False}, min),
+        ({"greater_is_better": False}, min),
+    ],
+)
+def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tokenizer, changes, best):
+    options = KEEPS_BEST | {"max_steps": 6, "learning_rate": 1e-2} | changes
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **options)
+    trainer.train()
+    values = logged(trainer, "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_"))
+    assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
+    assert trainer.evaluate()["eval_stsb_spearman"] in [
+        pytest.approx(x) for x in logged(trainer, "eval_stsb_spearman")
+    ]
+
+
+def test_the_last_step_is_evaluated_and_logs_eval_loss_and_dev_spearman(tmp_path, tokenizer):
+    options = {"max_steps": 5, "eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 4}
+    rows = Dataset.from_dict({"sent0": sentences(8), "sent1": sentences(8, 1)})
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=rows, **options)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
+    assert [entry["step"] for entry in entries] == [4, 5]
+    assert all("eval_loss" in entry for entry in entries)
+
+
+def test_a_dev_set_added_later_is_evaluated_and_two_need_different_names(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer)
+    trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
+    assert "eval_later_spearman" in trainer.evaluate()
+    with pytest.raises(ValueError, match="later"):
+        trainer.add_callback(SimilarityEvalCallback(pairs(), name="later"))
+    with pytest.raises(ValueError, match="stsb"):
+        make(tmp_path, tokenizer, callbacks=[SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())])
+
+
+def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, caplog):
+    for changes in ({}, EVALUATES):
+        caplog.clear()
+        make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, **changes).train()
+        assert ("nothing is evaluated during training" in caplog.text) == (not changes)
+
+
+def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys):
+    for hidden in (True, False):
+        make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, disable_tqdm=hidden, **EVALUATES).train()
+        assert ("Encoding" in capsys.readouterr().err) == (not hidden)

@@ -1,0 +1,245 @@
+"""What training refuses, before the first step and with the name of what is wrong."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
+from datasets import Dataset, DatasetDict
+from trainer_helpers import EVALUATES, make, model_of, pairs, sentences, texts, vectors_of
+from transformers import BertModel, TrainingArguments
+
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.data.documents import SpanDataset
+from simcse_hf.data.stream import load_text_stream
+from simcse_hf.training.checks import check_sharding
+from simcse_hf.training.run import load_training_texts, train_sup, train_unsup
+from simcse_hf.training.script_arguments import parse_arguments
+
+PROMPTS = {"anchor": "the old ", "positive": "a red "}
+TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}] * 16
+GROUPED = {"train_sampling_strategy": "group_by_length"}
+TOKEN_IDS = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
+SPANS = [sentences(8, seed) for seed in range(16)]
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"text": "a cat"}
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield {"text": "a cat"}
+
+
+def started(*given, **options):
+    return lambda make: make(*given, **options).train()
+
+
+def made(*given, **options):
+    return lambda make: make(*given, **options)
+
+
+def spans(**options):
+    model = AutoModelForCL.from_config(tiny_config(), objective="declutr", pooler_type="avg", do_mlm=False)
+    return lambda make: make(SpanDataset(SPANS, make.args[1], 12), model, **options).train()
+
+
+#: name: (what is done with `make`, a function that makes a trainer; what the message names, all of it)
+REFUSALS = {
+    # rows
+    "a DatasetDict": (made(DatasetDict(train=texts(8))), "train_dataset DatasetDict 'train'"),
+    "a stream of torch": (made(Stream()), "train_dataset IterableDataset datasets.IterableDataset"),
+    "a data set of torch": (made(Rows()), "train_dataset Rows datasets.Dataset"),
+    "a list of tuples": (made([("a cat", "a dog")]), "train_dataset tuple"),
+    "an empty list": (made([]), "train_dataset empty"),
+    "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
+    "columns without a part": (
+        made(texts(8, 2).rename_columns({"sent0": "left", "sent1": "right"})),
+        "left right load_text_dataset columns=",
+    ),
+    "words that the model does not know": (started(["猫 坐 在 垫子 上"] * 16), "train_dataset 100% unknown"),
+    "words that a view does not know": (started(["猫 坐 在"] * 16, view="delete_words"), "train_dataset 100% unknown"),
+    "a batch of one": (started(per_device_train_batch_size=1), "negatives"),
+    "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 rows 64"),
+    "too long for the encoder": (started(max_seq_length=64), "max_seq_length 64 bert 40"),
+    "a view of pairs": (started(texts(32, 2), view="fixed_mask"), "fixed_mask"),
+    "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
+    "lengths of rows drawn anew": (started(view="delete_words", **GROUPED), "ViewDataset"),
+    "lengths of spans": (spans(**GROUPED), "SpanDataset"),
+    "lengths of token ids": (started(TOKEN_IDS, **GROUPED), "'length' train_dataset input_ids"),
+    "spans without the prompt of inference": (spans(prompts={"anchor": "a ", "positive": "a "}), "spans prompt"),
+    # model and arguments
+    "a model of another class": (made(model=BertModel(tiny_config())), "BertModel AutoModelForCL.from_pretrained"),
+    "no model": (
+        lambda make: SimCSETrainer(None, make(max_steps=1).args, texts(8), processing_class=make.args[1]),
+        "model model_init",
+    ),
+    "arguments of another class": (
+        lambda make: SimCSETrainer(model_of(), TrainingArguments("out", use_cpu=True), texts(8)),
+        "args TrainingArguments SimCSETrainingArguments",
+    ),
+    "a tokenizer with further ids": (
+        made(model=AutoModelForCL.from_config(tiny_config(vocab_size=len(VOCABULARY) - 1))),
+        "tokenizer resize_token_embeddings",
+    ),
+    "no rows in a batch": (made(per_device_train_batch_size=0), "per_device_train_batch_size 0"),
+    "a negative seed": (made(seed=-1), "seed -1"),
+    "a rate without a view": (made(view_rate=0.5), "view_rate identity"),
+    "an unknown view": (made(view="mirror"), "view identity fixed_mask"),
+    "no masks": (made(mlm_probability=0.0), "mlm_probability"),
+    "two tokens": (made(max_seq_length=2), "max_seq_length 3"),
+    "fp16 on a CPU": (made(fp16=True), "fp16 CPU"),
+    "noise in chunks": (made(neftune_noise_alpha=5.0, gradcache_chunk_size=2), "neftune_noise_alpha gradcache_chunk"),
+    # evaluation
+    "a loss that nobody computes": (
+        made(dev_set=pairs(), metric_for_best_model="loss", lr_scheduler_type="reduce_lr_on_plateau", **EVALUATES),
+        "metric_for_best_model='loss' eval_dataset",
+    ),
+    "a metric that no dev set has": (
+        made(dev_set=pairs(), metric_for_best_model="stbs_spearman", **EVALUATES),
+        "'stbs_spearman' stsb 'stsb_spearman'",
+    ),
+    # prompts and lengths of columns
+    "a prompt that fills the length": (
+        made(TRIPLETS, prompts=PROMPTS, max_seq_length={"anchor": 16, "positive": 4}),
+        "positive 'a red '",
+    ),
+    "a prompt of no column": (made(TRIPLETS, prompts={"query": "the "}), "anchor positive negative query"),
+    "a prompt without a column": (made(TRIPLETS, prompts=["the "]), "anchor positive negative"),
+    "a length of one column": (made(TRIPLETS, max_seq_length={"anchor": 16}), "max_seq_length positive"),
+    "a short column": (made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 2}), "max_seq_length 3"),
+    "a long column": (made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 400}), "max_seq_length 400"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_trained_is_refused_by_its_name(name, tmp_path, tokenizer):
+    do, words = REFUSALS[name]
+    with pytest.raises((ValueError, TypeError)) as raised:
+        do(partial(make, tmp_path, tokenizer))
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
+
+
+def test_fewer_rows_than_one_batch_over_all_processes_are_refused(tmp_path, tokenizer, monkeypatch):
+    trainer = make(tmp_path, tokenizer, texts(15))
+    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 2)
+    with pytest.raises(ValueError, match="15 rows.*16 over 2 processes"):
+        trainer.train()
+
+
+#: (what a run with a teacher has in place of its own settings, what the message names)
+TEACHERS = [
+    ({"settings": {}}, "'simcse' teacher"),
+    ({"guide": "FOLDER", "settings": {}, "teacher": None}, "guide positive"),
+    ({"data": texts(24).to_iterable_dataset(), "max_steps": 2}, "stream"),
+    ({"view": "crop"}, "view crop"),
+    ({"data": TOKEN_IDS}, "train_dataset input_ids"),
+    ({"teacher": None, "batch_neighbors": 2}, "batch_neighbors teacher guide"),
+    ({"batch_neighbors": 2, "train_sampling_strategy": "sequential"}, "train_sampling_strategy"),
+]
+
+
+@pytest.mark.parametrize("changes, words", TEACHERS, ids=[words for _, words in TEACHERS])
+def test_what_a_teacher_or_a_guide_cannot_serve_is_refused(changes, words, tmp_path, tokenizer):
+    changes = {name: value for name, value in changes.items()}
+    folder = vectors_of(tmp_path / "sentences", texts(24))
+    model = model_of(pooler_type="avg", **changes.pop("settings", {"objective": "distill"}))
+    options = {name: folder if value == "FOLDER" else value for name, value in ({"teacher": folder} | changes).items()}
+    with pytest.raises(ValueError) as raised:
+        make(tmp_path, tokenizer, options.pop("data", texts(24)), model, **options)
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"max_steps": -1}, "max_steps"),
+        ({"dataloader_num_workers": 1}, "dataloader_num_workers stream"),
+        (GROUPED, "stream"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(tmp_path, tokenizer, changes, words):
+    texts(8, 2).to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(ValueError) as raised:
+        make(tmp_path, tokenizer, load_text_stream(tmp_path / "a.csv"), **changes)
+    assert [word for word in words.split() if word not in str(raised.value)] == []
+
+
+def test_masked_lm_with_sharded_weights_is_refused(tmp_path, tokenizer, monkeypatch):
+    trainer = make(tmp_path, tokenizer, model=model_of(do_mlm=True))
+    trainer.is_fsdp_enabled = True
+    for version in (1, 2):
+        plugin = SimpleNamespace(fsdp_version=version)
+        monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
+        if version == 1:
+            check_sharding(trainer)
+    with pytest.raises(ValueError, match="do_mlm.*FSDP2"):
+        check_sharding(trainer)
+
+
+# --- the commands ---
+
+FILES = {
+    "texts.txt": "a cat\na dog\n" * 9,
+    "pairs.csv": "sentence1,sentence2,score\na cat,the cat,4.5\na dog,a bird,1\n",
+    "wrong.csv": "sentence1,sentence2,score\na cat,the cat,much\n",
+    "nli.csv": "premise,hypothesis,label\na cat,the cat,0\n",
+}
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("--train_file pairs.csv --objective angle --columns a b", "--columns score"),
+        ("--train_file wrong.csv --objective angle", "wrong.csv 2 'much'"),
+        ("--train_file nli.csv --objective supcon --columns a b", "--columns NLI"),
+        ("--train_file nli.csv --objective supcon --max_train_samples 0", "--max_train_samples 0"),
+        ("--dataset_name org/texts --view next_sentence", "--train_file"),
+    ],
+)
+def test_options_that_do_not_fit_the_texts_are_refused(tmp_path, monkeypatch, words, named):
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    arguments = parse_arguments(f"--output_dir out --use_cpu {words}".split())
+    with pytest.raises(ValueError) as raised:
+        load_training_texts(*arguments, supervised="view" not in words)
+    assert [word for word in named.split() if word not in str(raised.value)] == [], raised.value
+
+
+@pytest.mark.parametrize(
+    "recipe, named",
+    [
+        ("train_file: texts.txt\ndatasets: {a: {train_file: texts.txt}}\n", "datasets --train_file"),
+        ("datasets: {a: {share: 1}}\n", "'a'"),
+        ("datasets: {a: {train_file: missing.csv}}\n", "datasets a missing.csv"),
+        ("datasets: [a, b]\n", "datasets"),
+    ],
+)
+def test_a_recipe_whose_data_sets_cannot_be_read_is_refused(tmp_path, monkeypatch, save_checkpoint, recipe, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text(FILES["texts.txt"])
+    start = save_checkpoint(model_of())
+    (tmp_path / "run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}")
+    with pytest.raises(ValueError) as raised:
+        train_sup(["run.yaml"])
+    assert [word for word in named.split() if word not in str(raised.value)] == [], raised.value
+
+
+@pytest.mark.parametrize(
+    "words, named", [("", "--max_steps"), ("--max_steps 3 --view next_sentence", "--view next_sentence")]
+)
+def test_a_command_refuses_what_a_streamed_file_cannot_do(tmp_path, words, named, save_checkpoint):
+    (tmp_path / "texts.txt").write_text(FILES["texts.txt"])
+    start = save_checkpoint(model_of())
+    line = (
+        f"--model {start} --train_file {tmp_path / 'texts.txt'} --output_dir {tmp_path / 'out'} --streaming --use_cpu"
+    )
+    with pytest.raises(ValueError, match=f"--streaming.*{named}"):
+        train_unsup(f"{line} {words}".split())

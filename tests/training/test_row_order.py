@@ -1,0 +1,45 @@
+"""The order of rows does not depend on workers, on the size of a run or on a resume."""
+
+import pytest
+from torch.utils.data import RandomSampler
+from trainer_helpers import assert_same_weights, logged, make, texts, weights
+
+from simcse_hf.data.samplers import PermutedSampler
+from simcse_hf.training import rows as rows_module
+
+
+def test_texts_can_be_grouped_by_length(tmp_path, tokenizer):
+    assert make(tmp_path, tokenizer, train_sampling_strategy="group_by_length").train().global_step == 4
+
+
+def test_only_runs_above_the_limit_have_a_computed_order(tmp_path, tokenizer, monkeypatch):
+    trainer = make(tmp_path, tokenizer, texts(40), seed=3)
+    assert type(trainer._get_train_sampler()) is RandomSampler
+    monkeypatch.setattr(rows_module, "LARGEST_LISTED", 39)
+    sampler = trainer._get_train_sampler()
+    assert type(sampler) is PermutedSampler and list(sampler) == list(PermutedSampler(40, seed=3))
+    sampler = make(tmp_path, tokenizer, texts(40), seed=3, data_seed=5)._get_train_sampler()
+    assert list(sampler) == list(PermutedSampler(40, seed=5))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},  # a computed order
+        {"view": "crop", "view_rate": 0.3, "dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+    ],
+    ids=["a large run", "workers that stay"],
+)
+def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(tmp_path, tokenizer, monkeypatch, changes):
+    monkeypatch.setattr(rows_module, "LARGEST_LISTED", 10)
+    options = changes | {"max_steps": 8, "save_strategy": "steps", "save_steps": 6, "logging_steps": 1}
+    whole = make(tmp_path, tokenizer, texts(40), **options)
+    whole.train()
+    if changes:
+        alone = make(tmp_path / "alone", tokenizer, texts(40), **options | {"dataloader_num_workers": 0}
+                     | {"dataloader_persistent_workers": False})  # fmt: skip
+        alone.train()
+        assert logged(alone, "loss") == logged(whole, "loss")
+    resumed = make(tmp_path, tokenizer, texts(40), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-6"))
+    assert_same_weights(weights(resumed.model), weights(whole.model))
