@@ -152,10 +152,9 @@ def encode_token_ids(
     Raises:
         ValueError: If `token_budget` or `batch_size` is below 1.
     """
-    if token_budget is not None and token_budget < 1:
-        raise ValueError(f"token_budget must be at least 1, got {token_budget}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    for name, limit in {"token_budget": token_budget, "batch_size": batch_size}.items():
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} must be at least 1, got {limit}")
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()

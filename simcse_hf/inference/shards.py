@@ -151,14 +151,14 @@ def encode_file(
         missing = _missing(shards)
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(folder / RANGES, ranges, sample))
-        total = sum(shards[number][1] for number in missing)
+        total = sum(shards[path] for path in missing.values())
         hidden = not show_progress_bar or world()[0] != 0
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
             for number, rows, vectors in encode(_read(texts.read(), shard_size, missing)):
-                _write(shards[number][0], rows, quantize(vectors, precision, ranges))
+                _write(missing[number], rows, quantize(vectors, precision, ranges))
                 bar.update(len(rows))
         texts.check_unchanged()
-    return [path for path, _ in shards]
+    return list(shards)
 
 
 class _Source:
@@ -242,10 +242,8 @@ def write_vectors(
         "model": {"name_or_path": model, "weights": blake2b(vectors.tobytes()).hexdigest()},
         "settings": {"precision": "float32", "shard_size": shard_size, "format": "npy"},
     }
-    start = 0
-    for path, size in _shards(folder, manifest):
-        _write(path, [], vectors[start : start + size])
-        start += size
+    for number, path in enumerate(_shards(folder, manifest)):
+        _write(path, [], vectors[number * shard_size :][:shard_size])
     write_json(folder / MANIFEST, manifest)
 
 
@@ -296,7 +294,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
         ValueError: If a shard is missing or damaged.
     """
     kind = None
-    for path, rows in _shards(folder, read_manifest(folder)):
+    for path, rows in _shards(folder, read_manifest(folder)).items():
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
@@ -315,7 +313,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
 
 def shard_paths(folder: str | os.PathLike) -> list[Path]:
     """Return the paths of all shards of a folder, including those that are not written yet."""
-    return [path for path, _ in _shards(folder, read_manifest(folder))]
+    return list(_shards(folder, read_manifest(folder)))
 
 
 def remove_run(folder: str | os.PathLike) -> None:
@@ -424,14 +422,16 @@ def _leftovers(folder: Path) -> list[Path]:
     return [path for name in (MANIFEST, RANGES, "vectors-*") for path in folder.glob(f".{name}.*.partial")]
 
 
-def _shards(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> list[tuple[Path, int]]:
-    """Return the path of each shard and its number of rows."""
+def _shards(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> dict[Path, int]:
+    """Return the number of rows of each shard, by its path."""
     rows = manifest["input"]["rows"]
     size = manifest["settings"]["shard_size"]
     suffix = manifest["settings"]["format"]
     count = math.ceil(rows / size)
-    paths = [Path(folder, f"vectors-{number:05d}-of-{count:05d}.{suffix}") for number in range(count)]
-    return [(path, min(size, rows - number * size)) for number, path in enumerate(paths)]
+    return {
+        Path(folder, f"vectors-{number:05d}-of-{count:05d}.{suffix}"): min(size, rows - number * size)
+        for number in range(count)
+    }
 
 
 def texts_of_rows(rows: Dataset) -> Iterator[Row]:
@@ -451,16 +451,15 @@ def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iter
             yield number, shard
 
 
-def _missing(shards: list[tuple[Path, int]]) -> list[int]:
-    """Return the numbers of the shards that this process has to write."""
+def _missing(shards: Mapping[Path, int]) -> dict[int, Path]:
+    """Return the shards that this process has to write, by their numbers."""
     rank, processes = world()
-    missing = []
-    for number in range(rank, len(shards), processes):
-        path, rows = shards[number]
-        if _count(path) != rows:
+    missing = {}
+    for number, (path, rows) in enumerate(shards.items()):
+        if number % processes == rank and _count(path) != rows:
             if path.is_symlink():
                 raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
-            missing.append(number)
+            missing[number] = path
     return missing
 
 

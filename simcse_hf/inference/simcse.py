@@ -339,25 +339,22 @@ class SimCSE:
         limit = self.max_length if max_length is None else max_length
         templates = self.model.settings.templates
         full = full_length(self.tokenizer, limit, templates, prefix)
-        token_ids = tokenize_texts(self.tokenizer, texts, limit, templates)
-        if check_long_texts(long_texts or self.long_texts) == "mean":
-            windows = split_long(self.tokenizer, texts, token_ids, full, templates, prefix)
-            self._warn_of_unknown(chain.from_iterable(windows))
-            return windows
-        self._warn_of_unknown(token_ids)
-        if full not in (None, self._warned_of_length):
-            cut = sum(len(row) >= full for row in token_ids)
+        rows: Any = tokenize_texts(self.tokenizer, texts, limit, templates)
+        mean = check_long_texts(long_texts or self.long_texts) == "mean"
+        if mean:
+            rows = split_long(self.tokenizer, texts, rows, full, templates, prefix)
+        if not self._warned_of_unknown:
+            sample = chain.from_iterable(rows) if mean else rows
+            self._warned_of_unknown = check_known(sample, self.tokenizer, "the texts to encode", refuses=False)
+        if not mean and full not in (None, self._warned_of_length):
+            cut = sum(len(row) >= full for row in rows)
             if cut:
                 self._warned_of_length = full
                 logger.warning(
-                    f"{cut} of {len(token_ids)} texts ({cut / len(token_ids):.1%}) fill the maximum length of {full} "
+                    f"{cut} of {len(rows)} texts ({cut / len(rows):.1%}) fill the maximum length of {full} "
                     "tokens, so their ends may be cut. Raise max_length if the model can read more."
                 )
-        return token_ids
-
-    def _warn_of_unknown(self, token_ids: Iterable[Sequence[int]]) -> None:
-        if not self._warned_of_unknown:
-            self._warned_of_unknown = check_known(token_ids, self.tokenizer, "the texts to encode", refuses=False)
+        return rows
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
@@ -613,9 +610,8 @@ class SimCSE:
         *,
         private: bool | None = None,
         token: str | None = None,
-        revision: str | None = None,
-        create_pr: bool = False,
         commit_message: str = "Upload model",
+        **options: Any,
     ) -> str:
         """Save the model and upload it to the hub in one commit; `simcse-hf push` writes a model card too.
 
@@ -623,9 +619,8 @@ class SimCSE:
             repo_id (`str`): `organization/name`, or `name` for an account of your own. It is created if needed.
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
-            revision (`str`, *optional*): The branch. The default is main.
-            create_pr (`bool`, *optional*, defaults to `False`): Open a pull request instead of committing.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
+            **options (`Any`): Further arguments of `HfApi.upload_folder`, such as `revision` and `create_pr`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
@@ -635,11 +630,7 @@ class SimCSE:
             self.save_pretrained(directory)
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             commit = api.upload_folder(
-                repo_id=repo_id,
-                folder_path=directory,
-                commit_message=commit_message,
-                revision=revision,
-                create_pr=create_pr,
+                repo_id=repo_id, folder_path=directory, commit_message=commit_message, **options
             )
         return commit.pr_url or commit.commit_url
 

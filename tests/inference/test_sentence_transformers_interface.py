@@ -189,5 +189,5 @@ def test_push_to_hub_uploads_what_save_pretrained_writes_in_one_commit(directory
     monkeypatch.setattr(simcse_module, "HfApi", Api)
     url = SimCSE(directory, device="cpu").push_to_hub("name", private=True, token="secret", revision="v1")
     assert url == "https://hub/commit/1"
-    options = {"commit_message": "Upload model", "revision": "v1", "create_pr": False}
+    options = {"commit_message": "Upload model", "revision": "v1"}
     assert requests == [("api", "secret"), ("create", "name", True), ("upload", "me/name", options)]
