@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from datasets import Dataset
 from torch import nn
 
 from .encoder import EncodedBatch, Encoder
@@ -26,7 +25,7 @@ class TrainingRows:
     num_sentences: int
     batch_size: int
     processes: int = 1
-    dataset: Dataset | None = None
+    dataset: Any = None
 
     @property
     def has_relations(self) -> bool:

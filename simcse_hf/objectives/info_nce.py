@@ -1,7 +1,9 @@
 """InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,13 +11,30 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import first_row, gather_rows
-from .base import Objective, TrainingRows, as_full_precision, comparable
-from .checks import check_choice, check_options, check_similarity, require
+from .base import Objective, TrainingRows, comparable
+from .checks import check_choice, check_options, check_similarity
 from .encoder import EncodedBatch
+from .ragged import ABSENT, POSITIVE, missing_columns
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
 CHUNK_LOGITS = 2**23
+#: Similarities that differ by at most this many units of rounding are equal. Otherwise the place of two copies of a
+#: text in a matrix would decide which of them is closer to a third one.
+ROUNDING = 16
+
+
+class Texts(NamedTuple):
+    """The texts of some rows, with an axis for the rows and one for the columns."""
+
+    vectors: torch.Tensor
+    ids: torch.Tensor | None
+    guide: Any
+    present: torch.Tensor | None
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "Texts":
+        """Apply a function to everything that is known of the texts."""
+        return Texts(*(None if x is None else function(x) for x in self))  # type: ignore[arg-type]
 
 
 class InfoNCE(nn.Module):
@@ -69,11 +88,13 @@ class InfoNCE(nn.Module):
         super().__init__()
         self.similarity, self.temperature = check_similarity(similarity, temperature)
         check_options("true or false", symmetric=symmetric)
-        numbers = {"hard_negative_weight": hard_negative_weight, "false_negative_margin": false_negative_margin}
-        check_options("a finite number", **numbers)
+        check_options("a finite number", hard_negative_weight=hard_negative_weight)
+        check_options("a finite number", false_negative_margin=false_negative_margin)
         self.hard_negative_weight = hard_negative_weight
         self.symmetric = symmetric
         self.false_negative_margin = false_negative_margin
+        #: The first column of the candidates: the anchors are candidates only if positives look for them.
+        self.start = 0 if symmetric else 1
 
     def forward(
         self,
@@ -83,6 +104,7 @@ class InfoNCE(nn.Module):
         extra_negatives: torch.Tensor | None = None,
         text_ids: torch.Tensor | None = None,
         guide: torch.Tensor | None = None,
+        present: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the mean loss of column 0 against column 1, with the further columns as hard negatives.
 
@@ -96,6 +118,8 @@ class InfoNCE(nn.Module):
                 with the text of the anchor or of its positive is left out, so that a repeated text is no negative of
                 itself. Extra negatives are never left out.
             guide (`torch.Tensor`, *optional*): The guide's unit vectors of the texts, of shape `(n, 2 + k, g)`.
+            present (`torch.Tensor`, *optional*): Of shape `(n, 2 + k)` and type bool: `False` where a row has fewer
+                texts than the widest, which are no candidates. Either all processes give it or none.
 
         Returns:
             `torch.Tensor`: A scalar in float32 or wider. Loss and gradient of an anchor with a single candidate are 0.
@@ -103,78 +127,88 @@ class InfoNCE(nn.Module):
         Raises:
             ValueError: If `text_ids` does not have one number for each text.
         """
-        rows, columns = embeddings.shape[:2]
-        if text_ids is not None:
-            message = f"text_ids must be {(rows, columns)}, one per text, got {tuple(text_ids.shape)}"
-            require(text_ids.shape == (rows, columns), message)
-        # The candidates of a row stand side by side: with two hard negatives p0 n00 n01 p1 n10 n11, so those of row 1
-        # start in column 1 * 3. With several processes, the rows of this one start at row rank * rows.
-        start, first = 0 if self.symmetric else 1, first_row(rows, gather)
-        candidates = gather_rows(embeddings[:, start:], gather)
-        candidate_ids = None if text_ids is None else gather_rows(text_ids[:, start:], gather)
-        candidate_guide = None if guide is None else gather_rows(guide[:, start:], gather)
-        width = columns - start
-        own = width * torch.arange(first, first + rows, device=embeddings.device)[:, None]
-        queries = {"hard_negatives": own + torch.arange(2 - start, width, device=own.device)}
-        queries |= {} if text_ids is None else {"query_ids": text_ids[:, :2]}
-        if self.symmetric:  # the pair of row 1 is a1 p1 in columns 4 5: a1 looks for 5 and skips 4, p1 looks for 4
-            pair = torch.cat([own, own + 1], dim=1)
-            queries = {name: torch.cat([x, x]) for name, x in queries.items()}
-            queries["excluded"] = torch.cat([pair.flip(1), pair])
-        else:
-            queries["excluded"] = own
-        searching = 2 if self.symmetric else 1
-        queries["queries"] = embeddings[:, :searching].transpose(0, 1).flatten(0, 1)
-        if guide is not None:
-            queries["query_guide"] = guide[:, :searching].transpose(0, 1).flatten(0, 1)
+        count, columns = embeddings.shape[:2]
+        if text_ids is not None and text_ids.shape != (count, columns):
+            raise ValueError(f"text_ids must be {(count, columns)}, one per text, got {tuple(text_ids.shape)}")
+        missing = 0 if present is None else missing_columns(present, gather)
+
+        def candidates(texts: torch.Tensor) -> torch.Tensor:
+            texts = texts[:, self.start :]
+            if missing:
+                texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing))
+            return gather_rows(texts, gather).flatten(0, 1)
+
         with torch.autocast(embeddings.device.type, enabled=False):
-            pool = as_full_precision(candidates).flatten(0, 1)
-            pool = comparable(pool if extra_negatives is None else torch.cat([pool, extra_negatives]), self.similarity)
-            ids, seen = (None if x is None else x.flatten(0, 1) for x in (candidate_ids, candidate_guide))
-            size = -(-CHUNK_LOGITS // len(pool))
-            if size >= len(queries["queries"]):
-                return self._terms(pool, ids, seen, **queries).mean()
-            parts = zip(*(x.split(size) for x in queries.values()), strict=True)
-            block = partial(checkpoint, self._terms, use_reentrant=False, preserve_rng_state=False)
-            blocks = [block(pool, ids, seen, **dict(zip(queries, part, strict=True))) for part in parts]
-            return torch.cat(blocks).mean()
+            texts = Texts(comparable(embeddings, self.similarity), text_ids, guide, present)
+            pool = texts.map(candidates)
+            if extra_negatives is not None:
+                extra = comparable(extra_negatives, self.similarity)
+                pool = pool._replace(vectors=torch.cat([pool.vectors, extra]))
+            # Where the texts of each row stand among the candidates: the first one, its other columns beside it.
+            width = columns + missing - self.start
+            rows = first_row(count, gather) + torch.arange(count, device=embeddings.device)
+            own = width * rows[:, None] + torch.arange(width, device=rows.device)
+            block_size = -(-CHUNK_LOGITS // len(pool.vectors))
+            losses = []
+            for column in (0, 1) if self.symmetric else (0,):
+                if block_size >= count:
+                    losses.append(self._terms(texts, own, column, pool))
+                    continue
+                for first in range(0, count, block_size):
+                    block = slice(first, first + block_size)
+                    arguments = (texts.map(itemgetter(block)), own[block], column, pool)
+                    losses.append(checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False))
+            return torch.cat(losses).mean()
 
-    def _terms(
-        self,
-        candidates: torch.Tensor,
-        candidate_ids: torch.Tensor | None,
-        candidate_guide: torch.Tensor | None,
-        *,
-        queries: torch.Tensor,
-        excluded: torch.Tensor,
-        hard_negatives: torch.Tensor,
-        query_ids: torch.Tensor | None = None,
-        query_guide: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the losses of some queries.
+    def _terms(self, texts: Texts, own: torch.Tensor, column: int, pool: Texts) -> torch.Tensor:
+        """Return the losses of the texts in a column of some rows.
 
-        `excluded` are the columns of a query that are no negatives: its positive and then, perhaps, the query itself.
+        With two hard negatives, the candidates are numbered row by row. The query of row 1 looks for number 3, and its
+        own hard negatives are 4 and 5:
+
+                      p   n   n
+            row 0     0   1   2
+            row 1     3   4   5
+
+        Args:
+            texts (`Texts`): The texts of the rows, with an axis for the columns.
+            own (`torch.Tensor`): The numbers of the row's own texts, of shape `(n, width)`.
+            column (`int`): The column of the queries; their partners are in the other one of the first two.
+            pool (`Texts`): The candidates, by number.
+
+        Returns:
+            `torch.Tensor`: The losses, of shape `(n,)`.
         """
-        queries = comparable(queries, self.similarity) / self.temperature
-        positive = (queries * candidates.index_select(0, excluded[:, 0])).sum(1, keepdim=True)
-        # Not -inf: if every other candidate of a query is left out, its loss is 0, and so is its gradient (not NaN).
-        others, nothing = (queries @ candidates.T).sub_(positive), torch.finfo(queries.dtype).min
-        left_out = None  # the weights below change the logits, but not which candidates are false negatives
-        if query_guide is not None and candidate_guide is not None:
-            seen = query_guide @ candidate_guide.T
-            left_out = seen > seen.gather(1, excluded[:, :1]) + (self.false_negative_margin or 0.0)
+        queries = texts.vectors[:, column] / self.temperature
+        partners = texts.vectors[:, 1 - column]
+        positive = (queries * partners).sum(1, keepdim=True)
+        others = (queries @ pool.vectors.T).sub_(positive)
+        left_out = []
+        if pool.guide is not None:
+            seen = texts.guide[:, column] @ pool.guide.T
+            limit = (texts.guide[:, 0] * texts.guide[:, 1]).sum(1, keepdim=True)
+            left_out.append(seen > limit + (self.false_negative_margin or 0.0) + _rounding(seen))
         elif self.false_negative_margin is not None:
-            left_out = others > self.false_negative_margin / self.temperature
+            lengths = queries.norm(dim=1, keepdim=True) * partners.norm(dim=1, keepdim=True)
+            left_out.append(others > self.false_negative_margin / self.temperature + _rounding(others) * lengths)
+        if texts.ids is not None:
+            left_out += [ids[:, None] == pool.ids for ids in texts.ids[:, :2].unbind(1)]
+        if pool.present is not None:
+            left_out.append(~pool.present.expand(len(queries), -1))
         if self.hard_negative_weight:
-            weight = others.new_full((), self.hard_negative_weight).expand(hard_negatives.shape)
-            others.scatter_add_(1, hard_negatives, weight)
-        if left_out is not None:  # extra negatives, the columns after those with ids or a guide, always count
-            others[:, : left_out.shape[1]].masked_fill_(left_out, nothing)
-        if candidate_ids is not None and query_ids is not None:
-            for ids in query_ids.unbind(1):
-                others[:, : len(candidate_ids)].masked_fill_(ids[:, None] == candidate_ids, nothing)
-        others.scatter_(1, excluded, nothing)
+            hard_negatives = own[:, 2 - self.start :]
+            weight = others.new_tensor(self.hard_negative_weight)
+            others.scatter_add_(1, hard_negatives, weight.expand(hard_negatives.shape))
+        nothing = torch.finfo(others.dtype).min  # not -inf: if all others are left out, the gradient is 0 and not NaN
+        for mask in left_out:  # extra negatives are behind the others and have no ids
+            others[:, : mask.shape[1]].masked_fill_(mask, nothing)
+        # Neither the partner nor, where anchors are candidates, the query itself is a negative.
+        others.scatter_(1, own[:, : 2 - self.start], nothing)
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
+
+
+def _rounding(similarities: torch.Tensor) -> float:
+    return ROUNDING * torch.finfo(similarities.dtype).eps
 
 
 @dataclass
@@ -187,6 +221,8 @@ class ContrastiveInputs:
             every anchor.
         text_ids (`torch.Tensor`, *optional*): Integers of shape `(batch, num_sentences)`, equal for equal texts.
         guide (`torch.Tensor`, *optional*): The unit vectors of a guide, of shape `(batch, num_sentences, g)`.
+        present (`torch.Tensor`, *optional*): Which texts are there, of shape `(batch, num_sentences)`, if rows have
+            different numbers of them.
         other_losses (`dict[str, torch.Tensor]`): Named losses that are added to InfoNCE once, whatever the widths of
             [`Matryoshka`].
     """
@@ -195,6 +231,7 @@ class ContrastiveInputs:
     queue: torch.Tensor | None = None
     text_ids: torch.Tensor | None = None
     guide: torch.Tensor | None = None
+    present: torch.Tensor | None = None
     other_losses: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -202,7 +239,8 @@ class SimCSEObjective(Objective):
     """[`InfoNCE`] of column 0 against column 1, with the further columns as hard negatives.
 
     SimCSE (Gao et al. 2021, arXiv:2104.08821), Eq. 1, 4, 5 and 8. A row may have any number of hard negatives of any
-    label: one contradiction in the paper, or a contradiction and a neutral hypothesis (Table 7).
+    label: one contradiction in the paper, or a contradiction and a neutral hypothesis (Table 7). If their number
+    differs, the rows have `relations`.
 
     A subclass that adds a queue, changes the embeddings or adds a loss overrides [`prepare`]. It is called once per
     step and the loss once per width, so [`Matryoshka`] runs a second encoder only once.
@@ -254,23 +292,26 @@ class SimCSEObjective(Objective):
         self.needs_text_ids = mask_duplicates
 
     def check(self, rows: TrainingRows) -> None:
-        """Refuse rows with relations, and batches without negatives.
+        """Refuse rows with relations that are not a positive and hard negatives, and batches without negatives.
 
         Args:
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If the rows have relations, or if a batch consists of one pair.
+            ValueError: If a row with relations does not consist of an anchor, one positive and hard negatives, or if a
+                batch consists of one pair.
         """
-        require(
-            not rows.has_relations,
-            f"the training rows have relations, which objective {self.name!r} does not read: train it on single "
-            "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)",
-        )
-        require(
-            rows.global_batch > 1 or rows.num_sentences > 2,
-            "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size",
-        )
+        if rows.has_relations:
+            relations = rows.dataset.with_format("arrow").select_columns("relations")[:]["relations"].to_pylist()
+            if any(row[:1] != [POSITIVE] or POSITIVE in row[1:] for row in relations):
+                raise ValueError(
+                    f"the training rows have relations, which objective {self.name!r} does not read: train it on "
+                    "single texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
+                )
+        if rows.global_batch == 1 and rows.num_sentences <= 2:
+            raise ValueError(
+                "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
+            )
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Collect the inputs of the loss, with any encoder passes and state updates of a training step.
@@ -284,8 +325,12 @@ class SimCSEObjective(Objective):
         Raises:
             ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
         """
-        text_ids = batch.text_ids if self.needs_text_ids else None
-        return ContrastiveInputs(batch.embeddings, text_ids=text_ids, guide=batch.inputs.get("guide"))
+        inputs = ContrastiveInputs(batch.embeddings, guide=batch.inputs.get("guide"))
+        if self.mask_duplicates:
+            inputs.text_ids = batch.text_ids
+        if "relations" in batch.inputs:
+            inputs.present = F.pad(batch.inputs["relations"] != ABSENT, (1, 0), value=True)
+        return inputs
 
     def loss_at(self, inputs: ContrastiveInputs, dim: int) -> torch.Tensor:
         """Compute InfoNCE of the leading dimensions.
@@ -303,10 +348,13 @@ class SimCSEObjective(Objective):
             extra_negatives=None if inputs.queue is None else inputs.queue[:, :dim],
             text_ids=inputs.text_ids,
             guide=inputs.guide,
+            present=inputs.present,
         )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
         """Compute the loss; see [`Objective.forward`]."""
         inputs = self.prepare(batch)
         loss = self.loss_at(inputs, self.dim)
-        return {"info_nce": loss, **inputs.other_losses} if inputs.other_losses else loss
+        if not inputs.other_losses:
+            return loss
+        return {"info_nce": loss, **inputs.other_losses}

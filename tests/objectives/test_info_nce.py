@@ -13,6 +13,7 @@ from simcse_hf.data.collator import ContrastiveCollator
 from simcse_hf.data.nli_pairs import build_nli_triplets
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.objectives import EncodedBatch, InfoNCE, build_objective, info_nce
+from simcse_hf.objectives.base import comparable
 
 DIM = 5
 
@@ -44,8 +45,8 @@ def slow_loss(
     losses = []
     for own in range(len(embeddings)) if rows is None else rows:
         for query, target in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
-            anchor = embeddings[own, query]
-            positive = slow_similarity(anchor, embeddings[own, target], kind)
+            anchor = embeddings[own][query]
+            positive = slow_similarity(anchor, embeddings[own][target], kind)
             own_texts = set() if ids is None else set(ids[own, :2].tolist())
             logits = [positive / tau]
             for j, others in enumerate(embeddings):
@@ -84,10 +85,10 @@ def test_all_variants_equal_their_terms(
     """Here the rows are those of the second of two processes, which reads the candidates of both."""
     everything, extra = draw(8, columns, seed=1), draw(1, queue, seed=3)[0] if queue else None
     ids = torch.randint(0, 9, (8, columns), generator=torch.Generator().manual_seed(4)) if duplicates else None
-    gathered = iter(
-        [everything[:, 0 if symmetric else 1 :], *([ids[:, 0 if symmetric else 1 :]] if duplicates else ())]
-    )
-    monkeypatch.setattr(info_nce, "gather_rows", lambda rows, gather: next(gathered))
+    start = 0 if symmetric else 1
+    of_other = [comparable(everything[:4, start:], similarity), *([ids[:4, start:]] if duplicates else ())]
+    gathered = iter(of_other)
+    monkeypatch.setattr(info_nce, "gather_rows", lambda rows, gather: torch.cat([next(gathered), rows]))
     monkeypatch.setattr(info_nce, "first_row", lambda rows, gather: rows)
     weight = 0.7 if columns > 2 else 0.0
     fast = InfoNCE(temperature, similarity, weight, symmetric, margin)(
@@ -127,6 +128,30 @@ def test_a_hard_negative_is_left_out_by_its_similarity_whatever_its_weight(form)
     loss = InfoNCE(hard_negative_weight=9.0, false_negative_margin=0.0)
     assert loss(torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.7, 0.7]]])).item() > 1
     assert loss(torch.tensor([[[1.0, 0.0], [0.8, 0.6], [1.0, 0.1]]])).item() == 0
+
+
+@pytest.mark.parametrize("margin", [None, 0.0])
+def test_copies_of_the_positive_are_kept_whatever_the_order_of_the_sums(margin):
+    """The similarities of copies differ by rounding, by their places in the matrix product."""
+    generator = torch.Generator().manual_seed(0)
+    guide = torch.nn.functional.normalize(torch.randn(257, 2, 384, generator=generator), dim=-1)
+    guide[:, 1] = guide[0, 1]
+    embeddings = draw(257, dtype=torch.float32)
+    kept = InfoNCE(1.0)(embeddings)
+    torch.testing.assert_close(InfoNCE(1.0, false_negative_margin=margin)(embeddings, guide=guide), kept)
+    own = guide.clone().requires_grad_()
+    torch.testing.assert_close(InfoNCE(false_negative_margin=0.0)(own), InfoNCE()(own))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_text_that_a_row_does_not_have_is_no_candidate(symmetric, form):
+    embeddings = draw(5, 4)
+    present = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]).bool()
+    loss = InfoNCE(hard_negative_weight=0.7, symmetric=symmetric)(embeddings, present=present)
+    rows = [row[there] for row, there in zip(embeddings, present, strict=True)]
+    slow = slow_loss(rows, weight=0.7, symmetric=symmetric)
+    assert loss.item() == pytest.approx(slow.item(), rel=1e-9)
+    torch.testing.assert_close(*gradients(loss, embeddings), *gradients(slow, embeddings), rtol=1e-6, atol=1e-9)
 
 
 def test_a_text_that_comes_twice_is_no_negative_of_itself(form):

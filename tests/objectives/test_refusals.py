@@ -56,7 +56,10 @@ def rows_of(scores, num_sentences=2, batch_size=4):
     return TrainingRows(num_sentences, batch_size, dataset=Dataset.from_dict(table))
 
 
-RELATED = TrainingRows(2, 64, dataset=Dataset.from_dict({"input_ids": [[[2], [3]]], "relations": [[0]]}))
+RELATED = TrainingRows(2, 64, dataset=Dataset.from_dict({"input_ids": [[[2], [3]]], "relations": [[1]]}))
+NEGATIVES = TrainingRows(
+    4, 64, dataset=Dataset.from_dict({"input_ids": [[[2]] * 4, [[2]] * 2], "relations": [[0, 2, 1], [0]]})
+)
 SELECTED = training_rows([[0], [1, 7], [2]])
 SELECTED.dataset = SELECTED.dataset.select([2, 1])
 ALONE = "raise per_device_train_batch_size"
@@ -65,6 +68,8 @@ ROWS = [
     ("simcse", {}, TrainingRows(2, 1), ALONE),
     ("simcse", {}, TrainingRows(3, 1), None),
     ("simcse", {}, TrainingRows(1, 1, processes=2), None),
+    ("simcse", {}, training_rows([[0, 2, 1], [0]]), None),
+    ("simcse", {}, training_rows([[0, 0]]), "relations"),
     ("simcse", {}, RELATED, "relations, which objective 'simcse' does not read"),
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 31), None),
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 16, processes=2), "queue_size to 32 or more.* 80"),

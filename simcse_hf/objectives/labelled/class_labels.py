@@ -3,13 +3,13 @@
 import torch
 import torch.nn.functional as F
 
-from ...ops.distributed import first_row, gather_rows, mean_over_processes, world
+from ...ops.distributed import first_row, gather_rows, mean_over_processes
 from ..base import Objective, TrainingRows, comparable
 from ..checks import check_similarity, require
 from ..encoder import EncodedBatch
+from ..ragged import ABSENT, POSITIVE, gather_ragged
 
-ABSENT = -100  # the relation where a row has fewer texts than the widest
-_MEMBER = 0  # the relation of a positive, and here of an anchor: a text of the row's class
+_MEMBER = POSITIVE  # also the relation of an anchor here: a text of the row's class
 
 
 def supervised_contrastive(logits: torch.Tensor, positives: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
@@ -39,28 +39,6 @@ def supervised_contrastive(logits: torch.Tensor, positives: torch.Tensor, candid
     # Not the best one, whose difference is 0: its gradient would round.
     mean = differences.masked_fill(~positives.scatter(1, best, False), 0.0).sum(1) / positives.sum(1).clamp(min=1)
     return (F.softplus(others.logsumexp(1)) - mean).masked_fill(~positives.any(1), 0.0)
-
-
-def gather_ragged(
-    vectors: torch.Tensor, relations: torch.Tensor, over_processes: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gather the rows of all processes, padded to the most texts that a row has in any of them.
-
-    Args:
-        vectors (`torch.Tensor`): Of shape `(n, width, dim)`.
-        relations (`torch.Tensor`): Of shape `(n, width)`.
-        over_processes (`bool`): With `False`, return the rows of this process.
-
-    Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: The vectors, with zeros where a row has no text, and the relations, with
-            -100 there.
-    """
-    if not over_processes or world()[1] == 1:
-        return vectors, relations
-    width = relations.shape[1]
-    missing = int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
-    vectors = gather_rows(F.pad(vectors, (0, 0, 0, missing)))
-    return vectors, gather_rows(F.pad(relations, (0, missing), value=ABSENT))
 
 
 class ClassLabels(Objective):

@@ -14,7 +14,8 @@ from ...ops.distributed import first_row, gather_rows, mean_over_processes
 from ..base import Objective, TrainingRows, as_full_precision, comparable
 from ..checks import check_choice, check_options, check_similarity, require
 from ..encoder import EncodedBatch
-from .class_labels import ABSENT, gather_ragged, supervised_contrastive
+from ..ragged import ABSENT, gather_ragged
+from .class_labels import supervised_contrastive
 
 logger = logging.get_logger(__name__)
 
