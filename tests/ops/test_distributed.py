@@ -147,27 +147,17 @@ def test_the_masked_lm_loss_is_the_mean_over_the_masked_tokens_of_all_processes(
     assert sum(losses) / 4 == pytest.approx(whole, abs=1e-6)
 
 
-def test_gathered_rows_are_in_rank_order_and_have_the_exact_gradient(results):
+def test_gathered_rows_and_sums_cover_all_processes_and_have_the_exact_gradient(results):
     for processes in WORLDS:
+        total = torch.full((3,), processes * (processes + 1) / 2)
         for rank, of_rank in enumerate(results[processes]):
+            assert of_rank["world"] == (rank, processes) and of_rank["sum"] == total[0]
+            assert torch.equal(of_rank["total"], total) and torch.equal(of_rank["gradient of the total"], total)
             expected = torch.arange(float(processes)).repeat_interleave(2)[:, None].expand(-1, 3)
             assert torch.equal(of_rank["gathered"], expected)
             over_processes = sum(range(1, processes + 1))
             gradient = over_processes * torch.tensor([[2.0 * rank + 1], [2.0 * rank + 2]]).expand(-1, 3)
             assert torch.equal(of_rank["gathered gradient"], gradient)
-
-
-def test_a_differentiable_sum_adds_the_gradients_of_all_processes(results):
-    for processes in WORLDS:
-        expected = torch.full((3,), processes * (processes + 1) / 2)
-        for of_rank in results[processes]:
-            assert torch.equal(of_rank["total"], expected) and torch.equal(of_rank["gradient of the total"], expected)
-
-
-def test_world_and_sums_cover_all_processes(results):
-    for processes in WORLDS:
-        assert [of_rank["world"] for of_rank in results[processes]] == [(r, processes) for r in range(processes)]
-        assert {of_rank["sum"] for of_rank in results[processes]} == {processes * (processes + 1) // 2}
 
 
 def test_evaluation_compares_only_rows_of_the_same_process(results):
@@ -187,16 +177,11 @@ def test_several_processes_encode_the_same_embeddings_as_one(processes, name, re
     expected, batches = encode(case_model("pairs"), texts(), TOKEN_BUDGETS[name])
     assert expected.shape == (13, 32) and expected.abs().sum(1).min() > 0
     for of_rank in results[processes]:
+        nothing, calls = of_rank["nothing encoded"]
+        assert len(nothing) == calls == 0
         vectors, calls = of_rank["encoded"][name]
         torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-6)
         assert calls == -(-batches // processes)
-
-
-def test_encoding_nothing_makes_no_forward_pass_and_does_not_hang(results):
-    for processes in WORLDS:
-        for of_rank in results[processes]:
-            vectors, calls = of_rank["nothing encoded"]
-            assert len(vectors) == 0 and calls == 0
 
 
 def test_an_error_of_the_first_process_reaches_all_processes(results):

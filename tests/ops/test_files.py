@@ -22,15 +22,6 @@ def test_a_failed_write_keeps_the_old_content_and_leaves_no_temporary_file(tmp_p
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_replaces_an_earlier_folder_with_all_its_files(tmp_path):
-    path = tmp_path / "index"
-    for name in ("first", "second"):
-        with write_atomically(path) as temporary:
-            temporary.mkdir()
-            (temporary / name).write_text(name)
-    assert [file.name for file in path.iterdir()] == ["second"] and list(tmp_path.iterdir()) == [path]
-
-
 def test_a_failed_write_of_a_folder_keeps_the_earlier_folder(tmp_path):
     path = tmp_path / "index"
     path.mkdir()

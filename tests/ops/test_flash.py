@@ -124,9 +124,6 @@ def test_cudnn_attention_is_avoided_on_a_gpu_and_only_there():
             assert enabled(), "all that the user has switched on"
 
 
-# --- on a GPU --------------------------------------------------------------------------------------------------------
-
-
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("first_only", [False, True])

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import disk_offload
-from conftest import FAMILIES, PAD, random_batch, tiny_config
+from conftest import FAMILIES, random_batch, tiny_config
 from transformers import AutoModel, ModernBertModel
 
 from simcse_hf import AutoModelForCL, BertForCL
@@ -92,52 +92,6 @@ def test_first_tokens_and_pooler_output_equal_the_padded_pass(family):
         assert_close(gradients(model, (x * weight).sum()), gradients(model, (y * weight).sum()))
 
 
-@pytest.mark.parametrize("family", sorted(set(UNPADDED) & {"bert", "roberta", "albert", "modernbert"}))
-@pytest.mark.parametrize("pooler_type", POOLER_TYPES)
-def test_every_pooler_and_its_gradient_equal_the_padded_pass(family, pooler_type):
-    model = AutoModelForCL.from_config(tiny_config(family, dropout=0.0), pooler_type=pooler_type).train()
-    batch = random_batch(6, 2, length=11)
-    both = []
-    for model.unpadded in (True, False):
-        output = model(**batch)
-        both.append((output.sentence_embeddings.detach(), gradients(model, output.loss)))
-    torch.testing.assert_close(both[0][0], both[1][0], rtol=0, atol=1e-5)
-    assert_close(both[0][1], both[1][1])
-
-
-@pytest.mark.parametrize("family", ["bert", "electra", "albert"])
-def test_token_types_are_packed_with_their_tokens(family):
-    model = encoder(family, dropout=0.0).eval()
-    batch = random_batch(5)
-    batch["token_type_ids"] = torch.arange(9).ge(4).long().expand(5, -1)
-    expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", sorted(set(UNPADDED) & {"bert", "roberta", "modernbert"}))
-def test_gaps_and_left_padding_keep_the_positions_of_the_padded_pass(family):
-    """As in the padded pass, the position of a token is its column, whether the tokens before it are masked or not."""
-    model = encoder(family, dropout=0.0).eval()
-    batch = random_batch(6, length=12)
-    mask = batch["attention_mask"]
-    mask[0, 1] = 0
-    mask[1, :2] = 0
-    mask[2, 0] = 0
-    expected = model(**batch).last_hidden_state * mask[..., None]
-    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("family", "length"), [("bert", 40), ("roberta", 38)])
-def test_sentences_may_use_every_position(family, length):
-    model = encoder(family, dropout=0.0).eval()
-    ids = torch.randint(5, 20, (3, length))
-    mask = torch.ones_like(ids)
-    mask[1, 30:] = 0
-    ids[1, 30:] = PAD
-    expected = model(ids, mask).last_hidden_state * mask[..., None]
-    torch.testing.assert_close(encode_unpadded(model, ids, mask).last_hidden_state, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.skipif("modernbert" in PADDED_ONLY, reason="ModernBERT runs with padding here")
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_local_attention_has_the_window_of_the_padded_pass(rate):
@@ -149,9 +103,6 @@ def test_local_attention_has_the_window_of_the_padded_pass(rate):
         layer.attn.attention_dropout = rate
     repeated = [encode_unpadded(model, **batch).last_hidden_state for _ in range(2)]
     assert torch.equal(*repeated) == (rate == 0.0)
-
-
-# --- sentences are independent ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", UNPADDED)
@@ -184,9 +135,6 @@ def test_rows_without_tokens_get_zero_states():
     nothing = encode_unpadded(model, batch["input_ids"], 0 * batch["attention_mask"])
     assert nothing.last_hidden_state.shape == (5, 9, 32)
     assert not nothing.last_hidden_state.any()
-
-
-# --- attention ---------------------------------------------------------------------------------------------------
 
 
 def slow_attention(query, key, value, packing, scaling, masks, keep_scale, first_only):
@@ -265,9 +213,6 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(first_only, windo
         torch.testing.assert_close(x, y)
 
 
-# --- dropout, precision, and the stock encoder itself ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("place", ["attention.self", "attention.output", "output"])
 def test_each_dropout_module_of_the_encoder_is_applied(place):
     model = encoder("bert", dropout=0.0).train()
@@ -330,12 +275,6 @@ def test_another_attention_implementation_is_respected(save_checkpoint):
     assert len(default.base_model(**batch, output_attentions=True).attentions) == 2
 
 
-# --- gradients ------------------------------------------------------------------------------------------------------
-
-
-# --- padding on the left ---------------------------------------------------------------------------------------------
-
-
 def left_padded(batch):
     """Return the batch with the padding of each row moved to the left."""
     shift = batch["attention_mask"].shape[1] - batch["attention_mask"].sum(1, keepdim=True)
@@ -346,17 +285,23 @@ def left_padded(batch):
 @pytest.mark.parametrize("family", sorted(set(UNPADDED) & {"bert", "roberta", "albert", "distilbert", "modernbert"}))
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 @pytest.mark.parametrize("training", [True, False])
-def test_padding_on_the_left_gives_the_same_embeddings_with_and_without_padding(family, pooler_type, training):
+def test_every_pooler_gives_the_embeddings_and_gradients_of_the_padded_pass(family, pooler_type, training):
+    """Wherever the padding is: a position is a column, whether the tokens before it are masked or not."""
     config = tiny_config(family, dropout=0.0, initializer_range=0.2)
     model = AutoModelForCL.from_config(config, pooler_type=pooler_type).train(training)
     right = random_batch(6, length=11)
     gaps = {name: x.clone() for name, x in right.items()}
     gaps["attention_mask"][::2, :2] = 0
-    for batch in (left_padded(right), gaps):
-        embeddings = {}
+    longest = random_batch(3, length=38)
+    longest["attention_mask"][0] = 1
+    for batch in (right, left_padded(right), gaps, longest):
+        if family != "distilbert":
+            batch["token_type_ids"] = batch["input_ids"] % 2 if family in ("bert", "albert") else None
+        both = []
         for model.unpadded in (True, False):
-            embeddings[model.unpadded] = model(**batch).sentence_embeddings
-        torch.testing.assert_close(embeddings[True], embeddings[False], rtol=0, atol=1e-5)
+            embeddings = model(**batch).sentence_embeddings
+            both.append({"embeddings": embeddings.detach(), **gradients(model, embeddings.tanh().mean())})
+        assert_close(*both)
 
 
 @pytest.mark.parametrize("unpadded", [True, False])
@@ -366,9 +311,6 @@ def test_a_sentence_without_tokens_is_an_error_that_names_it(unpadded):
     batch["attention_mask"][2] = 0
     with pytest.raises(ValueError, match="sentence 2 of the batch has no token.*attention_mask.*Remove"):
         model(**batch)
-
-
-# --- gradient checkpointing ------------------------------------------------------------------------------------------
 
 
 def test_gradient_checkpointing_runs_with_padding():

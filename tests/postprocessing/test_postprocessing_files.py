@@ -1,18 +1,15 @@
 """Saving a transform beside its model: it is loaded unchanged, and damaged files are named."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from test_postprocessing_whitening import skewed
+from postprocessing_helpers import skewed
 
-from simcse_hf.postprocessing import Flow, fit_flow, fit_whitening
+from simcse_hf.postprocessing import fit_flow, fit_whitening
 from simcse_hf.postprocessing.transform import (
-    DESCRIPTION,
     FOLDER,
     MODULES,
-    WEIGHTS,
     Fit,
     find_transform,
     save_transform,
@@ -54,64 +51,3 @@ def test_a_second_transform_replaces_the_first(tmp_path):
         assert [module["path"] for module in saved_modules] == ["0", "1", FOLDER, "2_Normalize"]
         assert [module["idx"] for module in saved_modules] == [0, 1, 2, 3] and saved_modules[2]["type"].endswith(kind)
         assert (tmp_path / FOLDER / "config.json").exists() is (method == "whitening")
-
-
-@pytest.fixture
-def saved(tmp_path):
-    save_transform(tmp_path, make("flow"), FIT)
-    return tmp_path
-
-
-def test_the_shape_of_a_flow_is_saved(saved):
-    flow = find_transform(saved, {})[0]
-    assert isinstance(flow, Flow) and flow.options == {"dim": 6, "blocks": 2, "width": 5}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "glow"}, "postprocessing.json: unknown method 'glow'; known are flow, whitening"),
-        ({"method": ["flow"]}, "postprocessing.json: unknown method"),
-        ({"options": {"dims": 6}}, "postprocessing.json: damaged .*dims"),
-        ({"options": {"dim": 7, "blocks": 2, "width": 5}}, "model.safetensors: damaged .*size mismatch"),
-        ({"options": {"dim": 4, "blocks": 2**31}}, "postprocessing.json: damaged .*blocks of a flow .* at most 1000"),
-        ({"options": {"dim": 2**20}}, "model.safetensors: damaged .*size mismatch"),
-        ({"options": {"dim": -1}}, "postprocessing.json: damaged .*at least 2"),
-        ({"options": {"dim": "4"}}, "postprocessing.json: damaged .*TypeError"),
-        ({"options": None}, "postprocessing.json: damaged"),
-        ({"fit": {}}, "postprocessing.json: damaged .*pooler"),
-        ({"fit": 3}, "postprocessing.json: damaged"),
-    ],
-)
-def test_the_error_names_an_invalid_description_file_and_no_memory_is_used(changes, message, saved):
-    path = saved / FOLDER / DESCRIPTION
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(ValueError, match=message) as error:
-        find_transform(saved, {})
-    assert str(saved) in str(error.value)
-
-
-def test_the_error_names_a_damaged_file(saved):
-    folder = saved / FOLDER
-    weights = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(weights[:100])
-    with pytest.raises(ValueError, match="model.safetensors: damaged"):
-        find_transform(saved, {})
-    (folder / WEIGHTS).unlink()
-    with pytest.raises(ValueError, match="model.safetensors is missing"):
-        find_transform(saved, {})
-    for text in ('{"fit": {},', "[]"):
-        (folder / DESCRIPTION).write_text(text)
-        with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
-            find_transform(saved, {})
-    shutil.rmtree(folder)
-    assert find_transform(saved, {}) is None
-
-
-@pytest.mark.parametrize("method", ["whitening", "flow"])
-def test_weights_that_are_not_finite_are_refused(method, tmp_path):
-    transform = make(method)
-    next(transform.parameters()).data.view(-1)[0] = torch.nan
-    save_transform(tmp_path, transform, FIT)
-    with pytest.raises(ValueError, match="model.safetensors: .*holds values that are not finite"):
-        find_transform(tmp_path, {})

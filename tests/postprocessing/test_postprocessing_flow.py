@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from test_postprocessing_whitening import skewed
+from postprocessing_helpers import skewed
 
 from simcse_hf.postprocessing.flow import Flow, fit_flow
 
@@ -63,37 +63,3 @@ def test_the_seed_determines_the_flow_and_the_global_random_state_is_kept():
     assert torch.equal(torch.rand(1), wanted)
     assert torch.equal(one, fit_flow(x, seed=1, **options)[0].transform(x))
     assert not torch.allclose(one, fit_flow(x, seed=2, **options)[0].transform(x), atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"blocks": 0}, "blocks of a flow must be at least 1 and at most 1000, got 0"),
-        ({"width": 0}, "width of a flow must be at least 1"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate must be a number above 0"),
-        ({"learning_rate": math.nan}, "learning_rate must be a number above 0"),
-    ],
-)
-def test_invalid_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        fit_flow(skewed(30, 4), **options)
-
-
-def test_invalid_embeddings_are_refused():
-    with pytest.raises(ValueError, match="flow over 8 dimensions needs more than 8 embeddings.* got 8"):
-        fit_flow(skewed(8, 8))
-    with pytest.raises(ValueError, match="dim of a flow must be at least 2"):
-        fit_flow(skewed(8, 1))
-    constant, broken = skewed(40, 4), skewed(40, 4)
-    constant[:, 2] = 5.0
-    broken[6, 0] = math.inf
-    with pytest.raises(ValueError, match="dimension 3 is the same in all 40 embeddings"):
-        fit_flow(constant)
-    with pytest.raises(ValueError, match="sentence 7 of those to fit on has an embedding that is not finite"):
-        fit_flow(broken)
-    with pytest.raises(ValueError, match="diverged in epoch 1 .* lower the learning rate of 1e\\+30"):
-        fit_flow(skewed(40, 4), blocks=1, width=4, epochs=1, learning_rate=1e30)
-    with pytest.raises(ValueError, match="fitted on embeddings of 4 dimensions"):
-        Flow(4, 1, 4).transform(torch.zeros(2, 3))
