@@ -3,7 +3,7 @@
 import copy
 import os
 import re
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -117,6 +117,11 @@ def _columns(texts: _Texts, columns: slice) -> _Texts:
 def _flatten(texts: _Texts) -> _Texts:
     """Make one row of each text: from `(batch, num_sentences, length)` to `(n, length)`."""
     return {name: x.reshape(-1, *x.shape[2:]) for name, x in texts.items()}
+
+
+def _undo_dropout_of_states(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    """Keep the dropout of attention weights alone: they have an axis of heads, and so four axes; states have fewer."""
+    return output if output.dim() == 4 else inputs[0]
 
 
 class ContrastiveModel(PreTrainedModel):
@@ -443,6 +448,40 @@ class ContrastiveModel(PreTrainedModel):
         embedded = self.embed(**without_gaps, lengths=lengths)
         zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
         return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
+
+    @torch.no_grad()
+    def views_are_equal(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, only_attention_dropout: bool = False
+    ) -> bool:
+        """Say whether the two views of each row have one embedding in a training step, because nothing drops anything.
+
+        The model and the random state stay as they were.
+
+        Args:
+            input_ids (`torch.Tensor`): Token ids of shape `(batch, 2, length)`.
+            attention_mask (`torch.Tensor`): Of the same shape.
+            only_attention_dropout (`bool`, *optional*, defaults to `False`): Switch off all other dropout.
+
+        Returns:
+            `bool`: Whether the embeddings are equal in all bits.
+        """
+        training = self.training
+        with ExitStack() as on_exit:
+            if only_attention_dropout:
+                for module in self.modules():
+                    if isinstance(module, nn.Dropout):
+                        on_exit.callback(module.register_forward_hook(_undo_dropout_of_states).remove)
+            devices = [] if self.device.type == "cpu" else [self.device]
+            on_exit.enter_context(torch.random.fork_rng(devices, device_type=self.device.type))
+            try:
+                self.train()
+                flat = self.embed(
+                    input_ids.flatten(0, 1).to(self.device), attention_mask.flatten(0, 1).to(self.device)
+                )
+            finally:
+                self.train(training)
+        first, second = flat.unflatten(0, input_ids.shape[:2]).unbind(1)
+        return torch.equal(first, second)
 
     # --- the loss ---------------------------------------------------------------------------------------------------
 

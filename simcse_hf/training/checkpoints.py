@@ -1,17 +1,26 @@
-"""Checkpoints that are whole or absent: finding the one to resume from, and staging a new one."""
+"""Checkpoints that are whole or absent: written by a Trainer or at a signal, found again, and resumed."""
 
 import os
 import re
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
-from transformers import TrainerState, TrainingArguments
+import torch.distributed as dist
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
-from ..ops.distributed import on_first_process, wait_for_all
+from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 
 logger = logging.get_logger(__name__)
@@ -174,3 +183,199 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
     for checkpoint in others[: max(0, len(found) - max(limit, len(kept)))]:
         shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+class WholeCheckpointTrainer(Trainer):
+    """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`]."""
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
+        """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
+        if self.state.global_step < self.state.max_steps:
+            return super().get_batch_samples(epoch_iterator, num_batches, *args)
+        self.control.should_training_stop = True
+        return [], None
+
+    def add_to_checkpoint(self, folder: Path) -> None:
+        """Write what a subclass needs to resume, beside what transformers needs. Every process calls it.
+
+        Args:
+            folder (`Path`): The folder of the checkpoint while it is staged.
+        """
+
+    def prepare_push(self, checkpoint: Path) -> None:
+        """Get ready for transformers' push of a checkpoint that has got its name."""
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write a checkpoint in a staging folder, delete older ones when it is whole, and push it if asked for."""
+        state, args = self.state, self.args
+        if self.hp_search_backend is None and trial is None:
+            self.store_flos()
+        directory = Path(self._get_output_dir(trial))
+        with staged(directory, state, args) as folder:
+            self.save_model(str(folder), _internal_call=True)
+            if not args.save_only_model:
+                self._save_optimizer_and_scheduler(str(folder))
+                self._save_scaler(str(folder))
+                self._save_rng_state(str(folder))
+            if args.should_save:
+                self._collect_states()
+            self.add_to_checkpoint(folder)
+        if args.push_to_hub:
+            checkpoint = directory / f"checkpoint-{state.global_step}"
+            self.prepare_push(checkpoint)
+            self._push_from_checkpoint(str(checkpoint))
+
+    def _collect_states(self) -> None:
+        """Put the states of the callbacks and of the control into that of the Trainer, as transformers does."""
+        saved = self.state.stateful_callbacks
+        for callback in [*self.callback_handler.callbacks, self.control]:
+            if not isinstance(callback, ExportableState):
+                continue
+            name = type(callback).__name__
+            if isinstance(saved[name], list):
+                saved[name].append(callback.state())
+            else:
+                saved[name] = callback.state()
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: A launcher repeats the interrupt that the terminal has already sent to all processes of a job.
+_SAME_INTERRUPT_SECONDS = 1.0
+
+
+class StopOnSignal(TrainerCallback):
+    """Save a checkpoint after the current step when SIGTERM or SIGINT arrives, and end the process.
+
+    All processes stop after the same step, whichever of them received the signal: in every step they reduce its
+    number, and read the result one step later, so that the host does not wait for the device. A second interrupt from
+    the keyboard ends the process at once. (transformers' `enable_jit_checkpoint` saves only in a process that received
+    SIGTERM, so several processes would wait for each other.)
+
+    Signals keep their usual meaning outside the main thread, where they are ignored already (as under `nohup`), and in
+    runs with `save_strategy="no"`. Put this callback after those that save something of their own.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+        self._received_at = 0.0
+        self._stopping = 0
+        self._reduction: tuple[Any, torch.Tensor] | None = None
+
+    @contextmanager
+    def caught(self, args: TrainingArguments) -> Iterator[None]:
+        """Catch the signals of a run, and forget those of an earlier one.
+
+        Args:
+            args (`TrainingArguments`): The arguments of the run.
+        """
+        self.__init__()  # type: ignore[misc]
+        handlers: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread() and args.save_strategy != "no":
+            for number in _SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    handlers[number] = signal.signal(number, self._receive)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if not self._received:
+            self._received = number
+            self._received_at = time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
+            raise KeyboardInterrupt
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal stops the run."""
+        return self._stopping != 0
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
+        self._stopping = self._stopping or self._signal_of_any_process(args.device)
+        if self._stopping and not float(state.epoch or 0.0).is_integer():
+            control.should_save = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Request the checkpoint of an epoch's last step."""
+        control.should_save = control.should_save or self.is_stopping
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End the process when the checkpoint is complete.
+
+        Raises:
+            SystemExit: With status 143, after SIGTERM.
+            KeyboardInterrupt: After SIGINT, for which a program ends with status 130.
+        """
+        if not self._stopping:
+            return
+        if state.is_world_process_zero:
+            logger.warning(
+                f"{signal.Signals(self._stopping).name} stopped the run after step {state.global_step}. "
+                f"{args.output_dir}/checkpoint-{state.global_step} is complete: continue with "
+                "--resume_from_checkpoint true."
+            )
+        if self._stopping == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self._stopping)
+
+    def _signal_of_any_process(self, device: torch.device) -> int:
+        """Return the number of a signal that some process received, the same in all processes, or 0."""
+        if world()[1] == 1:
+            return self._received
+        previous = self._reduction
+        number = torch.tensor(self._received, device=device)
+        self._reduction = (dist.all_reduce(number, dist.ReduceOp.MAX, async_op=True), number)
+        if previous is None:
+            return 0
+        previous[0].wait()
+        return int(previous[1].item())
+
+
+#: What the saved state of an optimizer would override.
+_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
+
+
+class ChangedSettings(TrainerCallback):
+    """Put the settings of this run in the place of those that a checkpoint's optimizer and schedule have.
+
+    With `allow_changes`, the first step of a resumed run then has the learning rate that a run with these settings
+    would have at this step.
+
+    Attributes:
+        are_changed (`bool`): Whether the run was resumed with other settings than those of its checkpoint.
+    """
+
+    are_changed = False
+
+    def __init__(self) -> None:
+        self._own: list[dict[str, Any]] = []
+
+    def note(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the settings of an optimizer before those of a checkpoint are loaded."""
+        self._own = []
+        for group in optimizer.param_groups:
+            self._own.append({name: group[name] for name in _SETTINGS if name in group})
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any
+    ) -> None:
+        """Set the groups of the optimizer, and the rate that the schedule gives them at this step."""
+        if not self.are_changed:
+            return
+        groups = event["optimizer"].param_groups
+        schedule = event["lr_scheduler"]
+        for group, own in zip(groups, self._own, strict=True):
+            factor = group["lr"] / group["initial_lr"] if group.get("initial_lr") else 1.0
+            group.update(own)
+            group["initial_lr"] = own["lr"]
+            group["lr"] = own["lr"] * factor
+        if hasattr(schedule, "base_lrs"):
+            schedule.base_lrs = [own["lr"] for own in self._own]
+        if isinstance(schedule, LambdaLR):
+            for group, rate, factor_at in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
+                group["lr"] = rate * factor_at(schedule.last_epoch)
+        if hasattr(schedule, "_last_lr"):
+            schedule._last_lr = [group["lr"] for group in groups]

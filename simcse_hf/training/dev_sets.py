@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import Dataset, Value
 from torch import nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
@@ -247,6 +247,40 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
         tasks.append(task)
     named = {name.replace(":", "_"): task for name, task in name_tasks(tasks).items()}
     return [*callbacks, TasksEvalCallback(named)]
+
+
+def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, has_eval_dataset: bool = True) -> None:
+    """Refuse dev sets whose metrics would overwrite each other, and a best model by a loss that is never computed.
+
+    Args:
+        dev_sets (`Sequence[DevSetCallback]`): The dev sets of a trainer.
+        args (`SimCSETrainingArguments`): The training arguments.
+        has_eval_dataset (`bool`, *optional*, defaults to `True`): Whether there is an `eval_dataset` for `eval_loss`.
+
+    Raises:
+        ValueError: If two dev sets have the same name, or only dev sets are evaluated and `metric_for_best_model` is
+            none of theirs.
+    """
+    names = [name for dev_set in dev_sets for name in dev_set.sources]
+    repeated = sorted({repr(name) for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(
+            f"two dev sets are named {', '.join(repeated)}, so their metrics would overwrite each other: name them "
+            "with SimilarityEvalCallback(file, name=...)"
+        )
+    metric = (args.metric_for_best_model or "").removeprefix("eval_")
+    if not metric or not dev_sets or has_eval_dataset:
+        return
+    if metric == "loss":
+        raise ValueError(
+            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets: pass eval_dataset=..., "
+            "or leave metric_for_best_model out to use the metric of the first dev set"
+        )
+    if not metric.startswith(tuple(f"{name}_" for name in names)):
+        raise ValueError(
+            f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}: take one such as "
+            f"{dev_sets[0].headline!r}"
+        )
 
 
 def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:

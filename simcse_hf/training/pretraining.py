@@ -34,12 +34,10 @@ from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
 from ..ops.files import STAGING, write_json
 from ..ops.loading import load_pretrained, load_weights
-from .checkpoints import resolve_checkpoint
-from .finite_weights import FiniteWeights
+from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import RESULTS, check_output_dir, clear_output_dir
 from .parser import check_files, fill, given_arguments, option
-from .stop_on_signal import StopOnSignal
-from .whole_checkpoints import WholeCheckpointTrainer
+from .watch import FiniteWeights
 
 # BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
 # small models.

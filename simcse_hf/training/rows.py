@@ -17,9 +17,10 @@ A kind is a class with the interface of [`Rows`], so that nothing else asks what
 """
 
 import itertools
+import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
 from torch.utils.data import RandomSampler, Sampler
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
 from ..data.cache import cached_map
@@ -43,7 +44,7 @@ from ..data.nli_pairs import build_nli_groups
 from ..data.read import load_text_dataset
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
-from ..data.tokenize import row_tokenizer, tokenize_dataset
+from ..data.tokenize import check_known, row_tokenizer, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, masked_lm_rate
 from ..evaluation.sts import read_pairs_argument
@@ -52,7 +53,6 @@ from ..inference.vectors import RowVectors
 from ..models.resolve import COLUMNS, RowPlan, Run
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
-from .row_checks import check_length_grouping, check_vocabulary, digest_of_rows, warn_of_repeated_rows
 
 logger = logging.get_logger(__name__)
 
@@ -246,6 +246,55 @@ class Rows:
         check_length_grouping(args, rows)
         if isinstance(rows, Dataset) and args.process_index == 0:
             warn_of_repeated_rows(rows)
+
+    def check_batches(self, objective: Objective, batches_of: int | None) -> None:
+        """Check that the rows fill the batches, and say what weakens them.
+
+        Args:
+            objective (`Objective`): The objective. If it does not compare the rows of a batch, small batches weaken
+                nothing.
+            batches_of (`int`, *optional*): Rows that are drawn in an epoch, `None` for a stream.
+
+        Raises:
+            ValueError: If there are fewer rows than a batch needs.
+        """
+        args, rows = self.reader.args, batches_of
+        compares_rows = not objective.reconstructs
+        num_sentences = self.num_sentences or 0
+        batch = args.train_batch_size * args.world_size
+        if compares_rows and args.gradient_accumulation_steps > 1:
+            logger.warning(
+                f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward "
+                f"pass contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size "
+                "adds some."
+            )
+        if rows is None:
+            return
+        few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
+        if rows < batch and args.dataloader_drop_last:
+            raise ValueError(
+                f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
+                "dataloader_drop_last"
+            )
+        if rows < batch and args.world_size > 1:
+            raise ValueError(
+                f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
+                "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
+            )
+        if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
+            logger.warning(
+                f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch "
+                "has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
+            )
+        in_step = batch * args.gradient_accumulation_steps
+        in_epoch = -(-rows // in_step)
+        steps = math.ceil(in_epoch * args.num_train_epochs)
+        if args.max_steps <= 0 and steps < FEW_STEPS:
+            logger.warning(
+                f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
+                "is little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more "
+                "steps."
+            )
 
     def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Return a row of single sentences whose views differ by dropout alone, for each data set that has some."""
@@ -991,3 +1040,123 @@ def _describe_type(data: Any) -> str:
     if isinstance(data, list):
         described = f"a list of {type(data[0]).__name__}" if data else "an empty list"
     return f"{described}: pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
+
+
+#: Steps of a run below which their number is reported.
+FEW_STEPS = 50
+#: Share of the training rows above which repetitions are reported.
+DUPLICATE_SHARE = 0.05
+#: Rows whose tokens are compared with the vocabulary.
+_SAMPLE_ROWS = 500
+_BATCH = 10_000
+
+
+def check_vocabulary(rows: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise a `ValueError` if the tokenizer does not know most of the words of the first rows."""
+    sample = []
+    for number in range(min(_SAMPLE_ROWS, len(rows))):
+        sample += rows[number]["input_ids"]
+    check_known(sample, tokenizer, name)
+
+
+def check_length_grouping(args: Any, rows: Any) -> None:
+    """Refuse to group rows by their length where no column says how long they are.
+
+    Without the column, transformers takes the number of texts in a row for its length, so all rows are equally long.
+
+    Args:
+        args (`SimCSETrainingArguments`): The training arguments.
+        rows (`Any`): The training rows.
+
+    Raises:
+        ValueError: If the rows are drawn anew when they are read, or have no column of lengths.
+    """
+    if args.train_sampling_strategy != "group_by_length" or args.length_column_name in rows.column_names:
+        return
+    problem = f"train_dataset has {', '.join(rows.column_names)}"
+    advice = "add the column, pass texts in place of ids"
+    if isinstance(rows, SeededDataset):
+        problem = f"the rows of a {type(rows).__name__} are drawn anew in every epoch"
+        advice = "train on texts with view='identity'"
+    raise ValueError(
+        "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the column "
+        f"{args.length_column_name!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
+    )
+
+
+def warn_of_repeated_rows(rows: Dataset) -> None:
+    """Count the rows that repeat an earlier one, and say so if there are many."""
+    repeated = count_repeated_rows(rows)
+    if repeated > DUPLICATE_SHARE * len(rows):
+        logger.warning(
+            f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
+            "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove them, "
+            "unless that is intended."
+        )
+
+
+def count_repeated_rows(rows: Dataset) -> int:
+    """Count the rows whose token ids equal those of an earlier row, by digests of 64 bits."""
+    digests = bytearray()
+    for batch in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=_BATCH):
+        for digest in _digests_of_batch(batch["input_ids"].combine_chunks()):
+            digests += digest
+    return len(rows) - len(np.unique(np.frombuffer(bytes(digests), dtype=np.uint64)))
+
+
+def _digests_of_batch(rows: Any) -> Iterator[bytes]:
+    """Yield a digest of each row of an Arrow array of lists of texts, from the bytes of its tokens and lengths."""
+    # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, the texts' bounds 0 2 3 4 and the rows' bounds 0 2 3.
+    texts = rows.flatten()
+    text_bounds = _bounds(texts)
+    row_bounds = _bounds(rows)
+    tokens = texts.flatten().to_numpy(zero_copy_only=False)
+    lengths = np.diff(text_bounds)
+    token_bounds = text_bounds[row_bounds]
+    for row in range(len(rows)):
+        own_tokens = tokens[token_bounds[row] : token_bounds[row + 1]]
+        own_lengths = lengths[row_bounds[row] : row_bounds[row + 1]]
+        yield blake2b(own_tokens.tobytes() + own_lengths.tobytes(), digest_size=8).digest()
+
+
+def _bounds(lists: Any) -> np.ndarray:
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return offsets - offsets[0]
+
+
+def digest_of_rows(rows: Dataset) -> str:
+    """Return a digest of all columns of rows in their order."""
+    total = blake2b(digest_size=16)
+    for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
+        for column in batch.columns:
+            values = column.combine_chunks()
+            while hasattr(values, "value_lengths"):
+                total.update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
+                values = values.flatten()
+            numbers = values.to_numpy(zero_copy_only=False)
+            total.update(repr(numbers.tolist()).encode() if numbers.dtype == object else numbers.tobytes())
+    return total.hexdigest()
+
+
+class RowsCallback(TrainerCallback):
+    """Tell rows that are drawn anew in every epoch which epoch begins, and count the epochs of a stream.
+
+    After a resume transformers would count the epochs of a stream from 0 again.
+
+    Args:
+        rows (`Rows`, *optional*): The training rows.
+    """
+
+    def __init__(self, rows: Rows | None):
+        self.rows = rows
+
+    def on_epoch_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+        """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
+        if self.rows is not None:
+            self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+        """Set the epoch of the run."""
+        epoch = None if self.rows is None else self.rows.epoch_at(state.global_step, state.max_steps)
+        if epoch is not None:
+            state.epoch = epoch

@@ -21,8 +21,7 @@ from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_scores import DEV_SCORES, dev_change
 from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
-from .run_record import describe_change
-from .run_settings import hyperparameter_values
+from .run_record import describe_change, hyperparameter_values
 from .script_arguments import CommandArguments, DataArguments, ModelArguments
 from .training_args import SimCSETrainingArguments
 

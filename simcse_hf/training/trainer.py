@@ -1,8 +1,10 @@
 """The Trainer of contrastive models."""
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -12,55 +14,65 @@ import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    set_seed,
+)
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
-from ..models.adapters import has_adapter, load_trained_weights, save_trained_weights
+from ..data.templates import template_settings
+from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
+from ..models.adapters import (
+    add_lora,
+    check_adapter,
+    has_adapter,
+    load_trained_weights,
+    save_trained_weights,
+    unwrap,
+)
+from ..models.auto import AutoModelForCL
 from ..models.checkpoint import OBJECTIVE_FILE, load_objective_state, reload_model, replace_model
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import ContrastiveModel
 from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
+from ..models.settings import THRESHOLD, dropout_rates
+from ..models.tokenizers import check_tokenizer
 from ..objectives import Objective
-from ..objectives.masked_lm import mask_batch
+from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process
 from ..ops.files import folder_problem, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
-from .changed_settings import ChangedSettings
-from .checkpoints import CheckpointName, is_staged, resolve_checkpoint
-from .checks import (
-    DropoutCheck,
-    check_batches,
-    check_dev_sets,
-    check_fsdp,
-    warn_of_idle_settings,
-    warn_of_ignored_fsdp,
+from .checkpoints import (
+    ChangedSettings,
+    CheckpointName,
+    StopOnSignal,
+    WholeCheckpointTrainer,
+    is_staged,
+    resolve_checkpoint,
 )
-from .collapse import CollapseWatch
 from .dev_scores import keep_dev_scores
-from .dev_sets import DevSetCallback, make_dev_sets
-from .finite_weights import FiniteWeights
-from .loss_tracker import LossTracker
-from .preparation import load_model, make_masked_lm_view, make_masker, prepare_model
+from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
 from .rows import (
     Reader,
     Rows,
+    RowsCallback,
     is_mixture,
     make_collator,
     read_evaluation_rows,
     read_rows,
     read_training_rows,
 )
-from .rows_callback import RowsCallback
-from .run_record import describe_training, write_results
-from .run_settings import SETTINGS, compare_settings, run_settings, weights_digest
-from .stop_on_signal import StopOnSignal
+from .run_record import SETTINGS, compare_settings, describe_training, run_settings, weights_digest, write_results
 from .training_args import SimCSETrainingArguments
-from .whole_checkpoints import WholeCheckpointTrainer
+from .watch import CollapseWatch, FiniteWeights, LossTracker
 
 logger = logging.get_logger(__name__)
 
@@ -138,7 +150,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        start = load_model(model, model_init)
+        start = _load_model(model, model_init)
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
@@ -159,7 +171,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         check_dev_sets(dev_sets, args, eval_dataset is not None)
 
         # 5. The model takes the settings of the run.
-        prepare_model(start, self.run, tokenizer)
+        _prepare_model(start, self.run, tokenizer)
         for callback in dev_sets:
             callback.use_prompts(start.settings)
         self.start_digest = weights_digest(start)
@@ -170,8 +182,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
         collator = kwargs.pop("data_collator", None) or self._make_collator(start.objective)
-        self.masked_lm_view = make_masked_lm_view(start, tokenizer, self.run)
-        self.masker = make_masker(tokenizer, args.mlm_probability) if start.settings.do_mlm else None
+        self.masked_lm_view: MaskedLMView | None = None
+        if args.view in MASKED_LM_VIEWS:
+            rate = masked_lm_rate(args.view, args.view_rate)
+            self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
+        self.masker: Any = None
+        if start.settings.do_mlm:
+            collator_of_masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
+            self.masker = partial(mask_tokens, masker=collator_of_masks)
 
         # 7. The callbacks run in this order: the last ones see what the others request.
         self.loss_tracker = LossTracker()
@@ -208,8 +226,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
-        model = load_model(None, self.model_init, trial)
-        prepare_model(model, self.run, self.processing_class)
+        model = _load_model(None, self.model_init, trial)
+        _prepare_model(model, self.run, self.processing_class)
         return model
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
@@ -312,12 +330,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         args, objective = self.args, self.contrastive_objective
         if self.rows is None:
             raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
-        warn_of_idle_settings(args, self.model.settings)
+        self._warn_of_idle_settings()
         self.rows.check(objective)
         sampled = self._get_train_sampler(self.train_dataset)
-        compares_rows = not objective.reconstructs
-        rows = None if self.rows.is_stream or sampled is None else len(sampled)  # type: ignore[arg-type]
-        check_batches(args, rows, self.rows.num_sentences or 0, compares_rows)
+        drawn = None if self.rows.is_stream or sampled is None else len(sampled)  # type: ignore[arg-type]
+        self.rows.check_batches(objective, drawn)
         for row in self.rows.single_sentences(objective):
             self._check_dropout(row)
         if args.gradcache_chunk_size is not None:
@@ -327,24 +344,98 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
                 "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
             )
+        self._check_sharding()
+
+    def _warn_of_idle_settings(self) -> None:
+        """Warn of arguments that have no effect on the run."""
+        args, settings = self.args, self.model.settings
+        if args.learning_rate == 0:
+            logger.warning("learning_rate is 0, so the weights do not change.")
+        if 0 < args.max_steps < args.warmup_steps:
+            logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
+        if settings.mlm_weight != 0.1 and not settings.do_mlm:
+            logger.warning("mlm_weight has no effect without do_mlm.")
+        if args.mlm_probability != 0.15 and not settings.do_mlm:
+            logger.warning("mlm_probability has no effect without do_mlm.")
+        if args.view_both and args.view not in DATASET_VIEWS:
+            logger.warning(f"view_both has no effect with view {args.view}.")
+
+    def _check_sharding(self) -> None:
+        """Check that FSDP and DeepSpeed can shard the model with its objective."""
+        instead = "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
         if (self.is_fsdp_enabled or self.is_deepspeed_enabled) and has_adapter(self.model):
             raise ValueError(
                 "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
-                "weights. Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
+                f"weights. {instead}"
             )
-        if self.is_fsdp_enabled:
-            plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
-            check_fsdp(self.model, getattr(plugin, "fsdp_version", None))
-        else:
-            warn_of_ignored_fsdp()
+        if not self.is_fsdp_enabled:
+            if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+                logger.warning(
+                    "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
+                )
+            return
+        settings = self.model.settings
+        encoder = {id(parameter) for parameter in self.model.base_model.parameters()}
+        if any(id(parameter) in encoder for parameter in self.contrastive_objective.parameters()):
+            raise ValueError(
+                f"objective {settings.objective!r} does not work with FSDP, which shards the layers of the encoder "
+                f"that the objective also uses. {instead}"
+            )
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if settings.do_mlm and getattr(plugin, "fsdp_version", None) == 2:
+            raise ValueError(
+                "do_mlm does not work with FSDP2: the masked-LM head shares its weights with the embeddings, and "
+                f"FSDP2 would put the two into different groups. {instead}"
+            )
 
     def _check_dropout(self, row: dict[str, Any]) -> None:
-        """Check by a row of a single sentence that dropout makes its two views differ."""
-        if self.model.second_encoder is not None:  # which gives a text another embedding without dropout
+        """Check by a row of a single sentence that its two views differ, and that attention weights are dropped.
+
+        With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config
+        says, another method would be trained without notice: some attention functions accept a rate and ignore it.
+
+        Args:
+            row (`dict[str, Any]`): The row.
+
+        Raises:
+            ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
+        """
+        model = self.model
+        if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
         batch = self.data_collator([row] * 8)  # At low rates, one text may be spared by chance.
-        padded = bool(self.args.torch_compile or self.args.gradient_checkpointing)  # once they are set up
-        DropoutCheck(self.model, batch, self.compute_loss_context_manager, padded).run()
+        texts = (batch["input_ids"], batch["attention_mask"])
+        rates = dict(sorted(dropout_rates(model.config).items()))
+        implementation = model.config._attn_implementation
+        unpadded = model.unpadded
+        if self.args.torch_compile or self.args.gradient_checkpointing:  # Training pads, once they are set up.
+            model.unpadded = False
+        try:
+            with self.compute_loss_context_manager():
+                are_equal = model.views_are_equal(*texts)
+                requested = {name: rate for name, rate in rates.items() if "attention" in name and rate}
+                ignores = bool(requested) and model.views_are_equal(*texts, only_attention_dropout=True)
+        finally:
+            model.unpadded = unpadded
+        if are_equal:
+            described = ", ".join(f"{name} = {rate}" for name, rate in rates.items()) or "no such setting"
+            raise ValueError(
+                "both views of a sentence have the same embedding: without effective dropout there is nothing to "
+                f"learn from (SimCSE, Table 3). The encoder has {described}; its attention implementation is "
+                f"{implementation}. Set dropout above 0 when loading, for example from_pretrained(..., "
+                "hidden_dropout_prob=0.1) for BERT, attention_dropout=0.1, embedding_dropout=0.1, mlp_dropout=0.1 for "
+                "ModernBERT, or attention_dropout=0.3 for Llama (--dropout on the command line); or train on pairs. "
+                "To run Table 3's row p = 0, set view to fixed_mask, which makes equal views on purpose."
+            )
+        if ignores:
+            described = ", ".join(f"{name} = {rate}" for name, rate in requested.items())
+            zero = ", ".join(f"{name}=0.0" for name in requested)
+            raise ValueError(
+                f"the attention implementation {implementation} drops no attention weights, although the config says "
+                f"{described}: unsupervised SimCSE learns from dropout, and would lose this part of it. Load the "
+                'model with attn_implementation="sdpa", "eager" or "flash_attention_2"; or request no attention '
+                f"dropout (from_pretrained(..., {zero})); or train on pairs."
+            )
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
@@ -693,6 +784,65 @@ class SimCSETrainer(WholeCheckpointTrainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
+
+
+def _load_model(model: Any, model_init: Callable[..., Any] | None = None, trial: Any = None) -> Any:
+    """Return the model of a run.
+
+    Args:
+        model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A model, or its directory or hub name.
+        model_init (`Callable`, *optional*): Makes the model or returns its directory or name, if `model` is `None`.
+        trial (`Any`, *optional*): The trial of a search, for a `model_init` that takes one.
+
+    Returns:
+        `ContrastiveModel`: The model.
+
+    Raises:
+        TypeError: If it has no contrastive objective.
+    """
+    if model is None:
+        assert model_init is not None
+        takes_trial = bool(inspect.signature(model_init).parameters)
+        model = model_init(trial) if takes_trial else model_init()
+    if isinstance(model, (str, os.PathLike)):
+        return AutoModelForCL.from_pretrained(model)
+    model = unwrap(model)
+    if not hasattr(model, "prepare_objective"):
+        raise TypeError(
+            f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
+            "AutoModelForCL.from_pretrained(...), or pass its directory or hub name to SimCSETrainer"
+        )
+    return model
+
+
+def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the settings of a run into its model, and make its adapter and its objective.
+
+    Args:
+        model (`ContrastiveModel`): The model, which is changed.
+        run (`Run`): The run.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the run.
+
+    Raises:
+        ValueError: If the tokenizer, the templates or the adapter do not fit the model.
+    """
+    args = run.arguments
+    check_tokenizer(tokenizer, model, model.name_or_path or "the model")
+    edges = template_settings(model.settings.templates, tokenizer)
+    model.use_settings(replace(model.settings, **run.settings, **edges))
+    vars(model.config).pop(THRESHOLD, None)
+    lora = args.lora_config()
+    if lora is not None and not has_adapter(model):
+        add_lora(model, lora)
+    model.save_adapter = args.save_adapter
+    check_adapter(model)
+    if model.objective is None:
+        model.prepare_objective()
+    if args.neftune_noise_alpha is not None and model.unpadded:
+        logger.info(
+            "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
+        )
+        model.unpadded = False
 
 
 def _no_rows(dev_sets: Sequence[DevSetCallback], args: SimCSETrainingArguments) -> Dataset | None:
