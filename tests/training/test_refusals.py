@@ -7,13 +7,13 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset, DatasetDict
+from simcse_hf.training.checks import check_sharding
 from trainer_helpers import EVALUATES, make, model_of, pairs, sentences, texts, vectors_of
 from transformers import BertModel, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.stream import load_text_stream
-from simcse_hf.training.checks import check_sharding
 from simcse_hf.training.run import load_training_texts, train_sup, train_unsup
 from simcse_hf.training.script_arguments import parse_arguments
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import FAMILIES, VOCABULARY, fast_first, tiny_config
 from process_helpers import launch
+from simcse_hf.training.checks import check_run
 from torch._dynamo.utils import counters
 from trainer_helpers import (
     EVALUATES,
@@ -25,7 +26,6 @@ from transformers import BertTokenizer, TrainerCallback
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.training.checks import check_run
 
 # --- a step ---
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
+from simcse_hf.training.checks import check_batches
 from trainer_helpers import KEEPS_BEST, arguments, assert_same_weights, make, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.training.checks import check_batches
 
 
 def ids_of(trainer, row=0):

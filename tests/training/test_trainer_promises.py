@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from simcse_hf.training.checks import check_run
 from trainer_helpers import EVALUATES, KEEPS_BEST, arguments, make, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
@@ -10,7 +11,6 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.training.checks import check_run
 from simcse_hf.training.run import UNSUP_DEFAULTS, load_model
 from simcse_hf.training.run_record import describe_change, write_results
 from simcse_hf.training.script_arguments import parse_arguments
