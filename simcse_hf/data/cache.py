@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 #: A part of every key: increase the number when the same texts give other rows than before. Another version of
 #: datasets may write files that this one cannot read.
-VERSION = f"5, datasets {datasets.__version__}"
+VERSION = f"7, datasets {datasets.__version__}"
 
 
 def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Dataset, Path]:
@@ -46,7 +46,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
     return rows, cache
 
 
-def cached_map(dataset: Dataset, function: Callable[..., Any], key: list[Any], **options: Any) -> Dataset:
+def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) -> Dataset:
     """Map batches of rows as [`datasets.Dataset.map`] does, or take an earlier result that is as it was written.
 
     Args:

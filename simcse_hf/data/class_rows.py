@@ -7,14 +7,14 @@ from itertools import islice
 from datasets import Dataset
 from transformers.utils import logging
 
-from ..ops.errors import refuse
-from .columns import LABEL, class_columns
-from .dataset_columns import is_resolved, mark_resolved
+from .columns import LABEL, class_columns, quote
+from .dataset_columns import dataset_table
 from .hub_dataset import load_from_hub
 from .open_table import open_table
-from .read import find_paths, table_cleaners
+from .read import find_paths
 from .row_cleaner import RowCleaner
-from .table import Table, open_records
+from .table import Table
+from .table_dataset import is_resolved, mark_resolved, table_cleaners
 
 logger = logging.get_logger(__name__)
 
@@ -60,20 +60,22 @@ def load_class_rows(
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:
         return _labelled_texts(table, chosen, max_rows)
-    cleaner = table_cleaners([table], columns, None)[0]
-    refuse(
-        {
+    cleaner = table_cleaners([table], columns)[0]
+    if cleaner.width < 2:
+        raise ValueError(
             f"{table.name}: a row holds one text and no class label. Add a column 'label', or positives of each text "
-            f"in a column 'positives'; the columns are {', '.join(map(repr, table.columns))}.": cleaner.width < 2
-        }
-    )
-    texts, relations = [], []
+            f"in a column 'positives'; the columns are {quote(table.columns)}."
+        )
+    texts = []
+    relations = []
     for number, cells in islice(table.rows(cleaner.columns), max_rows):
-        if rows := cleaner.clean(number, cells):  # one for each positive
-            positives, negatives = [row[1] for row in rows], rows[0][2:]
+        rows = cleaner.clean(number, cells)  # one for each positive
+        if rows:
+            positives = [row[1] for row in rows]
+            negatives = [text for text in rows[0][2:] if text is not None]
             texts.append([rows[0][0], *positives, *negatives])
             relations.append([_POSITIVE] * len(positives) + [_NEGATIVE] * len(negatives))
-    cleaner.count()
+    cleaner.check_any()
     cleaner.log()
     return Dataset.from_dict({"texts": texts, "relations": relations})
 
@@ -92,31 +94,33 @@ def _open(source: str | Dataset, split: str, name: str) -> Table:
         if paths := find_paths(source):
             return open_table(paths[0])
         source, name = load_from_hub(source, split), source
-    rows = source.with_format(None)
-    return open_records(name, lambda: enumerate(rows, 1), "memory", "row")
+    return dataset_table(source, name)
 
 
 def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:
-    cleaner = RowCleaner(table.name, chosen, len(chosen), table.unit)
-    cells = islice(table.rows(chosen), max_rows)
-    rows = list(cleaner.clean_all((n, (text, None if label is None else str(label))) for n, (text, label) in cells))
+    cleaner = RowCleaner(table.name, chosen, table.unit)
+    rows: list = []
+    for number, (text, label) in islice(table.rows(chosen), max_rows):
+        rows += cleaner.clean(number, [text, None if label is None else str(label)])
+    cleaner.check_any()
     cleaner.log()
     counts = Counter(label for _, label in rows)
     classes = sorted(label for label, count in counts.items() if count > 1)
-    alone = sorted(counts.keys() - set(classes))
     found = f"{table.name}: {len(rows)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
     logger.info(f"{found}.")
-    refuse(
-        {
+    if len(classes) < 2:
+        raise ValueError(
             f"{found}, of which {len(classes)} have two texts or more. There must be two such classes, because a text "
-            "learns from the others of its class and from those of other classes: check the column, or add texts.": (
-                len(classes) < 2
-            )
-        }
-    )
+            "learns from the others of its class and from those of other classes: check the column, or add texts."
+        )
+    alone = sorted(counts.keys() - set(classes))
     if alone:
-        shown = f"{', '.join(map(repr, alone[:_SHOWN_CLASSES]))}{', ...' * (len(alone) > _SHOWN_CLASSES)}"
-        logger.warning(f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {shown}")
+        dots = ", ..." if len(alone) > _SHOWN_CLASSES else ""
+        logger.warning(
+            f"{found}, of which {len(alone)} have one text. It has no positive and is left out: "
+            f"{quote(alone[:_SHOWN_CLASSES])}{dots}"
+        )
     numbers = {label: number for number, label in enumerate(classes)}
     kept = [(text, numbers[label]) for text, label in rows if label in numbers]
-    return mark_resolved(Dataset.from_dict(dict(zip(("sent0", LABEL), zip(*kept, strict=True), strict=True))))
+    texts, labels = zip(*kept, strict=True)
+    return mark_resolved(Dataset.from_dict({"sent0": texts, LABEL: labels}))

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .tokenize import number_of
+
 ABSENT = -100  # the relation of a hypothesis that a row does not have
 
 
@@ -72,14 +74,14 @@ class ContrastiveCollator:
     add_lengths: bool = False
     vectors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[Mapping]) -> dict:
         """Collate rows into a batch.
 
         Args:
-            rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. In a
-                row with `relations`, the first text is a premise and the others are its hypotheses, whose number may
-                differ between rows. `view_seed` is the seed of a view that is made on the device. `row` is
-                the number of the row, by which it has `vectors`.
+            rows (`Sequence[Mapping[str, Any]]`): Rows with `input_ids`, a list of token ids for each sentence. Rows
+                may have different numbers of sentences, and an empty list stands for one that is absent. In a row with
+                `relations`, the first text is a premise and the others are its hypotheses. `view_seed` is the seed of
+                a view that is made on the device. `row` is the number of the row, by which it has `vectors`.
 
         Returns:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
@@ -89,51 +91,48 @@ class ContrastiveCollator:
             an array of shape `(batch, num_sentences)` that stays on the host, and the `vectors`.
 
         Raises:
-            ValueError: If a row has no lists of token ids, rows without `relations` have different numbers of
-                sentences, a sentence is longer than `pad_to`, or the tokenizer has no padding token.
+            ValueError: If a row has no lists of token ids, a sentence is longer than `pad_to`, or the tokenizer has no
+                padding token.
         """
+        pad_token_id = self.tokenizer.pad_token_id
+        if pad_token_id is None:
+            raise ValueError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
         sentences = [row_token_ids(row) for row in rows]
-        counts = {len(row) for row in sentences}
-        has_relations = "relations" in rows[0]
-        if len(counts) != 1 and not has_relations:
-            raise ValueError(
-                f"the rows of a batch hold different numbers of sentences, {sorted(counts)}: make them equal."
-            )
-        if counts == {1}:
+        if all(len(row) == 1 for row in sentences):
             sentences = [row * self.repeat for row in sentences]
-        longest, width = max(len(ids) for row in sentences for ids in row), max(map(len, sentences))
+        longest = max(len(ids) for row in sentences for ids in row)
         if self.pad_to is not None and longest > self.pad_to:
             raise ValueError(
                 f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length or raise it."
             )
-        if self.tokenizer.pad_token_id is None:
-            raise ValueError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
-        complete = [row + [[]] * (width - len(row)) for row in sentences]
-        padded = pad(list(chain.from_iterable(complete)), self.tokenizer.pad_token_id, self.pad_to)
-        ids, mask = (tensor.unflatten(0, (len(rows), width)) for tensor in padded)
-        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        if has_relations:
-            batch["relations"] = torch.tensor(
-                [list(row["relations"]) + [ABSENT] * (width - 1 - len(row["relations"])) for row in rows]
-            )
-        if "view_seed" in rows[0]:
+        width = max(len(row) for row in sentences)
+        sentences = [row + [[]] * (width - len(row)) for row in sentences]
+        shape = (len(rows), width)
+        ids, mask = pad(list(chain.from_iterable(sentences)), pad_token_id, self.pad_to)
+        batch: dict = {"input_ids": ids.unflatten(0, shape), "attention_mask": mask.unflatten(0, shape)}
+        first = rows[0]
+        if "relations" in first:
+            relations = [[*row["relations"], *[ABSENT] * (width - 1)][: width - 1] for row in rows]
+            batch["relations"] = torch.tensor(relations)
+        if "view_seed" in first:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
-            if name in rows[0]:
+            if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
         if self.add_lengths:
-            batch["lengths"] = np.array([[len(ids) for ids in row] for row in complete]).view(HostArray)
-        if "row" in rows[0]:
+            batch["lengths"] = np.array([[len(ids) for ids in row] for row in sentences]).view(HostArray)
+        if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():
-                batch[name] = torch.from_numpy(look_up(numbers)).expand(-1, width, -1)  # views have one vector
+                vectors = torch.from_numpy(look_up(numbers))[:, :width]
+                batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
-            # Python salts the hashes of strings but not those of integers, so all processes agree on these.
-            batch["text_ids"] = torch.tensor([[hash(tuple(ids)) if ids else 0 for ids in row] for row in complete])
+            text_ids = [row.get("text_ids", map(number_of, ids)) for row, ids in zip(rows, sentences, strict=True)]
+            batch["text_ids"] = torch.tensor([[*row, *[0] * width][:width] for row in text_ids])
         return batch
 
 
-def row_token_ids(row: Mapping[str, Any]) -> list[list[int]]:
+def row_token_ids(row: Mapping) -> list[list[int]]:
     """Return the token ids of each sentence of a row as lists, also if the dataset's format is torch or numpy."""
     sentences = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row.get("input_ids", ())]
     if not sentences or not all(isinstance(ids, (list, tuple)) for ids in sentences):
@@ -160,13 +159,13 @@ def length_sorted_batches(
     lengths = np.asarray(lengths, dtype=np.int64)
     most_texts = batch_size or len(lengths)
     batches: list[list[int]] = []
-    width = 0
-    for index, length in zip(np.argsort(-lengths, kind="stable").tolist(), np.sort(-lengths).tolist(), strict=True):
+    longest = 0  # tokens of the first text of the last batch
+    for index in np.argsort(-lengths, kind="stable").tolist():
         batch = batches[-1] if batches else []
-        fits = token_budget is None or (len(batch) + 1) * width <= token_budget
+        fits = token_budget is None or (len(batch) + 1) * longest <= token_budget
         if batch and len(batch) < most_texts and fits:
             batch.append(index)
         else:
             batches.append([index])
-            width = -length
+            longest = int(lengths[index])
     return batches

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ..ops.errors import refuse
-from .texts import flatten, has_text, is_list
+from .texts import is_list
 
 logger = logging.get_logger(__name__)
 
@@ -35,28 +34,25 @@ PART_NAMES = {
     "hypothesis": ("hypothesis", "sentence2"),
     "relation": ("label", "gold_label"),
 }
-_NO_NEGATIVE = r"(?!)"
-#: Anchor, positive and a pattern for hard negatives of training rows, whose group is the number of the negative.
+#: Names of the anchor and the positive of training rows.
 _PAIR_NAMES = (
-    ("sent0", "sent1", r"(?:hard_neg_?|sent(?=[2-9]|[1-9]\d))(\d{1,9})?"),
-    ("anchor", "positive", r"negatives?_?(\d{1,9})?"),
-    ("anchor", "positives", r"negatives?_?(\d{1,9})?"),
-    ("query", "pos", r"negs?_?(\d{1,9})?"),
-    ("query", "positive", r"negatives?_?(\d{1,9})?"),
-    ("query", "positives", r"negatives?_?(\d{1,9})?"),
-    ("sentence1", "sentence2", _NO_NEGATIVE),
-    ("premise", "hypothesis", _NO_NEGATIVE),
+    ("sent0", "sent1"),
+    ("anchor", "positive"),
+    ("anchor", "positives"),
+    ("query", "pos"),
+    ("query", "positive"),
+    ("query", "positives"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
 )
-
-_ROLE_NAME = re.compile("|".join(f"{positive}|{pattern}" for _, positive, pattern in _PAIR_NAMES))
-
+#: A hard negative, with its number.
+_NEGATIVE = re.compile(r"(?:hard_neg|negatives?|negs?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")
+_ROLES = {positive for _, positive in _PAIR_NAMES}
 _JUDGEMENT = re.compile(r"(.*_)?(labels?|scores?)", re.IGNORECASE)
-
 _NOT_TEXT = re.compile(
     rf"|unnamed: \d+|__index_level_\d+__|(.*_)?(idx|id|guid|pairid|index|split|category|class)|{_JUDGEMENT.pattern}",
     re.IGNORECASE,
 )
-
 ADVICE = (
     "Name the columns with --columns or, in Python, load_text_dataset(..., columns=[...]), in the order anchor, "
     "positive, hard negatives"
@@ -67,10 +63,10 @@ def resolve_columns(
     column_names: Sequence[str],
     *,
     name: str,
-    sample: Sequence[Sequence[Any]] = (),
+    sample: Sequence[Sequence] = (),
     columns: Sequence[str] | None = None,
     expected_columns: int | None = None,
-) -> tuple[list[str], int]:
+) -> list[str]:
     """Choose the text columns of a table: first the anchor, then the positive, then the hard negatives.
 
     Columns are chosen by the names that the field uses: `sent0, sent1, hard_neg`; `anchor, positive, negative`;
@@ -85,38 +81,36 @@ def resolve_columns(
         sample (`Sequence[Sequence[Any]]`, *optional*, defaults to `()`): Cells of the first rows, one sequence as long
             as `column_names` for each row.
         columns (`Sequence[str]`, *optional*): The columns to take instead, in the same order of parts.
-        expected_columns (`int`, *optional*): How many texts a row must have: 1 for sentences, 2 for pairs, 2 + k for
+        expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
             pairs with k hard negatives.
 
     Returns:
-        `tuple[list[str], int]`: The names of the chosen columns, and the number of texts in a row. Where cells list
-        several hard negatives, this is two more than the fewest of any row that has some. Empty texts do not count,
-        so a row with one of them is narrower, and not dropped.
+        `list[str]`: The names of the chosen columns. A cell may list several positives or hard negatives.
 
     Raises:
         ValueError: If `columns` names a missing column or one column twice, if negatives come without a positive, if
-            the names do not say which columns to take, or if there are not `expected_columns` texts.
+            the names do not say which columns to take, or if they are not `expected_columns`.
     """
     column_names = list(column_names)
-    chosen = _by_name(column_names, sample, name) if columns is None else _requested(column_names, columns, name)
-    rows = [[row[column_names.index(column)] for column in chosen] for row in sample]
-    width = len(chosen)
-    if any(is_list(cell) for row in rows for cell in row):
-        counts = {sum(not isinstance(x, str | None) or has_text(x) for x in flatten(row[2:])) for row in rows}
-        width = 2 + min(counts - {0}, default=0)
-    refuse(
-        {
-            f"{name}: {width} text column(s) ({quote(chosen)}) where {expected_columns} are expected. {ADVICE}; the "
-            f"columns are {quote(column_names)}.": expected_columns not in (None, width)
-        }
-    )
-    parts = ", ".join(
-        f"{part} {quote(names)}"
-        for part, names in (("anchor", chosen[:1]), ("positive", chosen[1:2]), ("hard negatives", chosen[2:]))
-        if names
-    )
-    ignored = [column for column in column_names if column not in chosen]
-    message = f"{name}: {parts if len(chosen) > 1 else f'the sentences are in column {chosen[0]!r}'}"
+    if columns is None:
+        chosen = _by_name(column_names, sample, name)
+    else:
+        chosen = _requested(column_names, columns, name)
+    if expected_columns not in (None, len(chosen)):
+        raise ValueError(
+            f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. {ADVICE}; "
+            f"the columns are {quote(column_names)}."
+        )
+    _log_parts(name, chosen, [column for column in column_names if column not in chosen])
+    return chosen
+
+
+def _log_parts(name: str, chosen: Sequence[str], ignored: Sequence[str]) -> None:
+    message = f"{name}: the sentences are in column {chosen[0]!r}"
+    if len(chosen) > 1:
+        message = f"{name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
+    if len(chosen) > 2:
+        message += f", hard negatives {quote(chosen[2:])}"
     message += f"; ignored {quote(ignored)}." if ignored else "."
     if len(chosen) > 1 and any(map(_JUDGEMENT.fullmatch, ignored)):
         logger.warning(
@@ -125,7 +119,6 @@ def resolve_columns(
         )
     else:
         logger.info(message)
-    return chosen, width
 
 
 def resolve_text_column(column_names: Sequence[str], name: str, column: str | None = None) -> str:
@@ -144,13 +137,16 @@ def resolve_text_column(column_names: Sequence[str], name: str, column: str | No
     """
     if column is not None:
         return _requested(column_names, [column], name)[0]
-    known = [name for name in column_names if len(column_names) == 1 or name in PART_NAMES["text"]]
-    refuse({f"{name}: which of the columns {quote(column_names)} holds the texts? Name it.": len(known) != 1})
+    if len(column_names) == 1:
+        return column_names[0]
+    known = [column for column in column_names if column in PART_NAMES["text"]]
+    if len(known) != 1:
+        raise ValueError(f"{name}: which of the columns {quote(column_names)} holds the texts? Name it.")
     return known[0]
 
 
 def class_columns(
-    column_names: Sequence[str], sample: Sequence[Sequence[Any]] = (), columns: Sequence[str] | None = None
+    column_names: Sequence[str], sample: Sequence[Sequence] = (), columns: Sequence[str] | None = None
 ) -> list[str] | None:
     """Find the columns of texts and of their class labels.
 
@@ -167,18 +163,22 @@ def class_columns(
     if label is None or len(column_names) == 1:
         return None
     others = [name for name in column_names if name != label]
-    cells = [[row[column_names.index(name)] for name in others] for row in sample]
-    try:
-        chosen = _by_name(others, cells, "") if columns is None else list(columns)
-    except ValueError:
-        return None
-    return [*chosen, label] if len(chosen) == 1 else None
+    if columns is None:
+        cells = [[row[column_names.index(name)] for name in others] for row in sample]
+        try:
+            columns = _by_name(others, cells, "")
+        except ValueError:
+            return None
+    return [*columns, label] if len(columns) == 1 else None
 
 
 def find_part(column_names: Iterable[str], part: str) -> str | None:
     """Return the column that plays a part of [`PART_NAMES`], or `None`."""
-    lowered = {column.strip().lower(): column for column in reversed(list(column_names))}
-    return next((lowered[name] for name in PART_NAMES[part] if name in lowered), None)
+    by_name = {column.strip().lower(): column for column in reversed(list(column_names))}
+    for name in PART_NAMES[part]:
+        if name in by_name:
+            return by_name[name]
+    return None
 
 
 def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> list[str]:
@@ -196,54 +196,44 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> 
         ValueError: If a part has no column. The message lists the columns that there are.
     """
     column_names = list(column_names)
-    found = {part: find_part(column_names, part) for part in parts}
-    missing = [PART_NAMES[part] for part, column in found.items() if column is None]
+    found = []
+    missing = []
+    for part in parts:
+        column = find_part(column_names, part)
+        if column is None:
+            first, *others = PART_NAMES[part]
+            missing.append(f"no column {first!r} (also accepted: {', '.join(others) or 'no other name'})")
+        else:
+            found.append(column)
     if missing:
-        raise ValueError(
-            f"{name}: no column {' and no column '.join(repr(names[0]) for names in missing)} (also accepted: "
-            f"{'; '.join(', '.join(names[1:]) or 'no other name' for names in missing)}). The columns are "
-            f"{quote(column_names)}. Rename one."
-        )
-    return [column for column in found.values() if column is not None]
+        raise ValueError(f"{name}: {' and '.join(missing)}. The columns are {quote(column_names)}. Rename one.")
+    return found
 
 
 def _requested(column_names: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
-    is_wrong = isinstance(columns, str) or not columns or len(set(columns)) < len(columns)
+    if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
+        raise ValueError(f"columns must be a non-empty list of different column names, got {columns!r}.")
     missing = [column for column in columns if column not in column_names]
-    refuse(
-        {
-            f"columns must be a non-empty list of different column names, got {columns!r}.": is_wrong,
-            f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.": missing,
-        }
-    )
+    if missing:
+        raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
     return list(columns)
 
 
-def _by_name(column_names: Sequence[str], sample: Sequence[Sequence[Any]], name: str) -> list[str]:
+def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str) -> list[str]:
     if len(column_names) == 1:  # there is nothing to confuse it with
         return list(column_names)
-    pairs = []
-    for anchor, positive, pattern in _PAIR_NAMES:
-        if anchor in column_names:
-            matches = [match for column in column_names if (match := re.fullmatch(pattern, column))]
-            negatives = {int(match[1] or -1): match[0] for match in matches}
-            if len(negatives) < len(matches):
-                raise ValueError(
-                    f"{name}: two of {quote(match[0] for match in matches)} have the same number. {ADVICE}."
-                )
-            if positive in column_names:
-                pairs.append([anchor, positive, *(negatives[number] for number in sorted(negatives))])
-            elif negatives and not any(p in column_names for a, p, _ in _PAIR_NAMES if a == anchor):
-                raise ValueError(
-                    f"{name}: there are {anchor!r} and {quote(negatives.values())}, but no {positive!r}. {ADVICE}."
-                )
+    negatives = _negatives(column_names, name)
+    pairs = [pair for pair in _PAIR_NAMES if set(pair) <= set(column_names)]
     if len(pairs) == 1:
-        return pairs[0]
+        return [*pairs[0], *negatives]
+    for anchor, positive in _PAIR_NAMES:
+        if not pairs and negatives and anchor in column_names:
+            raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
     texts = [column for i, column in enumerate(column_names) if not _is_not_text(column, [row[i] for row in sample])]
     named = [column for column in texts if column in PART_NAMES["text"]]
     if not pairs and len(texts) == 1:
         return texts
-    if not pairs and len(named) == 1 and not any(map(_ROLE_NAME.fullmatch, texts)):
+    if not pairs and len(named) == 1 and not negatives and _ROLES.isdisjoint(texts):
         return named
     excluded = [column for column in column_names if column not in texts]
     raise ValueError(
@@ -253,16 +243,31 @@ def _by_name(column_names: Sequence[str], sample: Sequence[Sequence[Any]], name:
     )
 
 
-def _is_not_text(column: str, cells: Iterable[Any]) -> bool:
-    cells = [cell for cell in cells if cell is not None and cell != ""]
-    return bool(_NOT_TEXT.fullmatch(column)) or (bool(cells) and all(map(_is_number, cells)))
+def _negatives(column_names: Sequence[str], name: str) -> list[str]:
+    """Return the columns of hard negatives in the order of their numbers."""
+    columns: dict[int, str] = {}
+    for column in column_names:
+        match = _NEGATIVE.fullmatch(column)
+        if match:
+            other = columns.setdefault(int(match[1] or -1), column)
+            if other != column:
+                raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
+    return [columns[number] for number in sorted(columns)]
+
+
+def _is_not_text(column: str, cells: Iterable) -> bool:
+    filled = [cell for cell in cells if cell is not None and cell != ""]
+    return bool(_NOT_TEXT.fullmatch(column)) or (bool(filled) and all(map(_is_number, filled)))
 
 
 def _is_number(cell: Any) -> bool:
+    if not isinstance(cell, str):
+        return not is_list(cell)
     try:
-        return not is_list(cell) and (not isinstance(cell, str) or float(cell) is not None)
+        float(cell)
     except ValueError:
         return False
+    return True
 
 
 def quote(names: Iterable[str]) -> str:

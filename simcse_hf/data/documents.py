@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,6 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..ops.errors import refuse
 from .open_table import open_table
 from .templates import special_tokens
 from .view_dataset import SeededDataset
@@ -47,21 +46,22 @@ def _documents_of(path: str | Path) -> Iterator[list[str]]:
     if table.format != "txt":
         raise ValueError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
     document: list[str] = []
-    documents, last = 0, 0
+    is_divided = False
+    last = 0
     for number, (sentence,) in table.rows(table.columns):
         if document and number > last + 1:  # the table has skipped a blank line
             yield document
-            documents += 1
             document = []
+            is_divided = True
         document.append(sentence)
         last = number
-    refuse(
-        {
-            f"{path}: the file holds no sentences, only blank lines.": not document,
+    if not document:
+        raise ValueError(f"{path}: the file holds no sentences, only blank lines.")
+    if not is_divided:
+        raise ValueError(
             f"{path}: there is no empty line between line 1 and line {last}, so neighbours might come from different "
-            "texts. Write one sentence on each line and an empty line after each document.": not documents,
-        }
-    )
+            "texts. Write one sentence on each line and an empty line after each document."
+        )
     yield document
 
 
@@ -86,7 +86,8 @@ def next_sentence_pairs(source: str | Path | Sequence[str | Path], window: int =
     if window < 1:
         raise ValueError(f"window must be at least 1, got {window}.")
     rng = random.Random(seed)
-    first, second = [], []
+    first = []
+    second = []
     alone = 0
     for document in read_documents(source):
         alone += len(document) == 1
@@ -161,22 +162,21 @@ class SpanDataset(SeededDataset):
     ) -> None:
         super().__init__(seed)
         options = options or SpanOptions()
-        anchors, positives = options.anchors, options.positives
+        self.anchors = options.anchors
+        self.positives = options.positives
+        if min(self.anchors, self.positives) < 1:
+            raise ValueError(f"anchors and positives must be at least 1, got {self.anchors} and {self.positives}")
         self._before, self._after = special_tokens(tokenizer)
         room = max_seq_length - len(self._before) - len(self._after)
         self.max_span = room if options.max_span is None else options.max_span
         self.min_span = max(1, self.max_span // 16) if options.min_span is None else options.min_span
-        few = min(anchors, positives)
-        spans = f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 and"
-        refuse(
-            {
-                f"anchors and positives must be at least 1, got {anchors} and {positives}": few < 1,
-                f"{spans} at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without "
-                "special tokens)": not 1 <= self.min_span <= self.max_span <= room,
-            }
-        )
-        self.anchors, self.positives = anchors, positives
-        self._tokens, self._ends = _tokenize(documents, tokenizer, 2 * anchors * self.max_span)
+        if not 1 <= self.min_span <= self.max_span <= room:
+            raise ValueError(
+                f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
+                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without special "
+                "tokens)"
+            )
+        self._tokens, self._ends = _tokenize(documents, tokenizer, 2 * self.anchors * self.max_span)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -187,9 +187,9 @@ class SpanDataset(SeededDataset):
     def _spans(self, index: int) -> list[list[int]]:
         document = self._tokens[self._ends[index] : self._ends[index + 1]]
         rng = self.random_of(index)
+        edges = [len(document) * part // self.anchors for part in range(self.anchors + 1)]
         spans = []
-        for part in range(self.anchors):
-            low, high = (len(document) * edge // self.anchors for edge in (part, part + 1))
+        for low, high in pairwise(edges):
             spans += self._anchor_and_positives(low, high, len(document), rng)
         return [[*self._before, *document[start:end].tolist(), *self._after] for start, end in spans]
 
@@ -211,20 +211,26 @@ def _tokenize(
     documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase, shortest: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate the tokens of all documents, and return them with the boundaries between documents (0 first)."""
-    kept, ends, longest, seen = [], [0], 0, 0
+    kept = []
+    ends = [0]
+    longest = 0
+    left_out = 0
     documents = iter(documents)
     while texts := [" ".join(sentences) for sentences in islice(documents, _DOCUMENTS_PER_CALL)]:
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         for ids in encoded["input_ids"]:
-            seen, longest = seen + 1, max(longest, len(ids))
-            if len(ids) >= shortest:
+            longest = max(longest, len(ids))
+            if len(ids) < shortest:
+                left_out += 1
+            else:
                 kept.append(np.asarray(ids, dtype=np.int32))
                 ends.append(ends[-1] + len(ids))
     if not kept:
         raise ValueError(
-            f"none of the {seen} documents has {shortest} tokens, and the longest has {longest}: lower max_span (or "
-            "max_seq_length)"
+            f"none of the {left_out} documents has {shortest} tokens, and the longest has {longest}: lower max_span "
+            "(or max_seq_length)"
         )
-    if len(kept) < seen:
-        logger.info(f"{seen - len(kept)} of {seen} documents are left out, because they have under {shortest} tokens.")
+    if left_out:
+        seen = left_out + len(kept)
+        logger.info(f"{left_out} of {seen} documents are left out, because they have under {shortest} tokens.")
     return np.concatenate(kept), np.asarray(ends)

@@ -3,28 +3,27 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from ..ops.errors import refuse
-from .columns import resolve_text_column
+from .columns import quote, resolve_text_column
 from .open_table import open_table
 from .table import Table
 from .texts import check_text
 
 
-def text_column(path: str | os.PathLike[str], column: str | None = None) -> tuple[Table, str]:
+def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[Table, str]:
     """Open a file and choose its column of texts; see [`open_table`] and [`~data.columns.resolve_text_column`]."""
     table = open_table(path)
     table.refuse_late_keys = column is None
     return table, resolve_text_column(table.columns, table.name, column)
 
 
-def stream_texts(path: str | os.PathLike[str], column: str | None = None) -> Iterator[tuple[int, str]]:
+def stream_texts(path: str | os.PathLike, column: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield the line or row number, from 1, and the text of every row of a file; see [`stream_rows`]."""
     for number, (text,) in stream_rows(path, column):
         yield number, text
 
 
 def stream_rows(
-    path: str | os.PathLike[str], column: str | None = None, keep: Sequence[str] = ()
+    path: str | os.PathLike, column: str | None = None, keep: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the texts of a file one by one, with the cells of other columns.
 
@@ -47,10 +46,15 @@ def stream_rows(
     """
     table, column = text_column(path, column)
     others = [name for name in table.columns if name != column]
-    wrong = ", ".join(repr(name) for name in keep if name not in others)
-    listed = ", ".join(map(repr, others)) or "none"
-    refuse({f"{table.name}: no column {wrong} to keep beside {column!r}; the other columns: {listed}.": wrong})
+    missing = [name for name in keep if name not in others]
+    if missing:
+        raise ValueError(
+            f"{table.name}: no column {quote(missing)} to keep beside {column!r}; the other columns: "
+            f"{quote(others) or 'none'}."
+        )
     for number, (text, *cells) in table.rows([column, *keep]):
-        where = f"{table.name}, {table.unit} {number}"
-        kept = (check_text("" if cell is None else str(cell), where) for cell in cells)
-        yield number, [check_text(text, f"{where}, column {column!r}"), *kept]
+        where = table.at(number)
+        row = [check_text(text, f"{where}, column {column!r}")]
+        for cell in cells:
+            row.append(check_text("" if cell is None else str(cell), where))
+        yield number, row

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any
 
 from .texts import LONGEST_TEXT, TOO_LONG
 
@@ -15,12 +15,13 @@ SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE
 
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 #: A byte that is not in the encoding of its file, and the start of a file in UTF-16, as they are decoded.
-_UNDECODED, _UTF_16 = re.compile("[\udc80-\udcff]"), ("\udcff\udcfe", "\udcfe\udcff")
+_UNDECODED = re.compile("[\udc80-\udcff]")
+_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
 
-def open_binary(path: Path) -> BinaryIO:
+def open_binary(path: Path) -> Any:
     """Open a file for reading, unpacked if its name ends in .gz."""
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix.lower() == ".gz" else open(path, "rb")
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
 
 
 def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[tuple[int, str]]:
@@ -46,7 +47,8 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         try:
             text = io.TextIOWrapper(stream, encoding=encoding, errors="surrogateescape", newline=newline)
             for number, line in enumerate(iter(partial(text.readline, limit), ""), 1):
-                if wrong := _UNDECODED.search(line):
+                wrong = _UNDECODED.search(line)
+                if wrong:
                     offset += len(line[: wrong.start()].encode(encoding, "surrogateescape"))
                     guess = "UTF-16" if number == 1 and line.startswith(_UTF_16) else "WINDOWS-1252"
                     raise ValueError(

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset
 
-from ..ops.errors import refuse
 from .collator import ContrastiveCollator, HostArray
 from .samplers import PermutedSampler
 from .view_dataset import SeededDataset
@@ -26,7 +24,8 @@ class MixedRows(SeededDataset):
 
     def __init__(self, parts: Mapping[str, Dataset | SeededDataset], first: int = 0):
         super().__init__(seed=0)
-        self.parts, self.first = dict(parts), first
+        self.parts: dict = dict(parts)
+        self.first = first
         #: The row number of the first row of each data set, and at the end the number of all rows.
         self.starts = np.cumsum([0, *map(len, self.parts.values())])
 
@@ -39,15 +38,15 @@ class MixedRows(SeededDataset):
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: list[int]) -> list[dict]:
+        parts = list(self.parts.values())
+        rows: list[dict] = [{} for _ in indices]
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        rows: list[dict[str, Any]] = [{} for _ in indices]
-        for number in np.unique(numbers):
+        for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
-            part, start = list(self.parts.values())[number], self.starts[number]
-            found = cast(Any, part).__getitems__([int(indices[place] - start) for place in places])
-            for place, row in zip(places, found, strict=True):
-                rows[place] = {**row, "dataset": self.first + int(number)}
+            of_part = np.asarray(indices)[places] - self.starts[number]
+            for place, row in zip(places, parts[number].__getitems__(of_part.tolist()), strict=True):
+                rows[place] = {**row, "dataset": self.first + number}
         return rows
 
 
@@ -79,17 +78,20 @@ class MixtureSampler(PermutedSampler):
         seed: int,
     ) -> None:
         for name, part in parts.items():
-            refuse(
-                {
+            if len(part) < block:
+                raise ValueError(
                     f"the data set {name!r} has {len(part)} rows, fewer than one batch of {block} over all processes: "
-                    "lower per_device_train_batch_size, or use fewer processes": len(part) < block
-                }
-            )
-        self.parts, self.starts, self.block = list(parts.values()), starts, block
+                    "lower per_device_train_batch_size, or use fewer processes"
+                )
+        self.parts = list(parts.values())
+        self.starts = starts
+        self.block = block
         self.in_turn = shares == "round_robin"
         whole = [len(part) // block for part in self.parts]
-        if isinstance(shares, str):
-            shares = whole if shares == "proportional" else [1.0] * len(whole)
+        if shares == "proportional":
+            shares = whole
+        elif isinstance(shares, str):
+            shares = [1.0] * len(whole)
         #: The batches of each data set in an epoch.
         self.batches = [max(1, round(sum(whole) * share / sum(shares))) for share in shares]
         if self.in_turn:
@@ -98,13 +100,19 @@ class MixtureSampler(PermutedSampler):
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
-        numbers = np.repeat(np.arange(len(self.parts)), self.batches)
-        numbers = np.tile(np.arange(len(self.parts)), self.batches[0]) if self.in_turn else rng.permutation(numbers)
+        numbers = np.arange(len(self.parts))
+        if self.in_turn:
+            numbers = np.tile(numbers, self.batches[0])
+        else:
+            numbers = rng.permutation(np.repeat(numbers, self.batches))
         rows = np.empty((len(numbers), self.block), np.int64)
-        for number, (part, start, batches) in enumerate(zip(self.parts, self.starts, self.batches, strict=True)):
-            in_pass = len(part) // self.block
-            passes = [part.order(rng)[: in_pass * self.block] for _ in range(-(-batches // in_pass))]
-            rows[numbers == number] = start + np.concatenate(passes)[: batches * self.block].reshape(-1, self.block)
+        for number, part in enumerate(self.parts):
+            batches = self.batches[number]
+            drawn: list[np.ndarray] = []
+            while len(drawn) < batches:
+                whole = len(part) // self.block * self.block
+                drawn += list(part.order(rng)[:whole].reshape(-1, self.block))
+            rows[numbers == number] = self.starts[number] + np.stack(drawn[:batches])
         return rows.ravel()
 
 
@@ -120,7 +128,7 @@ class MixtureCollator:
     collators: Sequence[ContrastiveCollator]
     default: ContrastiveCollator
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[Mapping]) -> dict:
         """Collate rows of one data set into a batch.
 
         Args:

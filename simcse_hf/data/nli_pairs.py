@@ -11,10 +11,10 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
-from ..ops.errors import refuse
 from .columns import find_parts
+from .dataset_columns import dataset_table
 from .open_table import open_table
-from .texts import check_text
+from .texts import check_text, has_text
 
 logger = logging.get_logger(__name__)
 
@@ -34,14 +34,18 @@ class Premise:
     text: str
     hypotheses: dict[str, set[str]] = field(default_factory=dict)  # hypothesis -> its labels
 
+    def related(self) -> dict[str, int]:
+        """Return the number of the label of each hypothesis, without those that have two different ones."""
+        return {text: LABELS.index(min(labels)) for text, labels in self.hypotheses.items() if len(labels) == 1}
+
     def labelled(self, labels: Iterable[str]) -> list[str]:
-        """Return the hypotheses with one of the `labels`, without those that have two different ones."""
-        sets = [{label} for label in labels]
-        return [hypothesis for hypothesis, its_labels in self.hypotheses.items() if its_labels in sets]
+        """Return the hypotheses with one of the `labels`."""
+        numbers = [LABELS.index(label) for label in labels]
+        return [text for text, number in self.related().items() if number in numbers]
 
 
 def build_nli_triplets(
-    source: str | Path | Dataset | Iterable[Mapping[str, Any]] | Sequence[str | Path],
+    source: Any,
     *,
     seed: int = 42,
     hard_negatives_per_pair: int = 1,
@@ -87,12 +91,24 @@ def build_nli_triplets(
         ValueError: If a column is missing, a label is unknown, an argument is out of range, or nothing is left. The
             message names the file and the line or row.
     """
-    _check_arguments(hard_negatives_per_pair, negatives, positives, max_rows)
+    for name, labels in (("negatives", negatives), ("positives", positives)):
+        if isinstance(labels, str) or not labels or len(set(labels) & set(LABELS)) < len(labels):
+            raise ValueError(f"{name} must list distinct labels of {', '.join(LABELS)}, got {labels!r}.")
+    if hard_negatives_per_pair < 0:
+        raise ValueError(f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.")
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows must be 1 or more, got {max_rows}.")
+    if hard_negatives_per_pair and set(negatives) & set(positives):
+        raise ValueError(
+            f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
+            "hard_negatives_per_pair to 0."
+        )
     skipped: Counter[str] = Counter()
     premises = _read_premises(source, skipped)
     generator = random.Random(seed)
-    shared = hard_negatives_per_pair % len(negatives) > 0
-    pools = [list(negatives)] if shared else [[label] for label in negatives]
+    pools = [[label] for label in negatives]
+    if hard_negatives_per_pair % len(negatives):
+        pools = [list(negatives)]
     per_pool = hard_negatives_per_pair // len(pools)
     rows = []
     for premise in premises:
@@ -101,19 +117,20 @@ def build_nli_triplets(
             if any(len(pool) < per_pool for pool in candidates):
                 skipped[f"pairs whose premise has fewer than {hard_negatives_per_pair} hard negative(s) here"] += 1
                 continue
-            drawn = [negative for pool in candidates for negative in generator.sample(pool, per_pool)]
-            rows.append([premise.text, positive, *drawn])
+            row = [premise.text, positive]
+            for pool in candidates:
+                row += generator.sample(pool, per_pool)
+            rows.append(row)
     _report(source, len(rows), len(premises), skipped)
     if max_rows is not None and len(rows) > max_rows:
         rows = [rows[index] for index in sorted(generator.sample(range(len(rows)), max_rows))]
-    numbers = [""] if hard_negatives_per_pair == 1 else [f"_{index + 1}" for index in range(hard_negatives_per_pair)]
-    columns = ["sent0", "sent1", *(f"hard_neg{number}" for number in numbers)]
-    return Dataset.from_dict(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
+    columns = ["sent0", "sent1", *(f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair))]
+    if hard_negatives_per_pair == 1:
+        columns[2] = "hard_neg"
+    return Dataset.from_dict(dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
 
-def build_nli_groups(
-    source: str | Path | Dataset | Iterable[Mapping[str, Any]] | Sequence[str | Path], *, sampling: str = "pairs"
-) -> Dataset:
+def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
     """Build rows of a premise and its labelled hypotheses.
 
     - `pairs`: each labelled pair is a row, and the pairs of a premise are adjacent. This is the data of Liao 2021,
@@ -142,25 +159,24 @@ def build_nli_groups(
         ValueError: If the sampling is unknown, a column is missing, a label is unknown, or nothing is left. The
             message names the file and the line or row.
     """
-    refuse(
-        {
+    if sampling not in SAMPLINGS:
+        raise ValueError(
             f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}. For 3p3n, 3palln and allpalln of Liao "
-            "2021 set the objective's options max_positives and max_negatives": sampling not in SAMPLINGS
-        }
-    )
+            "2021 set the objective's options max_positives and max_negatives"
+        )
     skipped: Counter[str] = Counter()
     premises = _read_premises(source, skipped)
-    texts, relations = [], []
+    texts = []
+    relations = []
     for premise in premises:
-        labelled = [
-            (text, LABELS.index(next(iter(labels)))) for text, labels in premise.hypotheses.items() if len(labels) == 1
-        ]
+        related = premise.related()
+        groups = [related] if related else []
         if sampling == "pairs":
-            rows = [[pair] for pair in labelled]
-        else:
-            rows = [sorted(labelled, key=lambda pair: pair[1] != 0)] if labelled else []
-        texts += [[premise.text, *(text for text, _ in row)] for row in rows]
-        relations += [[relation for _, relation in row] for row in rows]
+            groups = [{text: relation} for text, relation in related.items()]
+        for group in groups:
+            hypotheses = sorted(group, key=lambda text: group[text] != 0)
+            texts.append([premise.text, *hypotheses])
+            relations.append([group[text] for text in hypotheses])
     _report(source, len(texts), len(premises), skipped)
     return Dataset.from_dict(
         {"texts": texts, "relations": relations},
@@ -168,34 +184,11 @@ def build_nli_groups(
     )
 
 
-def _check_arguments(
-    hard_negatives_per_pair: int, negatives: Sequence[str], positives: Sequence[str], max_rows: int | None
-) -> None:
-    def is_wrong(labels: Sequence[str]) -> bool:
-        return (
-            isinstance(labels, str) or not labels or len(set(labels)) < len(labels) or not set(labels) <= set(LABELS)
-        )
-
-    refuse(
-        {
-            f"negatives must list distinct labels of {', '.join(LABELS)}, got {negatives!r}.": is_wrong(negatives),
-            f"positives must list distinct labels of {', '.join(LABELS)}, got {positives!r}.": is_wrong(positives),
-            f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.": hard_negatives_per_pair < 0,
-            f"max_rows must be 1 or more, got {max_rows}.": max_rows is not None and max_rows < 1,
-            f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
-            "hard_negatives_per_pair to 0.": hard_negatives_per_pair and set(negatives) & set(positives),
-        }
-    )
-
-
 def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:
     """Log how many rows were built and what was left out, or raise a `ValueError` if there are none."""
     left_out = ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
     if not rows:
-        files = [source] if isinstance(source, (str, Path)) else source
-        is_named = isinstance(files, (list, tuple)) and all(isinstance(file, (str, Path)) for file in files)
-        name = ", ".join(map(str, files)) if is_named else f"the {type(source).__name__} of pairs"
-        raise ValueError(f"{name}: no row could be built from {premises} premise(s); left out: {left_out}.")
+        raise ValueError(f"{source!s:.200}: no row could be built from {premises} premise(s); left out: {left_out}.")
     # Rows that were cut from a larger file have lost the other hypotheses of their premises.
     log = logger.warning if sum(skipped.values()) > rows else logger.info
     log(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
@@ -204,8 +197,8 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
 def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
     """Read labelled pairs, collect the hypotheses of each premise, and count what is left out."""
     premises: dict[str, Premise] = {}
-    for where, premise, hypothesis, label in _pairs(source):
-        name = str(label if label is not None else "").strip().lower()
+    for where, *texts, label in _pairs(source):
+        name = "" if label is None else str(label).strip().lower()
         if name in _NO_LABEL:
             skipped["pairs without a label"] += 1
             continue
@@ -213,32 +206,30 @@ def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
             raise ValueError(
                 f"{where}: unknown label {label!r}; expected {', '.join(LABELS)}, or 0, 1, 2, or -1 for none."
             )
-        premise, hypothesis = ("" if text is None else check_text(text, where) for text in (premise, hypothesis))
-        if not (premise.strip() and hypothesis.strip()):
+        premise, hypothesis = ("" if text is None else check_text(text, where) for text in texts)
+        if not (has_text(premise) and has_text(hypothesis)):
             skipped["pairs with an empty text"] += 1
             continue
         key = re.sub(r"\W+", " ", premise.casefold()).strip() or premise
         hypotheses = premises.setdefault(key, Premise(premise)).hypotheses
         hypotheses.setdefault(hypothesis, set()).add(_LABEL[name])
-    labels_of = (labels for premise in premises.values() for labels in premise.hypotheses.values())
-    skipped["hypotheses with two labels"] += sum(len(labels) > 1 for labels in labels_of)
+    for known in premises.values():
+        skipped["hypotheses with two labels"] += len(known.hypotheses) - len(known.related())
     return list(premises.values())
 
 
 def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     """Yield the place for a message, the premise, the hypothesis and the label of each pair."""
-    if isinstance(source, (str, Path)):
-        source = [source]
     if isinstance(source, Dataset):
-        columns = find_parts(source.column_names, _PARTS, "the dataset")
+        table = dataset_table(source, "the dataset")
+        columns = find_parts(table.columns, _PARTS, table.name)
         label_type = source.features[columns[2]]
-        for number, row in enumerate(source.with_format(None).select_columns(columns), 1):
-            premise, hypothesis, label = (row[column] for column in columns)
+        for number, (premise, hypothesis, label) in table.rows(columns):
             if isinstance(label_type, ClassLabel) and label is not None and label >= 0:
                 label = label_type.int2str(label)
-            yield f"the dataset, row {number}", premise, hypothesis, label
+            yield table.at(number), premise, hypothesis, label
         return
-    for number, item in enumerate(source, 1):
+    for number, item in enumerate([source] if isinstance(source, (str, Path)) else source, 1):
         if isinstance(item, (str, Path)):
             table = open_table(item)
             for line, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):

@@ -9,15 +9,15 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..ops.errors import refuse
 from .csv_records import csv_records
 from .lines import SUFFIX, SUFFIXES, decoded_lines
 from .table import Row, Table, open_records
@@ -29,7 +29,7 @@ class DataFileNotFoundError(FileNotFoundError, ValueError):
     """A data file does not exist."""
 
 
-def open_table(path: str | os.PathLike[str]) -> Table:
+def open_table(path: str | os.PathLike) -> Table:
     """Open a file by its extension and read the names of its columns.
 
     A txt file has the one column `text`; blank lines are skipped, and white space within a line is kept. The first row
@@ -52,37 +52,42 @@ def open_table(path: str | os.PathLike[str]) -> Table:
     suffix = SUFFIX.search(path.name)
     if not path.exists():
         raise DataFileNotFoundError(f"{path}: no such file.")
-    refuse(
-        {
-            f"{path}: is a directory. Name the files in it instead.": path.is_dir(),
-            f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.": suffix is None,
-            f"{path}: the file is empty.": path.stat().st_size == 0,
-        }
-    )
-    extension = cast(re.Match[str], suffix)[1].lower()
-    if extension == "txt":
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
+    if suffix is None:
+        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty.")
+    openers: dict[str, Callable[[Path], Table]] = {
+        "txt": _open_txt,
+        "csv": partial(_open_csv, delimiter=","),
+        "tsv": partial(_open_csv, delimiter="\t"),
+        "json": _open_json,
+        "jsonl": _open_json,
+        "parquet": _open_parquet,
+    }
+    return openers[suffix[1].lower()](path)
 
-        def rows(_: Sequence[str]) -> Iterator[Row]:
-            lines = ((number, line) for number, line in decoded_lines(path) if line.strip())
-            return ((number, (line.removesuffix("\n").removesuffix("\r"),)) for number, line in lines)
 
-        return Table(str(path), ["text"], rows, "txt")
-    if extension in ("csv", "tsv"):
-        return _open_csv(path, "\t" if extension == "tsv" else ",")
-    return _open_parquet(path) if extension == "parquet" else _open_json(path)
+def _open_txt(path: Path) -> Table:
+    def rows(_: Sequence[str]) -> Iterator[Row]:
+        for number, line in decoded_lines(path):
+            if line.strip():
+                yield number, (line.removesuffix("\n").removesuffix("\r"),)
+
+    return Table(str(path), ["text"], rows, "txt")
 
 
 def _open_csv(path: Path, delimiter: str) -> Table:
     _, header = next(csv_records(path, delimiter), (1, []))
     names = [cell.strip() for cell in header]
-    is_other = len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0])
-    refuse(
-        {
-            f"{path}: the file holds no header and no rows, only blank lines.": not names,
-            f"{path}: the header is the one column {''.join(map(repr, names))}. Separate the cells of a .csv file by "
-            "commas and those of a .tsv file by tabs, or rename the column if it is one.": is_other,
-        }
-    )
+    if not names:
+        raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
+    if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
+        raise ValueError(
+            f"{path}: the header is one column, {names[0]!r}. Separate the cells of a .csv file by commas and those "
+            "of a .tsv file by tabs, or rename the column if it is one."
+        )
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         indices = [names.index(column) for column in columns]
@@ -136,18 +141,16 @@ def _open_parquet(path: Path) -> Table:
         raise ValueError(f"{path}: not a readable parquet file: {error}. {advice}") from None
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
-        batches, number = file.iter_batches(_BATCH_ROWS, columns=list(columns)), 0
-        while True:
-            try:
-                batch = next(batches, None)
-                cells = [] if batch is None else [batch.column(column).to_pylist() for column in columns]
-            except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
-                raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
-            if batch is None:
-                break
-            yield from enumerate(zip(*cells, strict=True), number + 1)
-            number += len(batch)
-        if number != (expected := file.metadata.num_rows):
+        number = 0
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                cells = [batch.column(column).to_pylist() for column in columns]
+                yield from enumerate(zip(*cells, strict=True), number + 1)
+                number += len(batch)
+        except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
+            raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
+        expected = file.metadata.num_rows
+        if number != expected:
             raise ValueError(f"{path}: holds {number} rows where its metadata says {expected}. {advice}")
 
     return Table(str(path), names, rows, "parquet", "row")

@@ -1,8 +1,7 @@
-"""Turn the cells of rows into rows of texts without an empty one, and count what is left out."""
+"""Turn the cells of rows into rows of texts, and count what is left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from transformers.utils import logging
 
@@ -11,6 +10,12 @@ from .texts import check_text, flatten, has_text, is_list
 logger = logging.get_logger(__name__)
 
 _SHOWN_ROWS = 5
+_NOTES = {
+    "dropped": "dropped for an empty cell",
+    "empty": "with an empty text in a list, which is left out",
+    "fewer": "with fewer hard negatives than others",
+    "longer": "with more hard negatives than are taken",
+}
 
 
 class RowCleaner:
@@ -19,85 +24,97 @@ class RowCleaner:
     Args:
         name (`str`): What messages call the source.
         columns (`Sequence[str]`): The columns of the cells: anchor, positive, hard negatives.
-        width (`int`): Texts in each row; see [`resolve_columns`].
         unit (`str`, *optional*, defaults to `"row"`): What numbers count, `"line"` or `"row"`.
 
     Attributes:
-        counts (`Counter[str]`): Rows that were `kept`, rows that were `dropped` for an empty cell, `empty` texts that
-            were left out of lists, and rows that list `longer` hard negatives than are taken.
-        places (`dict[str, list[int]]`): The numbers of the first rows that were `dropped`, or had `empty` texts.
+        width (`int`): Texts in each row.
+        kept (`int`): Rows of texts that were kept.
+        counts (`Counter[str]`): Rows that were `dropped` for an empty cell, that had `empty` texts in lists, and that
+            have `fewer` or `longer` lists of hard negatives.
+        places (`dict[str, list[int]]`): The numbers of the first of these rows.
     """
 
-    def __init__(self, name: str, columns: Sequence[str], width: int, unit: str = "row"):
-        self.name, self.columns, self.width, self.unit = name, columns, width, unit
+    def __init__(self, name: str, columns: Sequence[str], unit: str = "row"):
+        self.name = name
+        self.columns = columns
+        self.unit = unit
+        self.width = len(columns)
+        self.kept = 0
         self.counts: Counter[str] = Counter()
-        self.places: dict[str, list[int]] = {"dropped": [], "empty": []}
+        self.places: dict[str, list[int]] = {what: [] for what in _NOTES}
 
-    def clean(self, number: int, cells: Sequence[Any]) -> list[list[str]]:
-        """Return the rows of texts that a row gives: none if a cell is empty, and several if a positive is a list.
+    def widen(self, rows: Iterable[Sequence]) -> None:
+        """Make room for the longest list of hard negatives of some rows."""
+        for cells in rows:
+            negatives = sum(map(has_text, flatten(cells[2:])))
+            self.width = max(self.width, 2 + negatives)
 
-        A positive that is a list gives one row for each of its texts. Hard negatives that are lists are joined and cut
-        to `width`. With `width` 3, the cells `q`, `[p1, p2]` and `[n1, n2]` give the rows `q, p1, n1` and `q, p2, n1`.
+    def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
+        """Return the rows of texts that a row gives: none if it lacks a text, and several if its positive is a list.
+
+        Hard negatives that are lists are joined. A row may have fewer than others, and ends in `None` then. With
+        `width` 4, the cells `q`, `[p1, p2]` and `[n1]` give the rows `q, p1, n1, None` and `q, p2, n1, None`.
 
         Args:
             number (`int`): The line or row number.
             cells (`Sequence[Any]`): The cells of `columns`.
 
         Returns:
-            `list[list[str]]`: Rows of `width` texts.
+            `list[list[str | None]]`: Rows of `width` texts.
 
         Raises:
             ValueError: If a cell holds no string, or half of a surrogate pair. The message names the line or row.
         """
-        where = f"{self.name}, {self.unit} {number}"
-        for index, cell in enumerate(cells):
-            for text in cell if index and is_list(cell) else (cell,):
+        for place, cell in enumerate(cells):
+            for text in cell if place and is_list(cell) else [cell]:
                 if text is not None:
-                    check_text(text, f"{where}, column {self.columns[index]!r}")
-        lists = [cell for cell in cells if is_list(cell)]
-        rows = [list(cells)]
-        if lists:
-            negatives = list(filter(has_text, flatten(cells[2:])))
-            self.counts["longer"] += len(negatives) > self.width - 2
-            rows = [[cells[0], positive, *negatives[: self.width - 2]] for positive in flatten(cells[1:2])]
-        rows = [row for row in rows if len(row) == self.width and all(map(has_text, row))]
-        if rows:
-            self._note("empty", [number for text in flatten(lists) if not has_text(text)])
+                    check_text(text, f"{self.name}, {self.unit} {number}, column {self.columns[place]!r}")
+        if not has_text(cells[0]):
+            rows = []
+        elif len(cells) == 1:
+            rows = [list(cells)]
         else:
-            self._note("dropped", [number])
-        self.counts["kept"] += len(rows)
+            negatives: list = list(filter(has_text, flatten(cells[2:])))
+            room = self.width - 2
+            if len(negatives) != room:
+                self.note("fewer" if len(negatives) < room else "longer", [number])
+            negatives = (negatives + [None] * room)[:room]
+            rows = [[cells[0], positive, *negatives] for positive in flatten(cells[1:2]) if has_text(positive)]
+        if not rows:
+            self.note("dropped", [number])
+        elif not all(map(has_text, flatten(filter(is_list, cells)))):
+            self.note("empty", [number])
+        self.kept += len(rows)
         return rows
 
-    def clean_all(self, rows: Iterable[tuple[int, Sequence[Any]]]) -> Iterator[list[str]]:
+    def clean_all(self, rows: Iterable[tuple[int, Sequence]]) -> Iterator[list[str | None]]:
         """Yield the rows of texts that numbered rows give, and refuse a source without any."""
         for number, cells in rows:
             yield from self.clean(number, cells)
-        self.count()
+        self.check_any()
 
-    def count(self, kept: int = 0, dropped: Iterable[int] = ()) -> None:
-        """Count rows that were kept and rows that were dropped; raise a `ValueError` if none is kept."""
-        self.counts["kept"] += kept
-        self._note("dropped", list(dropped))
-        if not self.counts["kept"]:
+    def check_any(self) -> None:
+        """Raise a `ValueError` if no row was kept."""
+        if not self.kept:
             raise ValueError(
                 f"{self.name}: every one of the {self.counts['dropped']} row(s) has an empty cell in "
                 f"{', '.join(self.columns)}."
             )
 
-    def _note(self, what: str, numbers: list[int]) -> None:
+    def note(self, what: str, numbers: Sequence[int]) -> None:
+        """Count rows by what was found in them."""
         self.counts[what] += len(numbers)
-        room = _SHOWN_ROWS + 1 - len(self.places[what])  # one more than is shown
-        self.places[what] += list(dict.fromkeys(numbers[: 10 * room]))[:room] if numbers and room else []
+        places = self.places[what]
+        places += numbers[: _SHOWN_ROWS + 1 - len(places)]  # one more than is shown
 
     def log(self, so_far: str = "") -> None:
         """Log what was dropped and left out."""
-        kept, dropped, empty, longer = (self.counts[name] for name in ("kept", "dropped", "empty", "longer"))
-        shown = {what: ", ".join(map(str, places[:_SHOWN_ROWS])) for what, places in self.places.items()}
-        shown = {k: f"{self.unit} {v}{', ...' * (len(self.places[k]) > _SHOWN_ROWS)}." for k, v in shown.items()}
-        for count, message in (
-            (dropped, f"dropped {dropped} of {kept + dropped} rows for an empty cell: {shown['dropped']}"),
-            (empty, f"left {empty} empty text(s) out of lists of positives or hard negatives: {shown['empty']}"),
-            (longer, f"{longer} rows list more than {self.width - 2} hard negative(s), and only so many are used."),
-        ):
-            if count:
-                logger.warning(f"{self.name}{so_far}: {message}")
+        for what, message in _NOTES.items():
+            places = [str(number) for number in self.places[what]]
+            places[_SHOWN_ROWS:] = ["..."] if len(places) > _SHOWN_ROWS else []
+            if places:
+                rows = self.kept + self.counts["dropped"]
+                logger.warning(
+                    f"{self.name}{so_far}: {self.counts[what]} of {rows} rows {message}: {self.unit} "
+                    f"{', '.join(places)}."
+                )

@@ -24,7 +24,9 @@ class PermutedSampler(Sampler[int]):
     """
 
     def __init__(self, num_rows: int, seed: int) -> None:
-        self.num_rows, self.seed, self.epoch = num_rows, seed, 0
+        self.num_rows = num_rows
+        self.seed = seed
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch."""
@@ -67,9 +69,13 @@ class ClassSampler(PermutedSampler):
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
-        pairs = np.concatenate([rng.permutation(rows)[: len(rows) // 2 * 2].reshape(-1, 2) for rows in self.classes])
-        rng.shuffle(pairs)
-        return pairs.ravel()
+        pairs = []
+        for rows in self.classes:
+            shuffled = rng.permutation(rows)
+            pairs.append(shuffled[: len(rows) // 2 * 2].reshape(-1, 2))
+        order = np.concatenate(pairs)
+        rng.shuffle(order)
+        return order.ravel()
 
 
 class NeighborSampler(PermutedSampler):
@@ -83,16 +89,15 @@ class NeighborSampler(PermutedSampler):
 
     def __init__(self, neighbors: np.ndarray, number: int, seed: int) -> None:
         super().__init__(len(neighbors), seed)
-        self.neighbors, self.number = neighbors, number
+        self.neighbors = neighbors
+        self.number = number
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
-        is_drawn, drawn = bytearray(self.num_rows), []
+        drawn: dict[int, None] = {}  # a set that keeps its order
         for row in super().order(rng).tolist():
-            if not is_drawn[row]:
-                is_drawn[row] = True
-                near = [other for other in self.neighbors[row].tolist() if not is_drawn[other]][: self.number]
-                for other in near:
-                    is_drawn[other] = True
-                drawn += [row, *near]
-        return np.array(drawn)
+            if row not in drawn:
+                drawn[row] = None
+                near = [other for other in self.neighbors[row].tolist() if other not in drawn]
+                drawn |= dict.fromkeys(near[: self.number])
+        return np.array(list(drawn))

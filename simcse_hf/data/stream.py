@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -13,11 +12,12 @@ from datasets import Dataset, IterableDataset
 
 from ..ops.files import read_json_object, write_json
 from .columns import SAMPLE_ROWS, resolve_columns
-from .dataset_columns import text_features
 from .hub_dataset import load_from_hub
 from .open_table import open_table
-from .read import find_paths, table_cleaners
+from .read import find_paths
 from .row_cleaner import RowCleaner
+from .table_dataset import table_cleaners, text_features
+from .texts import is_list
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
@@ -25,11 +25,11 @@ STATE_FILE = "stream_state.json"
 _BATCH_ROWS = 1000
 _resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows with an empty cell
 
-MakeRows = Callable[[Sequence[dict[str, str]], Sequence[random.Random]], list[dict[str, Any]]]
+MakeRows = Callable[[Sequence[dict[str, str]], Sequence[random.Random]], list[dict]]
 
 
 def load_text_stream(
-    source: str | Path | Sequence[Any],
+    source: str | Path | Sequence,
     *,
     split: str = "train",
     columns: Sequence[str] | None = None,
@@ -59,14 +59,16 @@ def load_text_stream(
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         stream = load_from_hub(source, split, streaming=True)
         return resolve_stream_columns(stream, columns, name=source, expected_columns=expected_columns)
-    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
-    width = cleaners[0].width
+    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns, reads_all=False)
     # Lists are the shards of the stream: each file has its path and its columns.
-    files = {"paths": [*map(str, paths)], "columns": [cleaner.columns for cleaner in cleaners]}
-    options = {"width": width, "by_name": columns is None}
-    return _mark(
-        IterableDataset.from_generator(_rows_of_files, features=text_features(width), gen_kwargs=files | options)
-    )
+    options = {
+        "paths": [str(path) for path in paths],
+        "columns": [cleaner.columns for cleaner in cleaners],
+        "width": cleaners[0].width,
+        "by_name": columns is None,
+    }
+    features = text_features(cleaners[0].width)
+    return _mark(IterableDataset.from_generator(_rows_of_files, features=features, gen_kwargs=options))
 
 
 def _mark(stream: IterableDataset) -> IterableDataset:
@@ -76,12 +78,13 @@ def _mark(stream: IterableDataset) -> IterableDataset:
 
 def _rows_of_files(
     paths: Sequence[str], columns: Sequence[Sequence[str]], width: int, by_name: bool
-) -> Iterator[dict[str, str]]:
+) -> Iterator[dict[str, str | None]]:
     names = list(text_features(width))
     for path, chosen in zip(paths, columns, strict=True):
         table = open_table(path)
         table.refuse_late_keys = by_name
-        cleaner = RowCleaner(table.name, chosen, width, table.unit)
+        cleaner = RowCleaner(table.name, chosen, table.unit)
+        cleaner.width = width
         for row in cleaner.clean_all(table.rows(chosen)):
             yield dict(zip(names, row, strict=True))
         cleaner.log()
@@ -117,22 +120,22 @@ def resolve_stream_columns(
         raise ValueError(f"{name}: there are no rows.")
     names = list(head[0])
     sample = [[row.get(column) for column in names] for row in head]
-    chosen, width = resolve_columns(
-        names, name=name, sample=sample, columns=columns, expected_columns=expected_columns
-    )
-    cleaner, told = RowCleaner(name, chosen, width), 0
+    chosen = resolve_columns(names, name=name, sample=sample, columns=columns, expected_columns=expected_columns)
+    cleaner = RowCleaner(name, chosen)
+    if any(is_list(cell) for row in sample for cell in row):
+        cleaner.widen([row.get(column) for column in chosen] for row in head)
+    width = cleaner.width
+    told = 0
 
-    def clean(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[str]]:
+    def clean(batch: dict, numbers: list[int]) -> dict[str, list[str | None]]:
         nonlocal cleaner, told
         if numbers[0] == 0:  # another pass over the stream begins
-            cleaner = RowCleaner(name, chosen, width)
-        cells = zip(*(batch[column] for column in chosen), strict=True)
-        rows = [
-            row
-            for number, row_cells in zip(numbers, cells, strict=True)
-            for row in cleaner.clean(number + 1, row_cells)
-        ]
-        left_out = cleaner.counts.total() - cleaner.counts["kept"]
+            cleaner = RowCleaner(name, chosen)
+            cleaner.width = width
+        rows = []
+        for number, *cells in zip(numbers, *(batch[column] for column in chosen), strict=True):
+            rows += cleaner.clean(number + 1, cells)
+        left_out = cleaner.counts.total()
         if left_out >= max(1, 2 * told):  # a stream may have no end
             told = left_out
             cleaner.log(", so far")
@@ -191,7 +194,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
         # `row` counts the rows of the pass before the window, `done` those of the window that were used.
         self._state = {"pass": 0, "row": 0, "done": 0, "source": self._start}
 
-    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+    def __iter__(self) -> Iterator[list[dict]]:
         group: list[tuple[int, dict[str, str]]] = []
         group_size = self.batch_size * self.processes
         mine = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
@@ -204,7 +207,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
                     yield self.make_rows([row for _, row in group[mine]], rngs)
                     group = []
 
-    def _windows(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, dict[str, str]]]]]:
+    def _windows(self) -> Iterator[tuple[dict, list[tuple[int, dict[str, str]]]]]:
         """Yield the state at the start of each window, and its rows with their numbers in a random order."""
         state = deepcopy(self._state)
         while True:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from .columns import SAMPLE_ROWS
+from .columns import SAMPLE_ROWS, quote
+from .texts import is_list
 
-Row = tuple[int, Sequence[Any]]
+Row = tuple[int, Sequence]
 Rows = Callable[[Sequence[str]], Iterator[Row]]
 
 
@@ -36,10 +37,11 @@ class Table:
     refuse_late_keys: bool = False
 
     def __post_init__(self) -> None:
-        if repeated := [name for name, count in Counter(self.columns).items() if count > 1]:
-            raise ValueError(f"{self.name}: column name(s) {', '.join(map(repr, repeated))} occur more than once.")
+        repeated = [name for name, count in Counter(self.columns).items() if count > 1]
+        if repeated:
+            raise ValueError(f"{self.name}: column name(s) {quote(repeated)} occur more than once.")
 
-    def sample(self) -> list[Sequence[Any]]:
+    def sample(self) -> list[Sequence]:
         """Return the cells of the first rows, in all columns."""
         return [cells for _, cells in islice(self.rows(self.columns), SAMPLE_ROWS)]
 
@@ -50,39 +52,37 @@ class Table:
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
     """Open rows that are objects, arrays of equal length or, in memory, texts."""
-    nothing: Any = object()
-    first = next((value for _, value in values()), nothing)
-    kind: Any = list if isinstance(first, tuple) else type(first)
-    if first is nothing:
+    first = next((value for _, value in values()), None)
+    if first is None:
         raise ValueError(f"{name}: the {'list of rows is empty' if format == 'memory' else 'file holds no rows'}.")
 
-    def records() -> Iterator[tuple[int, dict[str, Any]]]:
+    def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
-            if isinstance(value, dict) and kind is dict:
+            if isinstance(first, dict) and isinstance(value, dict):
                 yield number, value
-            elif isinstance(value, (list, tuple)) and kind is list and len(value) == len(first):
+            elif is_list(first) and is_list(value) and len(value) == len(first):
                 yield number, {str(index): cell for index, cell in enumerate(value)}
-            elif kind is str and format == "memory":
+            elif isinstance(first, str) and format == "memory":
                 yield number, {"text": value}
             else:
+                as_before = f" of {len(first)} cells as before" if is_list(first) else ""
                 raise ValueError(
-                    f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array'
-                    f"{'' if kind is not list else f' of {len(first)} cells as before'}, or in a list a text; got "
-                    f"{value!r:.100}."
+                    f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array{as_before}, or '
+                    f"in a list a text; got {value!r:.100}."
                 )
 
     columns = list(dict.fromkeys(key for _, record in islice(records(), SAMPLE_ROWS) for key in record))
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
-        known = set(columns)
         for number, record in records():
-            if table.refuse_late_keys and not record.keys() <= known:
+            late = [key for key in record if key not in columns]
+            if late and table.refuse_late_keys:
                 raise ValueError(
-                    f"{name}, {unit} {number}: the key {min(record.keys() - known)!r} does not occur in the first "
-                    f"{SAMPLE_ROWS} rows, whose keys are the columns. Add it to the first row (null is no text), or "
-                    "name the columns to take with --columns or load_text_dataset(..., columns=[...])."
+                    f"{name}, {unit} {number}: the key {late[0]!r} does not occur in the first {SAMPLE_ROWS} rows, "
+                    "whose keys are the columns. Add it to the first row (null is no text), or name the columns to "
+                    "take with --columns or load_text_dataset(..., columns=[...])."
                 )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, columns, rows, format, unit, kind is list)
+    table = Table(name, columns, rows, format, unit, positional=is_list(first))
     return table

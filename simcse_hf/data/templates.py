@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -118,7 +117,7 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     return tokenized
 
 
-def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict:
     """Return the model settings that follow from its templates and tokenizer (none without templates).
 
     Args:

@@ -13,9 +13,9 @@ def is_list(cell: Any) -> bool:
     return isinstance(cell, (list, tuple))
 
 
-def has_text(cell: str | None) -> bool:
-    """Say whether a cell holds more than white space."""
-    return bool(cell) and not cell.isspace()  # type: ignore[union-attr]
+def has_text(cell: Any) -> bool:
+    """Say whether a cell holds a text of more than white space."""
+    return isinstance(cell, str) and cell != "" and not cell.isspace()
 
 
 def check_text(text: Any, where: str) -> str:
@@ -42,6 +42,6 @@ def list_texts(texts: str | Sequence[str]) -> list[str]:
     return [check_text(text, f"sentence {position}") for position, text in enumerate(items)]
 
 
-def flatten(cells: Iterable[Any]) -> list[Any]:
+def flatten(cells: Iterable) -> list:
     """Return the texts of cells, of which each is a text or a list of them."""
     return [text for cell in cells for text in (cell if is_list(cell) else [cell])]

@@ -1,8 +1,9 @@
 """Tokenise a training set once: rows of texts become rows of token ids."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from operator import ge
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,18 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..ops.errors import refuse
 from .cache import cached_map
 from .columns import NO_TEXT
 from .templates import Template, read_template
+from .texts import has_text
 
 logger = logging.get_logger(__name__)
 
 _SHOWN_ROWS = 5
-#: Texts whose tokens are counted, a number of tokens that says nothing about their language, and the shares of unknown
-#: tokens that are reported and refused.
-_SAMPLE, _FEW_TOKENS, _HARD_TO_READ, _UNREADABLE = 2_000, 20, 0.05, 0.5
+_SAMPLE = 2_000  # texts whose tokens are counted
+_FEW_TOKENS = 20  # say nothing about the language of a text
+_HARD_TO_READ = 0.05  # share of unknown tokens that is reported
+_UNREADABLE = 0.5  # share of unknown tokens that is refused
 
 
 def tokenize_dataset(
@@ -57,17 +59,68 @@ def tokenize_dataset(
     """
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenise is empty.")
-    plan = _plan(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
+    columns = _columns(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
     tokenized = cached_map(
         dataset,
         row_tokenizer(dataset.column_names, tokenizer, max_seq_length, templates, prompts),
-        _cache_key(dataset, tokenizer, plan),
+        _cache_key(dataset, tokenizer, columns),
         num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenising",
     )
-    _warn_of_truncation(tokenized, tokenizer, plan)
-    return tokenized
+    full_rows = np.flatnonzero(tokenized["is_full"][:]) + 1
+    if len(full_rows):
+        dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
+        lengths = dict.fromkeys(str(column.length) for column in columns)
+        logger.warning(
+            f"{len(full_rows)} of {len(tokenized)} rows hold a text that fills max_seq_length = "
+            f"{' or '.join(lengths)} tokens, so its end may be cut (rows "
+            f"{', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these texts matter."
+        )
+    return tokenized.remove_columns("is_full")
+
+
+@dataclass
+class _Column:
+    """How the texts of a column of a tokenised row are read."""
+
+    name: str
+    length: int
+    prompt: str = ""
+    template: Template | None = None
+
+    def full_length(self, tokenizer: PreTrainedTokenizerBase) -> int:
+        """Return the number of tokens of a text that is cut, with those of its template."""
+        return self.length if self.template is None else self.template.full_length(tokenizer, self.length)
+
+    def tokenize(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of texts."""
+        prompted = [self.prompt + text for text in texts]
+        if self.template is not None:
+            return self.template.tokenize(tokenizer, prompted, self.length)
+        return to_token_ids(tokenizer, prompted, truncation=True, max_length=self.length)
+
+
+def _columns(
+    column_names: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int | Sequence[int],
+    templates: Sequence[str],
+    prompts: Sequence[str],
+) -> list[_Column]:
+    """Return the columns of a tokenised row; for rows with relations the premise and one for all hypotheses."""
+    lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
+    parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
+    names = [name for name in column_names if name not in NO_TEXT]
+    if "texts" in column_names:
+        names = ["texts"] * 2
+    elif parsed and len(names) == 1:
+        return [_Column(names[0], lengths[0], prompts[0], template) for template in parsed]
+    columns = []
+    for i, name in enumerate(names):
+        template = (parsed or [None])[0 if i == 0 else -1]
+        columns.append(_Column(name, lengths[: i + 1][-1], prompts[: i + 1][-1], template))
+    return columns
 
 
 def row_tokenizer(
@@ -76,7 +129,7 @@ def row_tokenizer(
     max_seq_length: int | Sequence[int],
     templates: Sequence[str] = (),
     prompts: Sequence[str] = ("",),
-) -> Callable[[Mapping[str, Sequence[Any]]], dict[str, list[Any]]]:
+) -> Callable[[Mapping], dict]:
     """Make the function that tokenises a batch of rows; see [`tokenize_dataset`].
 
     Args:
@@ -97,66 +150,43 @@ def row_tokenizer(
         raise ValueError(
             "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
         )
-    plan = _plan(column_names, tokenizer, max_seq_length, templates, prompts)
+    columns = _columns(column_names, tokenizer, max_seq_length, templates, prompts)
+    limits = [column.full_length(tokenizer) for column in columns]
+    plain = _Column("", max(column.length for column in columns))
+    differ = any(replace(column, name="") != replace(columns[0], name="") for column in columns)
 
-    def tokenize_texts(texts: Sequence[str], part: _Column) -> list[list[int]]:
-        texts = [part.prompt + text for text in texts] if part.prompt else list(texts)
-        if part.template is not None:
-            return part.template.tokenize(tokenizer, texts, part.length)
-        return to_token_ids(tokenizer, texts, truncation=True, max_length=part.length) if texts else []
+    def tokenize_by(columns: Sequence[_Column], texts: Sequence[Sequence[str | None]]) -> list[list[list[int]]]:
+        last = len(columns) - 1
+        tokenized = []
+        for number, column in enumerate(columns):
+            places = slice(number, None if number == last else number + 1)
+            of_column = [text for row in texts for text in row[places] if text is not None and has_text(text)]
+            tokenized.append(iter(column.tokenize(tokenizer, of_column)))
+        return [
+            [next(tokenized[min(place, last)]) if has_text(text) else [] for place, text in enumerate(row)]
+            for row in texts
+        ]
 
-    def tokenize(rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        if is_grouped:
-            first, others = plan
-            anchors = tokenize_texts([row[0] for row in rows["texts"]], first)
-            ids = iter(tokenize_texts([text for row in rows["texts"] for text in row[1:]], others))
-            sentences = [
-                [anchor, *(next(ids) for _ in row[1:])] for anchor, row in zip(anchors, rows["texts"], strict=True)
-            ]
-        else:
-            by_column = [tokenize_texts(rows[part.name], part) for part in plan]
-            sentences = [list(row) for row in zip(*by_column, strict=True)]
-        return {"input_ids": sentences, "length": [max(map(len, row)) for row in sentences]}
+    def tokenize(rows: Mapping) -> dict:
+        texts = rows["texts"] if is_grouped else list(zip(*(rows[column.name] for column in columns), strict=True))
+        sentences = tokenize_by(columns, texts)
+        lengths = [[len(ids) for ids in row] for row in sentences]
+        tokenized: dict = {
+            "input_ids": sentences,
+            "length": [max(row) for row in lengths],
+            "is_full": [any(map(ge, row, limits + limits[-1:] * len(row))) for row in lengths],
+        }
+        if differ:  # equal texts have different tokens in different columns
+            tokenized["text_ids"] = [[number_of(ids) for ids in row] for row in tokenize_by([plain], texts)]
+        return tokenized
 
     return tokenize
 
 
-@dataclass
-class _Column:
-    """How the texts of a column of a tokenised row are read."""
-
-    name: str
-    length: int
-    prompt: str
-    template: Template | None
-
-    def full_length(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Return the number of tokens of a text that is cut, with those of its template."""
-        return self.length if self.template is None else self.template.full_length(tokenizer, self.length)
-
-
-def _plan(
-    column_names: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int | Sequence[int],
-    templates: Sequence[str],
-    prompts: Sequence[str],
-) -> list[_Column]:
-    """Return the columns of a tokenised row; for rows with relations the premise and one for all hypotheses."""
-    lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
-    columns = ["texts"] * 2 if "texts" in column_names else [name for name in column_names if name not in NO_TEXT]
-    parsed = [read_template(template, tokenizer) for template in templates]
-    if parsed and len(columns) == 1:
-        return [_Column(columns[0], lengths[0], prompts[0], template) for template in parsed]
-    return [
-        _Column(
-            name,
-            lengths[min(i, len(lengths) - 1)],
-            prompts[min(i, len(prompts) - 1)],
-            parsed[0 if i == 0 else -1] if parsed else None,
-        )
-        for i, name in enumerate(columns)
-    ]
+def number_of(token_ids: Sequence[int]) -> int:
+    """Return a number by which equal token ids are known in all processes; 0 for an absent text."""
+    # Python salts the hashes of strings but not those of integers.
+    return hash(tuple(token_ids)) if token_ids else 0
 
 
 def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:
@@ -168,12 +198,14 @@ def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
-        texts (`list[str]`): At least one text.
+        texts (`list[str]`): The texts.
         **options (`Any`): Further arguments of the tokenizer's call, without padding.
 
     Returns:
         `list[list[int]]`: The token ids of each text.
     """
+    if not texts:
+        return []
     first = tokenizer(texts[:1], return_attention_mask=False, **options)["input_ids"]
     if getattr(type(tokenizer), "_encode_plus", None) is PreTrainedTokenizerFast._encode_plus:
         ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts)]
@@ -210,37 +242,16 @@ def check_known(
         "words apart. Use an encoder that knows the language and its script, such as a multilingual one, or train one "
         "with `simcse-hf train mlm --train_tokenizer true`."
     )
-    refuse({message: refuses and share > _UNREADABLE})
+    if refuses and share > _UNREADABLE:
+        raise ValueError(message)
     logger.warning(message)
     return True
 
 
-def _warn_of_truncation(tokenized: Dataset, tokenizer: PreTrainedTokenizerBase, plan: Sequence[_Column]) -> None:
-    """Log how many rows have a text of the length of one that was cut, with the tokens of its template."""
-    limits = np.array([part.full_length(tokenizer) for part in plan])
-    full_rows: list[int] = []
-    done = 0
-    for batch in tokenized.select_columns("input_ids").with_format("arrow").iter(10_000):
-        rows = batch["input_ids"].combine_chunks()
-        widths, lengths = (x.value_lengths().to_numpy(zero_copy_only=False) for x in (rows, rows.flatten()))
-        row_of_text = np.repeat(np.arange(len(widths)), widths)
-        column_of_text = np.arange(len(lengths)) - np.repeat(np.cumsum(widths) - widths, widths)
-        is_full = lengths >= limits[np.minimum(column_of_text, len(limits) - 1)]
-        full_rows += (np.unique(row_of_text[is_full]) + 1 + done).tolist()
-        done += len(widths)
-    if full_rows:
-        dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
-        logger.warning(
-            f"{len(full_rows)} of {len(tokenized)} rows hold a text that fills max_seq_length = "
-            f"{' or '.join(dict.fromkeys(str(part.length) for part in plan))} tokens, so its end may be cut (rows "
-            f"{', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these texts matter."
-        )
-
-
-def _cache_key(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, plan: Sequence[_Column]) -> list[Any]:
+def _cache_key(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: Sequence[_Column]) -> list:
     """Return what decides the token ids beside the texts, so that an earlier result is found and no stale one."""
     # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
-    tokenizer("", truncation=True, max_length=plan[0].length)
+    tokenizer("", truncation=True, max_length=columns[0].length)
     # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects, so it is hashed whole.
     rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
-    return [dataset.column_names, rules, tokenizer.truncation_side, list(map(asdict, plan))]
+    return [dataset.column_names, rules, tokenizer.truncation_side, [asdict(column) for column in columns]]

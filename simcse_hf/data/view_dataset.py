@@ -3,13 +3,12 @@
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..ops.errors import refuse
 from .templates import special_tokens
 from .tokenize import to_token_ids
 from .views import TextView, TokenView
@@ -43,7 +42,7 @@ class SeededDataset(torch.utils.data.Dataset):
         """Return the source of randomness of a row."""
         return random.Random(f"{self.seed} {int(self._epoch)} {index}")  # `Random` hashes a string with SHA-512
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> dict:
         if not -len(self) <= index < len(self):
             raise IndexError(f"there is no row {index} in a dataset of {len(self)} rows.")
         return self.__getitems__([index % len(self)])[0]
@@ -52,7 +51,7 @@ class SeededDataset(torch.utils.data.Dataset):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: list[int]) -> list[dict]:
         """Return the rows of a batch, which torch's data loader requests in one call."""
 
 
@@ -89,14 +88,13 @@ class ViewDataset(SeededDataset):
         with_view_seed: bool = False,
     ):
         super().__init__(seed)
-        columns = texts.column_names
-        refuse(
-            {
-                f"views are made from single sentences in the column sent0; the data set has {', '.join(columns)}. "
-                "Select one column of sentences, or use view identity.": columns != ["sent0"],
-                "the dataset to make views of is empty.": len(texts) == 0,
-            }
-        )
+        if texts.column_names != ["sent0"]:
+            raise ValueError(
+                "views are made from single sentences in the column sent0; the data set has "
+                f"{', '.join(texts.column_names)}. Select one column of sentences, or use view identity."
+            )
+        if len(texts) == 0:
+            raise ValueError("the dataset to make views of is empty.")
         self.texts = texts
         self.tokenizer = tokenizer
         self.view = view
@@ -114,10 +112,10 @@ class ViewDataset(SeededDataset):
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: list[int]) -> list[dict]:
         return self.rows_of(self.texts[list(indices)]["sent0"], [self.random_of(index) for index in indices])
 
-    def rows_of(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
+    def rows_of(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> list[dict]:
         """Make rows of any texts.
 
         Args:
@@ -127,26 +125,26 @@ class ViewDataset(SeededDataset):
         Returns:
             `list[dict[str, Any]]`: The rows.
         """
-        pairs: list[list[str]] = [[text, text] for text in texts]
         branches = (0, 1) if self.both else (1,)
-        if isinstance(self.view, TextView):
-            for pair, rng in zip(pairs, rngs, strict=True):
-                for branch in branches:
-                    pair[branch] = self.view(pair[branch], rng)
-        ids = self._tokenize([text for pair in pairs for text in pair])
-        rows: list[dict[str, Any]] = [{"input_ids": [ids[i], ids[i + 1]]} for i in range(0, len(ids), 2)]
-        for row, rng in zip(rows, rngs, strict=True):
-            if isinstance(self.view, TokenView):
-                for branch in branches:
-                    row["input_ids"][branch] = self._view_of_ids(row["input_ids"][branch], rng)
+        view: Any = self.view
+        pairs: list[str] = []
+        for text, rng in zip(texts, rngs, strict=True):
+            pair = [text, text]
+            for branch in branches if isinstance(self.view, TextView) else ():
+                pair[branch] = view(text, rng)
+            pairs += pair
+        ids = to_token_ids(self.tokenizer, pairs, truncation=True, max_length=self.max_seq_length)
+        rows: list[dict] = []
+        for place, rng in enumerate(rngs):
+            row: dict = {"input_ids": ids[2 * place : 2 * place + 2]}
+            for branch in branches if isinstance(self.view, TokenView) else ():
+                row["input_ids"][branch] = self._view_of_ids(row["input_ids"][branch], rng)
             if self.with_view_seed:
                 row["view_seed"] = rng.getrandbits(63)
+            rows.append(row)
         return rows
 
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        return to_token_ids(self.tokenizer, texts, truncation=True, max_length=self.max_seq_length)
-
     def _view_of_ids(self, ids: list[int], rng: random.Random) -> list[int]:
-        view = cast(TokenView, self.view)
         inside = ids[len(self._before) : len(ids) - len(self._after)]
-        return [*self._before, *view(inside, rng)[: self.max_length - self._num_special], *self._after]
+        changed: list[int] = self.view(inside, rng)  # type: ignore[assignment, arg-type]  # a TokenView
+        return [*self._before, *changed[: self.max_length - self._num_special], *self._after]

@@ -56,7 +56,7 @@ def test_a_damaged_cache_is_made_again_with_one_warning(rows, caplog, damage):
         with caplog.at_level(logging.WARNING):
             assert rows()[:2] == (texts, ids), name
         assert len(warnings_of(caplog)) == 1, name
-        dropped = [record.message for record in caplog.records if "dropped 1 of 41" in record.message]
+        dropped = [record.message for record in caplog.records if "1 of 41 rows dropped" in record.message]
         assert len(dropped) == 1, "the row that was left out is reported as it was at first"
     caplog.clear()
     assert rows()[:2] == (texts, ids) and not warnings_of(caplog)
@@ -71,7 +71,7 @@ def test_a_second_load_makes_nothing_again(rows, monkeypatch):
 def test_rows_of_another_version_are_left_alone(rows, monkeypatch, caplog):
     texts, ids, folder = rows()
     before = {path: path.read_bytes() for path in folder.rglob("*.arrow")}
-    for module in ("simcse_hf.data.cache.VERSION", "simcse_hf.data.read.VERSION"):
+    for module in ("simcse_hf.data.cache.VERSION", "simcse_hf.data.table_dataset.VERSION"):
         monkeypatch.setattr(module, "a newer one")
     assert rows()[:2] == (texts, ids) and not warnings_of(caplog)
     assert all(path.read_bytes() == content for path, content in before.items())

@@ -35,7 +35,7 @@ def test_the_texts_of_each_class_get_its_number(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "simcse_hf"):
         rows = load_class_rows(str(path))
     assert rows.to_dict() == {"sent0": ["a cat", "a car", "a dog", "a bus"], "label": [0, 1, 0, 1]}
-    assert "dropped 1 of 6 rows for an empty cell: line 6" in caplog.text
+    assert "1 of 6 rows dropped for an empty cell: line 6" in caplog.text
     assert "3 classes in column 'category', of which 1 have one text. It has no positive" in caplog.text
     assert "left out: 'plant'" in caplog.text
     assert load_class_rows(rows) is rows and is_labelled(str(path)) and not is_labelled(str(path), columns=["a", "b"])
@@ -54,8 +54,8 @@ def test_an_anchor_with_several_positives_is_one_row(tmp_path):
         '{"anchor": "r", "positives": "p3", "negative": ["n2", "n3"]}\n'
     )
     rows = load_class_rows(str(path))
-    assert rows["texts"][:] == [["q", "p1", "p2", "n1"], ["r", "p3", "n2"]]
-    assert rows["relations"][:] == [[0, 0, 2], [0, 2]]
+    assert rows["texts"][:] == [["q", "p1", "p2", "n1"], ["r", "p3", "n2", "n3"]]
+    assert rows["relations"][:] == [[0, 0, 2], [0, 2, 2]]
 
 
 @pytest.mark.parametrize(

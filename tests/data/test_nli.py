@@ -48,9 +48,7 @@ def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out():
     data = build_nli_triplets(ROWS, hard_negatives_per_pair=2)
     assert data.column_names == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
     assert [{row["hard_neg_1"], row["hard_neg_2"]} for row in data] == [{"A dog sleeps.", "A dog sits."}] * 2
-    with pytest.raises(
-        ValueError, match="the list of pairs: no row .* 3 pairs whose premise has fewer than 3 hard negative"
-    ):
+    with pytest.raises(ValueError, match="no row .* 3 pairs whose premise has fewer than 3 hard negative"):
         build_nli_triplets(ROWS, hard_negatives_per_pair=3)
 
 

@@ -83,8 +83,8 @@ def test_rows_that_a_stream_drops_are_logged_while_it_is_read(caplog):
     for _ in range(2):  # a second pass drops the same rows, which is no news
         assert len(list(stream)) == 700
     assert [record.message for record in caplog.records if "dropped" in record.message] == [
-        "org/name, so far: dropped 666 of 1000 rows for an empty cell: row 2, 3, 5, 6, 8, ....",
-        "org/name, so far: dropped 1333 of 2000 rows for an empty cell: row 2, 3, 5, 6, 8, ....",
+        "org/name, so far: 666 of 1000 rows dropped for an empty cell: row 2, 3, 5, 6, 8, ....",
+        "org/name, so far: 1333 of 2000 rows dropped for an empty cell: row 2, 3, 5, 6, 8, ....",
     ]
 
 

@@ -17,7 +17,7 @@ from simcse_hf.data.documents import read_documents
 from simcse_hf.data.file_texts import stream_texts
 from simcse_hf.data.nli_pairs import build_nli_groups
 from simcse_hf.data.open_table import open_table
-from simcse_hf.data.read import table_cleaners
+from simcse_hf.data.table_dataset import table_cleaners
 from simcse_hf.evaluation import read_scored_pairs
 from simcse_hf.evaluation.sts import read_sts_task
 from simcse_hf.evaluation.transfer import read_transfer_task
@@ -46,11 +46,11 @@ def only(folder):
 def training_rows(folder):
     """Return how many rows of a file became rows of training or were reported."""
     table = open_table(only(folder))
-    [cleaner] = table_cleaners([table], None, None)
+    [cleaner] = table_cleaners([table], None)
     for _ in cleaner.clean_all(table.rows(cleaner.columns)):
         pass
     records = sum(1 for _ in table.rows(cleaner.columns))
-    return min(records, cleaner.counts["kept"] + cleaner.counts["dropped"])  # a list of positives gives several rows
+    return min(records, cleaner.kept + cleaner.counts["dropped"])  # a list of positives gives several rows
 
 
 def streamed(folder):

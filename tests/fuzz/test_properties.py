@@ -72,23 +72,23 @@ def test_pairs_are_read_as_they_were_written_in_every_format(tmp_path, rows, suf
         pq.write_table(pa.Table.from_pylist(records), path)
     else:
         write(path, json.dumps(records) if suffix == "json" else "\n".join(map(json.dumps, records)))
-    cleaner = RowCleaner("a", ["sent0", "sent1"], 2)
+    cleaner = RowCleaner("a", ["sent0", "sent1"])
     assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == rows
-    assert cleaner.counts["kept"] == len(rows) and not cleaner.counts["dropped"]
+    assert cleaner.kept == len(rows) and not cleaner.counts["dropped"]
 
 
 @examples
 @given(st.lists(st.tuples(st.none() | texts, st.none() | texts), min_size=1, max_size=8))
 def test_a_row_is_kept_or_counted_as_dropped(tmp_path, rows):
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"sent0": a, "sent1": b}) for a, b in rows))
-    cleaner = RowCleaner("a", ["sent0", "sent1"], 2)
+    cleaner = RowCleaner("a", ["sent0", "sent1"])
     kept = [(a, b) for a, b in rows if a and a.strip() and b and b.strip()]
     if not kept:
         with pytest.raises(ValueError, match=f"every one of the {len(rows)} row"):
             list(cleaner.clean_all(open_table(path).rows(cleaner.columns)))
     else:
         assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == kept
-    assert (cleaner.counts["kept"], cleaner.counts["dropped"]) == (len(kept), len(rows) - len(kept))
+    assert (cleaner.kept, cleaner.counts["dropped"]) == (len(kept), len(rows) - len(kept))
 
 
 @examples

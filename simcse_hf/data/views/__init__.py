@@ -1,7 +1,5 @@
 """Views: a text or its token ids, changed at random so that it should mean the same; their names and rates."""
 
-from dataclasses import dataclass
-
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA, SynonymReplacement
 from .words import Crop, DeleteOneWord, DeleteWords, RepeatTokens, Shuffle, TextView, TokenView, Unchanged, check_rate
@@ -9,38 +7,38 @@ from .words import Crop, DeleteOneWord, DeleteWords, RepeatTokens, Shuffle, Text
 CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
 
 
-@dataclass(frozen=True)
-class _View:
-    """A view's class, its default rate (`None` if it takes none) and the default rate of a masked-LM on the device."""
-
-    view_class: type[TextView] | type[TokenView] = Unchanged
-    rate: float | None = None
-    masked_lm: float | None = None
-    documents: bool = False
-
-
-_VIEWS = {
-    "identity": _View(),
-    "fixed_mask": _View(),
-    "crop": _View(Crop, rate=0.1),
-    "delete_words": _View(DeleteWords, rate=0.1),
-    "delete_one_word": _View(DeleteOneWord),
-    "synonyms": _View(SynonymReplacement),
-    "mlm": _View(masked_lm=0.15),
-    "crop+mlm": _View(Crop, masked_lm=0.15),
-    "shuffle": _View(Shuffle, rate=0.3),
-    "eda": _View(EDA, rate=0.1),
-    "repeat_words": _View(RepeatTokens, rate=0.32),
-    "next_sentence": _View(documents=True),
-    "next_three_sentences": _View(documents=True),
+#: The class of each view, and [`Unchanged`] for one that is made elsewhere.
+_CLASSES: dict[str, type] = {
+    "identity": Unchanged,
+    "fixed_mask": Unchanged,
+    "crop": Crop,
+    "delete_words": DeleteWords,
+    "delete_one_word": DeleteOneWord,
+    "synonyms": SynonymReplacement,
+    "mlm": Unchanged,
+    "crop+mlm": Crop,
+    "shuffle": Shuffle,
+    "eda": EDA,
+    "repeat_words": RepeatTokens,
+    "next_sentence": Unchanged,
+    "next_three_sentences": Unchanged,
 }
-VIEWS = tuple(_VIEWS)
+_RATES = {
+    "crop": 0.1,
+    "delete_words": 0.1,
+    "mlm": 0.15,
+    "crop+mlm": 0.15,
+    "shuffle": 0.3,
+    "eda": 0.1,
+    "repeat_words": 0.32,
+}
+VIEWS = tuple(_CLASSES)
 #: Views for which [`MaskedLMView`] replaces tokens on the device.
-MASKED_LM_VIEWS = tuple(name for name, view in _VIEWS.items() if view.masked_lm is not None)
+MASKED_LM_VIEWS = ("mlm", "crop+mlm")
 #: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
-DOCUMENT_VIEWS = tuple(name for name, view in _VIEWS.items() if view.documents)
+DOCUMENT_VIEWS = ("next_sentence", "next_three_sentences")
 #: Views that `ViewDataset` makes from single sentences.
-DATASET_VIEWS = tuple(n for n, v in _VIEWS.items() if v.view_class is not Unchanged or v.masked_lm is not None)
+DATASET_VIEWS = tuple(name for name in VIEWS if _CLASSES[name] is not Unchanged or name in MASKED_LM_VIEWS)
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
@@ -59,12 +57,11 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
         ValueError: If the name is unknown, the rate is outside [0, 1) or the view takes none, or synonyms and eda find
             no WordNet.
     """
-    view = _known(name, rate)
-    if name == "crop+mlm":
-        return Crop(CROP_BEFORE_MLM)
-    if view.rate is None:
-        return view.view_class()
-    return view.view_class(view.rate if rate is None else rate)  # type: ignore[call-arg]  # a class with a rate
+    known = view_rate(name, rate)
+    if name in MASKED_LM_VIEWS:
+        known = CROP_BEFORE_MLM if name == "crop+mlm" else None
+    view: type = _CLASSES[name]
+    return view() if known is None else view(known)
 
 
 def masked_lm_rate(name: str, rate: float | None = None) -> float | None:
@@ -80,17 +77,16 @@ def masked_lm_rate(name: str, rate: float | None = None) -> float | None:
     Raises:
         ValueError: As for [`make_view`].
     """
-    view = _known(name, rate)
-    return view.masked_lm if view.masked_lm is None or rate is None else rate
+    known = view_rate(name, rate)
+    return known if name in MASKED_LM_VIEWS else None
 
 
-def _known(name: str, rate: float | None) -> _View:
-    if name not in _VIEWS:
+def view_rate(name: str, rate: float | None = None) -> float | None:
+    """Return the rate of a view, by default its own; `None` if it takes none. It raises as [`make_view`] does."""
+    if name not in _CLASSES:
         raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
-    view = _VIEWS[name]
-    if rate is not None:
-        if view.rate is None and view.masked_lm is None:
-            rated = ", ".join(n for n, v in _VIEWS.items() if v.rate is not None or v.masked_lm is not None)
-            raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {rated}.")
-        check_rate(rate)
-    return view
+    if rate is None:
+        return _RATES.get(name)
+    if name not in _RATES:
+        raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {', '.join(_RATES)}.")
+    return check_rate(rate)

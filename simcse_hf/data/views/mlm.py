@@ -2,11 +2,11 @@
 
 import os
 import random
-from typing import cast
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
 from .words import check_rate, draw_count
@@ -36,26 +36,24 @@ class MaskedLMView(nn.Module):
 
     special: torch.Tensor
 
-    def __init__(
-        self, model: str | os.PathLike[str] | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15
-    ):
+    def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
         super().__init__()
         self.rate = check_rate(rate)
         if tokenizer.mask_token_id is None:
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
-        name = model.name_or_path if isinstance(model, nn.Module) else model
+        masked_lm: Any = model
         if not isinstance(model, nn.Module):
             try:
-                model = load_masked_lm(model)
+                masked_lm = load_masked_lm(model)
             except ValueError as error:
                 raise ValueError(f"view mlm: {error}. Name a masked-LM by --view_model.") from error
-        num_known = cast(PreTrainedConfig, model.config).vocab_size
+        num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             raise ValueError(
-                f"view mlm: {name} knows {num_known} tokens, and the tokenizer of the model in training "
-                f"has {len(tokenizer)}. Choose a masked-LM with the same vocabulary with --view_model."
+                f"view mlm: {masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer of the model in "
+                f"training has {len(tokenizer)}. Choose a masked-LM with the same vocabulary with --view_model."
             )
-        self.model = model.eval().requires_grad_(False)
+        self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
@@ -76,26 +74,25 @@ class MaskedLMView(nn.Module):
         Returns:
             `torch.Tensor`: New token ids of shape `(batch, length)`, on the device of `input_ids`.
         """
-        replaceable = (attention_mask.bool() & ~torch.isin(input_ids, self.special.to(input_ids.device))).tolist()
+        replaceable = attention_mask.bool() & ~torch.isin(input_ids, self.special.to(input_ids.device))
         selected = torch.zeros(input_ids.shape, dtype=torch.bool)
-        uniforms: list[float] = []
-        for row, (seed, is_replaceable) in enumerate(zip(view_seed.tolist(), replaceable, strict=True)):
-            rng = random.Random(seed)
-            candidates = [index for index, free in enumerate(is_replaceable) if free]
-            indices = sorted(rng.sample(candidates, draw_count(self.rate, len(candidates), rng)))
-            selected[row, indices] = True
-            uniforms += [rng.random() for _ in indices]
+        uniform = torch.zeros(input_ids.shape, dtype=torch.float64)
+        for row, candidates in enumerate(replaceable.cpu()):
+            rng = random.Random(int(view_seed[row]))
+            places = candidates.nonzero()[:, 0].tolist()
+            for place in sorted(rng.sample(places, draw_count(self.rate, len(places), rng))):
+                selected[row, place] = True
+                uniform[row, place] = rng.random()
         selected = selected.to(input_ids.device)
-        uniform = torch.tensor(uniforms, dtype=torch.float64, device=input_ids.device)
+        uniform = uniform.to(input_ids.device)
         replaced = input_ids.clone()
         for start in range(0, len(input_ids), _ROWS_PER_PASS):
             rows = slice(start, start + _ROWS_PER_PASS)
-            first = int(selected[:start].sum())
-            uniform_rows = uniform[first : first + int(selected[rows].sum())]
-            if len(uniform_rows):
-                masked = input_ids[rows].masked_fill(selected[rows], self.mask_token_id)
-                logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[selected[rows]]
-                replaced[rows][selected[rows]] = self._sample(logits, input_ids[rows][selected[rows]], uniform_rows)
+            chosen = selected[rows]
+            if chosen.any():
+                masked = input_ids[rows].masked_fill(chosen, self.mask_token_id)
+                logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[chosen]
+                replaced[rows][chosen] = self._sample(logits, input_ids[rows][chosen], uniform[rows][chosen])
         return replaced
 
     def _sample(self, logits: torch.Tensor, originals: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

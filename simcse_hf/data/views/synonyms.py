@@ -95,11 +95,12 @@ class EDA(TextView):
         """Insert `number` synonyms of content words at random places."""
         longer = list(words)
         for _ in range(number):
-            cores = (_split_punctuation(words[index])[1] for index in rng.sample(range(len(words)), len(words)))
-            found = next((synonyms for core in cores if core and (synonyms := self._of_content(core))), None)
-            if found:
-                synonym = rng.choice(found)
-                longer.insert(rng.randint(0, len(longer)), synonym)
+            for word in rng.sample(words, len(words)):
+                found = self._of_content(_PUNCTUATION.findall(word)[0][1])
+                if found:
+                    synonym = rng.choice(found)
+                    longer.insert(rng.randint(0, len(longer)), synonym)
+                    break
         return longer
 
     def swap(self, words: list[str], number: int, rng: random.Random) -> list[str]:
@@ -115,7 +116,7 @@ class EDA(TextView):
         return [word for word in words if rng.random() >= self.rate] or [rng.choice(words)]
 
     def _of_content(self, word: str) -> Sequence[str]:
-        return () if word.lower() in FUNCTION_WORDS else self.synonyms(word)
+        return () if word == "" or word.lower() in FUNCTION_WORDS else self.synonyms(word)
 
 
 def _warn_of_unspaced(text: str) -> None:
@@ -124,11 +125,6 @@ def _warn_of_unspaced(text: str) -> None:
             "the views synonyms and eda separate words at white space and know English words only, so they leave "
             "Chinese, Japanese, Thai and similar text nearly unchanged. Use crop, delete_words or shuffle instead."
         )
-
-
-def _split_punctuation(word: str) -> tuple[str, str, str]:
-    before, core, after = _PUNCTUATION.findall(word)[0]  # the pattern matches any text
-    return before, core, after
 
 
 def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random.Random) -> list[str]:
@@ -145,16 +141,16 @@ def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random
     """
     replaced = list(words)
     for index in rng.sample(range(len(words)), len(words)):
-        before, core, after = _split_punctuation(words[index])
+        if number == 0:
+            break
+        before, core, after = _PUNCTUATION.findall(words[index])[0]  # the pattern matches any text
         candidates = synonyms(core) if core else ()
-        if candidates and number:
+        if candidates:
             synonym = rng.choice(candidates)
             if core[0].isupper():
                 synonym = synonym[0].upper() + synonym[1:]
             replaced[index] = before + synonym + after
             number -= 1
-        if not number:
-            break
     return replaced
 
 
@@ -181,14 +177,14 @@ class WordNetSynonyms:
         else:
             raise ValueError(
                 f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
-                "NLTK_DATA to a folder with corpora/wordnet in it (searched: " + ", ".join(nltk.data.path) + ")."
+                f"NLTK_DATA to a folder with corpora/wordnet in it (searched: {', '.join(nltk.data.path)})."
             )
         _wordnet(self._root, os.getpid())
 
     def __call__(self, word: str) -> tuple[str, ...]:
         """Return the synonyms of a word without punctuation, or `()` if there are none."""
         # The reader seeks in open files, and a forked process shares their positions with its parent.
-        return _synonyms(self._root, os.getpid(), word)
+        return _synonyms(self._root, os.getpid(), word.lower())
 
 
 @cache
@@ -205,6 +201,10 @@ def _wordnet(root: Any, process: int) -> Any:
 
 @cache
 def _synonyms(root: Any, process: int, word: str) -> tuple[str, ...]:
-    lemmas = {name for synset in _wordnet(root, process).synsets(word.lower()) for name in synset.lemma_names()}
-    synonyms = {re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ") for name in lemmas}
-    return tuple(sorted(name for name in synonyms if name.lower() != word.lower()))
+    synonyms = set()
+    for synset in _wordnet(root, process).synsets(word):
+        for name in synset.lemma_names():
+            synonym = re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ")
+            if synonym.lower() != word:
+                synonyms.add(synonym)
+    return tuple(sorted(synonyms))

@@ -106,8 +106,8 @@ class Crop(TextView):
         words = split_words(text)
         if len(words) < 2:
             return text
-        kept = self._kept(len(words), max(1, len(words) - draw_count(self.rate, len(words), rng)), rng)
-        return join_words([words[index] for index in kept])
+        number = max(1, len(words) - draw_count(self.rate, len(words), rng))
+        return join_words([words[index] for index in self._kept(len(words), number, rng)])
 
     def _kept(self, total: int, number: int, rng: random.Random) -> Sequence[int]:
         start = rng.randint(0, total - number)
@@ -178,7 +178,10 @@ class RepeatTokens(TokenView):
         """Return the changed ids."""
         number = rng.randint(0, self._most_repeated(len(ids)))
         repeated = set(rng.sample(range(len(ids)), min(number, len(ids))))
-        return [token for index, token in enumerate(ids) for token in [token] * (1 + (index in repeated))]
+        changed = []
+        for index, token in enumerate(ids):
+            changed += [token, token] if index in repeated else [token]
+        return changed
 
     def max_length(self, length: int) -> int:
         """Return the largest number of ids that this view makes of `length` ids."""
