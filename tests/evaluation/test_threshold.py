@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
+from simcse_hf.training.preparation import prepare_model
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.evaluate import evaluate_main
@@ -14,7 +15,6 @@ from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.evaluation.groups import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
 from simcse_hf.inference import simcse as simcse_module
-from simcse_hf.training.preparation import prepare_model
 from simcse_hf.training.training_args import SimCSETrainingArguments
 
 

@@ -5,10 +5,10 @@ import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
 from safetensors.torch import load_file
+from simcse_hf.training.checks import check_sharding
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.training.checks import check_sharding
 
 DECODERS = ["bert", "roberta", "xlm-roberta", "electra"]
 OTHERS = ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"]
