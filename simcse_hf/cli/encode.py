@@ -1,7 +1,6 @@
 """The command `simcse-hf encode`."""
 
-import argparse
-from typing import TYPE_CHECKING
+from argparse import ArgumentParser
 
 from .common import (
     TRUNCATE_HELP,
@@ -17,14 +16,23 @@ from .common import (
     report,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 FORMATS = ("npy", "parquet")
+#: The options that are arguments of `encode_file`.
+_SETTINGS = (
+    "column",
+    "columns",
+    "prompt",
+    "prompt_name",
+    "truncate_dim",
+    "precision",
+    "shard_size",
+    "token_budget",
+    "resume",
+)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ArgumentParser:
     parser = command_parser(
         "encode",
         "Encode a file of texts into files of embeddings (shards). Under `accelerate launch` each process writes "
@@ -67,6 +75,9 @@ def encode_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If the file of `--ranges` cannot be read.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -77,9 +88,15 @@ def encode_main(argv: list[str]) -> int:
 
     from ..inference.shards import encode_file, read_manifest, remove_run
     from ..ops.distributed import hold_together
+    from ..ops.files import ARRAY_DAMAGE, read_npy
 
     state = PartialState()
-    ranges = None if arguments.ranges is None else _read_ranges(arguments.ranges)
+    ranges = None
+    if arguments.ranges is not None:
+        try:
+            ranges = read_npy(arguments.ranges)
+        except ARRAY_DAMAGE as error:
+            raise ValueError(f"--ranges {arguments.ranges}: not a readable npy file: {error}") from error
     model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
     with hold_together(arguments.output):
         if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
@@ -88,31 +105,14 @@ def encode_main(argv: list[str]) -> int:
             model,
             arguments.input,
             arguments.output,
-            column=arguments.column,
-            columns=arguments.columns,
-            prompt=arguments.prompt,
-            prompt_name=arguments.prompt_name,
             normalize_embeddings=not arguments.no_normalize,
-            truncate_dim=arguments.truncate_dim,
-            precision=arguments.precision,
             ranges=ranges,
-            shard_size=arguments.shard_size,
             file_format=arguments.format,
-            token_budget=arguments.token_budget,
-            resume=arguments.resume,
             show_progress_bar=not arguments.quiet,
+            **{name: getattr(arguments, name) for name in _SETTINGS},
         )
     if state.is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]
         document = {"output": arguments.output, "texts": rows, "shards": [path.name for path in paths]}
         report(arguments, document, f"{rows} texts in {len(paths)} shard(s) under {arguments.output}")
     return 0
-
-
-def _read_ranges(path: str) -> "np.ndarray":
-    from ..ops.files import ARRAY_DAMAGE, read_npy
-
-    try:
-        return read_npy(path)
-    except ARRAY_DAMAGE as error:
-        raise ValueError(f"--ranges {path}: not a readable npy file: {error}") from error

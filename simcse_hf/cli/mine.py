@@ -1,6 +1,6 @@
 """The commands `simcse-hf mine` and `simcse-hf build-nli`, which write training files."""
 
-import argparse
+from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _mine_parser() -> argparse.ArgumentParser:
+def _mine_parser() -> ArgumentParser:
     parser = command_parser(
         "mine", "Turn pairs into triplets: for each anchor, find similar texts that are not its positives."
     )
@@ -94,11 +94,13 @@ def mine_main(argv: list[str]) -> int:
 
     options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
     pairs = load_text_dataset(arguments.input, columns=arguments.column)
-    corpus = stream_texts(arguments.corpus, arguments.corpus_column) if arguments.corpus is not None else ()
+    corpus: list[str] = []
+    if arguments.corpus is not None:
+        corpus = [text for _, text in stream_texts(arguments.corpus, arguments.corpus_column) if text.strip()]
     rows, result = mine_hard_negatives(
         pairs,
         load_encoder(arguments.model, arguments),
-        corpus=[text for _, text in corpus if text.strip()],
+        corpus=corpus,
         options=options,
         backend=arguments.backend,
         output_format=arguments.output_format,
@@ -125,7 +127,7 @@ def mine_main(argv: list[str]) -> int:
     return 0
 
 
-def _nli_parser() -> argparse.ArgumentParser:
+def _nli_parser() -> ArgumentParser:
     parser = command_parser("build-nli", "Build (premise, entailed, contradictory) triplets from NLI pairs.")
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help=TEXT_FILE_HELP)
     parser.add_argument("--seed", type=int, default=42, help="seed of the draw of hard negatives; default: 42")
@@ -183,6 +185,6 @@ def build_nli_main(argv: list[str]) -> int:
         parser.error(str(error))
     write_table(triplets, arguments.output)
     columns = triplets.column_names
-    document = {"output": arguments.output, "rows": triplets.num_rows, "columns": columns}
-    report(arguments, document, f"{arguments.output}: {triplets.num_rows} rows of {', '.join(columns)}")
+    document = {"output": arguments.output, "rows": len(triplets), "columns": columns}
+    report(arguments, document, f"{arguments.output}: {len(triplets)} rows of {', '.join(columns)}")
     return 0

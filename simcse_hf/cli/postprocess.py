@@ -1,6 +1,6 @@
 """The command `simcse-hf postprocess`."""
 
-import argparse
+from argparse import ArgumentParser
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ _OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
 _TRANSFORM_FILE = "postprocessing/postprocessing.json"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ArgumentParser:
     parser = command_parser(
         "postprocess",
         "Fit a transform of a model's sentence embeddings on unlabelled texts, and save it beside the model. A "
@@ -68,20 +68,24 @@ def postprocess_main(argv: list[str]) -> int:
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
-    options = {name: getattr(arguments, name) for names in _OPTIONS.values() for name in names}
-    settings = {name: value for name, value in options.items() if value is not None}
-    foreign = [f"--{name}" for name in settings if name not in _OPTIONS[arguments.method]]
-    if foreign:
-        parser.error(f"{', '.join(foreign)}: not an option of --method {arguments.method}")
+    settings = {}
+    for method, options in _OPTIONS.items():
+        for name in options:
+            value = getattr(arguments, name)
+            if value is None:
+                continue
+            if method != arguments.method:
+                parser.error(f"--{name}: not an option of --method {arguments.method}")
+            settings[name] = value
     output = Path(arguments.output).expanduser()
     in_place = output.exists() and Path(arguments.model).exists() and output.samefile(arguments.model)
     if in_place and (output / _TRANSFORM_FILE).exists() and not arguments.overwrite:
         parser.error(f"--output {output} has a transform already: replace it with --overwrite, or name another folder")
-    target = (
-        nullcontext(output)
-        if in_place
-        else output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=[arguments.model])
-    )
+    target: Any = nullcontext(output)
+    if not in_place:
+        sources = [arguments.model]
+        target = output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=sources)
+
     from ..inference.simcse import SimCSE
     from ..postprocessing.transform import MODULES, save_transform
 

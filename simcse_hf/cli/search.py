@@ -1,10 +1,10 @@
 """The commands `simcse-hf index` and `simcse-hf search`."""
 
-import argparse
 import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from .common import (
     TRUNCATE_HELP,
@@ -24,7 +24,7 @@ from .common import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..search import Match, SentenceIndex
+    from ..search import SentenceIndex
 
 BACKEND_HELP = (
     "what searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a description for faiss's "
@@ -34,7 +34,7 @@ SAVED = "saved"  # of --threshold
 _FIXED = ("backend", "parameters", "truncate_dim", "prompt", "prompt_name", "keep")
 
 
-def _index_parser() -> argparse.ArgumentParser:
+def _index_parser() -> ArgumentParser:
     parser = command_parser("index", "Build a search index over the texts of a file, or add texts to an index.")
     add_model_options(parser, default="with --add, the model that the index names")
     add_text_options(parser)
@@ -51,7 +51,7 @@ def _index_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_parameters_option(group: argparse._ArgumentGroup) -> None:
+def add_parameters_option(group: _ArgumentGroup) -> None:
     """Add `--parameters`."""
     group.add_argument("--parameters", help="parameters of a faiss index, such as efSearch=256 or nprobe=20")
 
@@ -72,8 +72,12 @@ def index_main(argv: list[str]) -> int:
     from ..search import SentenceIndex
     from ..search.sentences import check_target
 
-    vectors = None if arguments.vectors is None else _read_vectors(arguments)
-    texts = {"column": arguments.column, "vectors": vectors, "show_progress_bar": not arguments.quiet}
+    vectors = _read_vectors(arguments) if arguments.vectors else None
+    texts: dict[str, Any] = {
+        "column": arguments.column,
+        "vectors": vectors,
+        "show_progress_bar": not arguments.quiet,
+    }
     if arguments.add:
         index = open_index(arguments.output, arguments)
         index.add(arguments.input, **texts)
@@ -81,15 +85,22 @@ def index_main(argv: list[str]) -> int:
         check_target(arguments.output)  # before hours of encoding
         model = load_encoder(arguments.model, arguments)
         set_prompt(model, "document", arguments)
-        settings = {name: getattr(arguments, name) for name in ("backend", "parameters", "truncate_dim")}
-        index = SentenceIndex.build(model, arguments.input, keep=arguments.keep or (), **settings, **texts)
+        index = SentenceIndex.build(
+            model,
+            arguments.input,
+            backend=arguments.backend,
+            parameters=arguments.parameters,
+            keep=arguments.keep or (),
+            truncate_dim=arguments.truncate_dim,
+            **texts,
+        )
     index.save(arguments.output)
     document = {"output": arguments.output, "sentences": len(index), "backend": index.backend}
     report(arguments, document, f"{len(index)} sentences in the index {arguments.output}")
     return 0
 
 
-def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def _check_index_arguments(parser: ArgumentParser, arguments: Namespace) -> None:
     if arguments.add:
         if any(getattr(arguments, name) != parser.get_default(name) for name in _FIXED):
             parser.error(f"--add keeps the index as it was made: leave out --{', --'.join(_FIXED)}")
@@ -101,13 +112,14 @@ def _check_index_arguments(parser: argparse.ArgumentParser, arguments: argparse.
         )
 
 
-def _read_vectors(arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
+def _read_vectors(arguments: Namespace) -> "Iterator[np.ndarray]":
     """Read the shards of `--vectors`, if they were made from `--input`."""
     from ..inference.shards import read_manifest, read_shards
     from ..ops.files import digest
 
     manifest = read_manifest(arguments.vectors)
-    settings, source = manifest["settings"], manifest["input"]
+    settings = manifest["settings"]
+    source = manifest["input"]
     problem = None
     if settings["precision"] != "float32":
         problem = f"{settings['precision']} codes; an index is made of float32 vectors"
@@ -123,7 +135,7 @@ def _read_vectors(arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
     return read_shards(arguments.vectors)
 
 
-def _search_parser() -> argparse.ArgumentParser:
+def _search_parser() -> ArgumentParser:
     parser = command_parser("search", "Find the sentences of an index that are most similar to each query.")
     parser.add_argument("queries", nargs="*", help="texts to search for; default: the lines of standard input")
     parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
@@ -147,7 +159,7 @@ def _search_parser() -> argparse.ArgumentParser:
 def _condition(text: str) -> tuple[str, str]:
     column, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form COLUMN=VALUE")
+        raise ArgumentTypeError(f"{text!r} is not of the form COLUMN=VALUE")
     return column, value
 
 
@@ -155,7 +167,7 @@ def _threshold(text: str) -> float | str:
     return text if text == SAVED else cosine(text)
 
 
-def add_search_options(parser: argparse.ArgumentParser) -> None:
+def add_search_options(parser: ArgumentParser) -> None:
     """Add `--top_k` and `--threshold`."""
     parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
     parser.add_argument(
@@ -166,7 +178,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_threshold(index: "SentenceIndex", arguments: argparse.Namespace) -> float | None:
+def find_threshold(index: "SentenceIndex", arguments: Namespace) -> float | None:
     """Return the number that `--threshold` stands for.
 
     Args:
@@ -208,20 +220,25 @@ def search_main(argv: list[str]) -> int:
     index = open_index(arguments.index, arguments, parameters=arguments.parameters)
     set_prompt(index.model, "query", arguments)
     threshold = find_threshold(index, arguments)
-    for query in arguments.queries or (line.rstrip("\n") for line in sys.stdin if line.strip()):
-        best = cast("list[Match]", index.search(query, top_k=arguments.top_k, filters=filters))
-        matches = [match for match in best if threshold is None or match.score >= threshold]
-        # Escape sequences of a text would reach the terminal.
-        lines = [f"  {m.score:.4f}  {''.join(c if c.isprintable() else ' ' for c in m.sentence)}\n" for m in matches]
-        if best and not matches:
-            lines = [f"  no sentence reaches {threshold:.4g}; the best one has {best[0].score:.4f}\n"]
-        results = [{**match._asdict(), "row": match.row, "columns": match.columns} for match in matches]
-        document = {"query": query, "results": results, "best_score": best[0].score if best else None}
-        report(arguments, document, f"{query}\n{''.join(lines)}")
+    queries = arguments.queries or (line.rstrip("\n") for line in sys.stdin if line.strip())
+    for query in queries:
+        found: Any = index.search(query, top_k=arguments.top_k, filters=filters)
+        best = found[0].score if found else None
+        matches = [match for match in found if threshold is None or match.score >= threshold]
+        lines = [query]
+        for match in matches:
+            # Escape sequences of a text would reach the terminal.
+            shown = "".join(character if character.isprintable() else " " for character in match.sentence)
+            lines.append(f"  {match.score:.4f}  {shown}")
+        if found and not matches:
+            lines.append(f"  no sentence reaches {threshold:.4g}; the best one has {best:.4f}")
+        results = [{**match._asdict(), **vars(match)} for match in matches]
+        document = {"query": query, "results": results, "best_score": best}
+        report(arguments, document, "\n".join([*lines, ""]))
     return 0
 
 
-def open_index(folder: str, arguments: argparse.Namespace, parameters: str | None = None) -> "SentenceIndex":
+def open_index(folder: str, arguments: Namespace, parameters: str | None = None) -> "SentenceIndex":
     """Open an index with the model that it names, or that the command line names instead.
 
     Args:

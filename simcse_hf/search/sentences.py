@@ -256,7 +256,7 @@ class SentenceIndex:
         top_k: int = 5,
         threshold: float | None = None,
         filters: Mapping[str, str] | None = None,
-    ) -> Results | list[Results]:
+    ) -> list[Any]:
         """Find the sentences that are most similar to each query.
 
         Args:
