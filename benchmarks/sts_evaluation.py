@@ -17,7 +17,7 @@ import torch
 
 from simcse_hf import SimCSE
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts import STS_SUBSETS, ScoredPairs, predict_similarities, score_splits, score_subsets
+from simcse_hf.evaluation.sts import STS_SUBSETS, ScoredPairs, predict_similarities, score_parts, score_subsets
 
 from .harness import Report, add_data_option, add_model_option, machine, markdown, model_or_default, sts_sets
 
@@ -54,13 +54,14 @@ def figures(data: dict[str, dict[str, ScoredPairs]], predict: Callable[[ScoredPa
     """Compute every figure of every task."""
     results = {}
     for task, parts in data.items():
-        predicted = {part: predict(pairs) for part, pairs in parts.items()}
-        gold = {part: np.asarray(pairs.scores) for part, pairs in parts.items()}
+        scored = {
+            part: {"predicted": predict(pairs), "gold": np.asarray(pairs.scores)} for part, pairs in parts.items()
+        }
         if task in STS_SUBSETS:
-            for aggregation, scores in score_subsets(task, predicted, gold)["aggregate"].items():
+            for aggregation, scores in score_subsets(task, scored)["aggregate"].items():
                 results |= {f"{task} {aggregation} {metric}": value for metric, value in scores.items()}
         else:
-            for split, scores in score_splits(task, predicted, gold)["splits"].items():
+            for split, scores in score_parts(task, scored).items():
                 results |= {f"{task} {split} {metric}": scores[metric] for metric in ("spearman", "pearson")}
     return results
 

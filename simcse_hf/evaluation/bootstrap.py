@@ -1,5 +1,7 @@
 """Paired bootstrap: score several systems on the same resampled examples."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy import ndarray
 from scipy.special import ndtri, stdtrit
@@ -141,7 +143,7 @@ def check_resampling(resamples: int, confidence: float) -> None:
         )
 
 
-def interval(drawn: ndarray, confidence: float) -> tuple[float, float]:
+def interval(drawn: ndarray, confidence: float) -> tuple:
     """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13)."""
     low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
@@ -179,7 +181,7 @@ def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confiden
 
 
 def resampled_scores(
-    systems: list[Parts],
+    systems: list,
     aggregation: str = "all",
     metric: str = "spearman",
     resamples: int = 1000,
@@ -206,14 +208,10 @@ def resampled_scores(
     """
     Protocol(aggregation=aggregation, metric=metric)  # refuses unknown names
     random = random or np.random.default_rng(0)
-    grouped = systems[0]
-    for parts in systems:
-        if all("group" in named for named in parts.values()):
-            grouped = parts
-            break
-    groups = [groups_to_draw(named, part) for part, named in grouped.items()]
+    grouped = [parts for parts in systems if all("group" in part for part in parts.values())] or systems
+    groups = [groups_to_draw(part, name) for name, part in grouped[0].items()]
 
-    def scores(counts: list[ndarray]) -> list[ndarray]:
+    def scores(counts: list) -> list:
         return [_scores(list(parts.values()), counts, aggregation, metric) for parts in systems]
 
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))
@@ -222,7 +220,7 @@ def resampled_scores(
         number = min(chunk, resamples - start)
         drawn.append(scores([resampled_counts(each, number, random) for each in groups]))
     values = np.concatenate(drawn, axis=1)
-    if "clusters" in next(iter(grouped.values())):
+    if any("clusters" in part for part in systems[0].values()):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
         # bias makes the resamples vary around the score of the whole task.
         whole = scores([np.ones((1, len(each)), dtype=int) for each in groups])
@@ -230,18 +228,23 @@ def resampled_scores(
     return 100 * values
 
 
-def _scores(parts: list[Arrays], counts: list[ndarray], aggregation: str, metric: str) -> ndarray:
+def _scores(parts: list, counts: list, aggregation: str, metric: str) -> ndarray:
     if "predicted" not in parts[0]:
         return _score(parts[0], counts[0])
     if aggregation == "all":
-        predicted = np.concatenate([part["predicted"] for part in parts])
-        gold = np.concatenate([part["gold"] for part in parts])
-        return counted_correlation(predicted, gold, np.concatenate(counts, axis=1), metric)
+        whole = join_parts(parts)
+        return counted_correlation(whole["predicted"], whole["gold"], np.concatenate(counts, axis=1), metric)
     values = []
     for part, count in zip(parts, counts, strict=True):
         values.append(counted_correlation(part["predicted"], part["gold"], count, metric))
     weights = [len(part["gold"]) for part in parts] if aggregation == "wmean" else None
     return np.average(values, axis=0, weights=weights)
+
+
+def join_parts(parts: Iterable) -> Arrays:
+    """Return the predicted and gold scores of several subsets as those of one."""
+    parts = list(parts)
+    return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 
 def _score(part: Arrays, counts: ndarray) -> ndarray:

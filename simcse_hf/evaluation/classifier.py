@@ -110,7 +110,7 @@ class LogisticRegressionGrid:
         """Return whether each example is classified correctly, as booleans of shape `(n, len(l2))`."""
         return self._correct(self.weight, *self._tensors(x, y))
 
-    def _tensors(self, x: ndarray, y: ndarray) -> tuple[Tensor, Tensor]:
+    def _tensors(self, x: ndarray, y: ndarray) -> tuple:
         features = torch.as_tensor(x, dtype=torch.float32, device=self.device)
         # The bias is the weight of a constant feature.
         with_bias = torch.cat([features, features.new_ones(len(features), 1)], dim=1)

@@ -14,7 +14,7 @@ from .scoring import Evaluation
 
 
 def compare_evaluations(
-    named: Mapping[str, Evaluation | Sequence[Evaluation]],
+    named: Mapping,
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -51,11 +51,11 @@ def compare_evaluations(
     check_resampling(resamples, confidence)
     systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
     everything = list(chain(*systems.values()))
-    tasks = [task for task in dict.fromkeys(chain(*(each.results for each in everything))) if task not in NOT_TASKS]
-    scores: dict = {name: {} for name in systems}
+    named_tasks = dict.fromkeys(chain(*(each.results for each in everything)))
+    tasks = [task for task in named_tasks if task not in NOT_TASKS]
+    scores: dict = {}
     for name, seeds in systems.items():
-        for task in tasks:
-            scores[name][task] = _score(seeds, task, protocol)
+        scores[name] = {task: _score(seeds, task, protocol) for task in tasks}
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
@@ -67,8 +67,8 @@ def compare_evaluations(
                 users[task] = f"{task} {result['metrics'][0]}"
 
     groups = {task: [task] for task in common}
-    averages: dict[str, dict] = {}
-    for key, members in average_members(task for task in common if task not in users).items():
+    averages: dict = {}
+    for key, members in average_members([task for task in common if task not in users]).items():
         groups[key] = members
         averages[key] = {name: _mean(each[task] for task in members) for name, each in scores.items()}
         averages[key]["tasks"] = members
@@ -76,7 +76,7 @@ def compare_evaluations(
     samples: dict = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
     ends = np.cumsum([len(seeds) for seeds in systems.values()])
     baseline, *others = systems
-    differences: dict[str, dict] = {name: {} for name in others}
+    differences: dict = {name: {} for name in others}
     for key, members in groups.items():
         drawn = None
         if all(samples[task] is not None for task in members):
@@ -130,7 +130,7 @@ def format_comparison(comparison: dict) -> str:
     return "\n\n".join(blocks)
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Iterable) -> float:
     return float(np.mean(list(values)))
 
 
@@ -160,16 +160,14 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _score(seeds: Sequence[Evaluation], task: str, protocol: Protocol) -> float | None:
+def _score(seeds: Sequence, task: str, protocol: Protocol) -> float | None:
     """Return the mean score of a system over its seeds, or `None` if one of them has none."""
     scores = [protocol.headline(each.results.get(task, {"missing": ""})) for each in seeds]
     present = [score for score in scores if score is not None]
     return _mean(present) if len(present) == len(seeds) else None
 
 
-def _samples(
-    systems: dict[str, list[Evaluation]], task: str, protocol: Protocol, resamples: int, seed: int
-) -> ndarray | None:
+def _samples(systems: dict, task: str, protocol: Protocol, resamples: int, seed: int) -> ndarray | None:
     """Return the scores of all evaluations on the same resamples, or `None` if one of them has no stored scores."""
     found = []
     for name, seeds in systems.items():

@@ -39,9 +39,8 @@ class SentenceEmbeddings:
     def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
         distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
         self._rows = {text: row for row, text in enumerate(distinct)}
-        self._embeddings = np.zeros((0, 0), dtype=np.float32)
         if distinct:
-            self._embeddings = _to_numpy(_encode(model, distinct, show_progress_bar))
+            self._embeddings = _encode(model, distinct, show_progress_bar)
             self._check(distinct)
 
     def __len__(self) -> int:
@@ -51,7 +50,7 @@ class SentenceEmbeddings:
         """Return the embeddings of `texts` as `(len(texts), dim)`, float32 (float64 if the model returns that)."""
         return self._embeddings[[self._rows[text] for text in texts]]
 
-    def _check(self, texts: list[str]) -> None:
+    def _check(self, texts: list) -> None:
         embeddings = self._embeddings
         if embeddings.ndim != 2 or len(embeddings) != len(texts) or embeddings.shape[1] == 0:
             raise ValueError(
@@ -67,18 +66,15 @@ class SentenceEmbeddings:
             )
 
 
-def _encode(model: Encoder, texts: list[str], show_progress_bar: bool) -> Any:
-    parameters = inspect.signature(model.encode).parameters
-    wanted = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
-    settings = {name: value for name, value in wanted.items() if name in parameters}
-    return model.encode(texts, **settings)
-
-
-def _to_numpy(embeddings: Any) -> ndarray:
-    if isinstance(embeddings, (list, tuple)) and embeddings and isinstance(embeddings[0], torch.Tensor):
+def _encode(model: Encoder, texts: list, show_progress_bar: bool) -> ndarray:
+    taken = inspect.signature(model.encode).parameters
+    settings: dict = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
+    embeddings = model.encode(texts, **{name: value for name, value in settings.items() if name in taken})
+    if isinstance(embeddings, (list, tuple)) and isinstance(embeddings[0], torch.Tensor):
         embeddings = torch.stack(list(embeddings))
     if isinstance(embeddings, torch.Tensor):
         embeddings = embeddings.detach().cpu()
-        embeddings = (embeddings if embeddings.dtype == torch.float64 else embeddings.float()).numpy()
+        if embeddings.dtype == torch.bfloat16:  # numpy does not know it
+            embeddings = embeddings.float()
     embeddings = np.asarray(embeddings)
     return embeddings if embeddings.dtype == np.float64 else embeddings.astype(np.float32)

@@ -1,14 +1,13 @@
 """Groups of rows that share texts: found once, kept together by a split, and drawn together by the bootstrap."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy import ndarray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from transformers.utils import logging
-
-from ..ops.errors import refuse
 
 logger = logging.get_logger(__name__)
 
@@ -18,14 +17,14 @@ LEAST_GROUPS = 20
 _SMALLEST_OF_SHARE = 0.5
 
 
-def distinct(texts: Sequence[str]) -> tuple[list[str], ndarray]:
+def distinct(texts: Sequence[str]) -> tuple:
     """Return the distinct texts in order of appearance, and for each text its position among them."""
-    rows: dict[str, int] = {}
-    positions = np.array([rows.setdefault(text, len(rows)) for text in texts], dtype=np.int64)
-    return list(rows), positions
+    rows: dict = {}
+    positions = [rows.setdefault(text, len(rows)) for text in texts]
+    return list(rows), np.array(positions, dtype=np.int64)
 
 
-def connected_groups(memberships: Sequence[Sequence[str]]) -> ndarray:
+def connected_groups(memberships: Sequence) -> ndarray:
     """Find the groups of units that share texts, directly or through other units.
 
     Args:
@@ -35,12 +34,13 @@ def connected_groups(memberships: Sequence[Sequence[str]]) -> ndarray:
     Returns:
         `numpy.ndarray`: The group of each unit, of shape `(n,)`.
     """
-    units = np.repeat(np.arange(len(memberships), dtype=np.int32), [len(members) for members in memberships])
-    texts, positions = distinct([text for members in memberships for text in members])
-    size = len(memberships) + len(texts)
-    ends = units, (len(memberships) + positions).astype(np.int32)  # SciPy 1.11 accepts no others here
-    graph = coo_array((np.ones(len(units), dtype=np.int8), ends), shape=(size, size))
-    return connected_components(graph, directed=False)[1][: len(memberships)]
+    n = len(memberships)
+    texts, positions = distinct(list(chain(*memberships)))
+    units = np.repeat(np.arange(n), list(map(len, memberships)))
+    ends = np.stack([units, n + positions]).astype(np.int32)  # SciPy 1.11 accepts no others here
+    size = n + len(texts)
+    graph = coo_array((np.ones(len(units), dtype=np.int8), tuple(ends)), shape=(size, size))
+    return connected_components(graph, directed=False)[1][:n]
 
 
 def divide_groups(
@@ -71,15 +71,15 @@ def divide_groups(
         lacking[part] -= sizes[position]
         if part == 0:
             chosen.append(numbers[position])
-    problem = (
-        f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split into "
-        f"parts of {share:.0%} and {1 - share:.0%} that share no text. {advice}"
-    )
-    refuse({problem: (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any()})
+    if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
+        raise ValueError(
+            f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split "
+            f"into parts of {share:.0%} and {1 - share:.0%} that share no text. {advice}"
+        )
     return np.isin(groups, chosen)
 
 
-def groups_to_draw(named: dict[str, ndarray], where: str) -> ndarray:
+def groups_to_draw(named: dict, where: str) -> ndarray:
     """Return what the bootstrap draws as a whole: groups of rows that share texts, or single rows.
 
     Rows that share a text are alike in what a model makes of it, so an interval that draws them one by one is too
@@ -95,7 +95,8 @@ def groups_to_draw(named: dict[str, ndarray], where: str) -> ndarray:
     Returns:
         `numpy.ndarray`: The number of the group of each row, of shape `(n,)`.
     """
-    n, groups = len(named["gold"]), named.get("group")
+    n = len(named["gold"])
+    groups = named.get("group")
     if groups is None:
         logger.warning_once(
             f"{where}: these stored scores do not say which rows share texts, so the intervals draw single rows and "

@@ -29,5 +29,5 @@ class SimilarityCorrelation(evaluate.Metric):
             features=datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("float64"))),
         )
 
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+    def _compute(self, predictions: Any, references: Any) -> dict:
         return {"spearman": spearman(predictions, references), "pearson": pearson(predictions, references)}

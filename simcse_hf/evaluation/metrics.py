@@ -28,7 +28,7 @@ def as_float64(values: Any) -> ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-def _checked(a: Any, b: Any) -> list[ndarray]:
+def _checked(a: Any, b: Any) -> list:
     """Return two sequences as float64 arrays that can be correlated."""
     pair = [as_float64(a), as_float64(b)]
     shapes = [values.shape for values in pair]

@@ -13,17 +13,15 @@ from .embeddings import Encoder, SentenceEmbeddings
 BENCHMARK = "MTEB(eng, v1)"
 
 
-def english_tasks() -> dict[str, dict[str, Any]]:
+def english_tasks() -> dict:
     """Return the tasks of the English benchmark by category (`STS`, `Clustering`, ...) and name."""
-    categories: dict[str, dict[str, Any]] = {}
+    categories: dict = {}
     for task in require_extra("mteb", "mteb", "an MTEB data set").get_benchmark(BENCHMARK).tasks:
         categories.setdefault(task.metadata.type, {})[task.metadata.name] = task
     return dict(sorted(categories.items()))
 
 
-def mteb_averages(
-    scores: Mapping[str, float], categories: Mapping[str, Iterable[str]] | None = None
-) -> dict[str, dict[str, Any]]:
+def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
     """Average scores over each category of the English benchmark, and over all of its data sets.
 
     This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4:
@@ -70,16 +68,14 @@ def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
             }
         )
 
-        def encode(self, inputs: Iterable[dict[str, list[str]]], **kwargs: Any) -> Any:
+        def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
             texts = [text for batch in inputs for text in batch["text"]]
             return SentenceEmbeddings(model, texts)(texts)
 
     return MTEBEncoder()
 
 
-def evaluate_mteb(
-    model: Encoder, tasks: Sequence[str], name: str = "model", revision: str | None = None
-) -> dict[str, float]:
+def evaluate_mteb(model: Encoder, tasks: Sequence[str], name: str = "model", revision: str | None = None) -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
     The data sets of the English benchmark are used with its splits and languages. For STS12 to STS16 and the test

@@ -4,7 +4,7 @@ import platform
 import statistics
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from .._version import __version__
 from ..ops.files import ARRAY_DAMAGE, read_json_object, write_atomically, write_json
 from .bootstrap import Scores
 from .classifier import L2_GRID, ClassifierConfig
+from .metrics import METRICS
 from .protocol import Protocol
 from .transfer import TRANSFER_EXAMPLES
 
@@ -35,28 +36,26 @@ def is_transfer(task: str) -> bool:
     return task in TRANSFER_EXAMPLES
 
 
-def average_members(tasks: Iterable[str]) -> dict[str, list[str]]:
+def average_members(tasks: Sequence[str]) -> dict:
     """Return the tasks of each average.
 
     Correlations and accuracies are averaged separately.
 
     Args:
-        tasks (`Iterable[str]`): Names of tasks.
+        tasks (`Sequence[str]`): Names of tasks.
 
     Returns:
         `dict[str, list[str]]`: `average` over the STS tasks and, if there are transfer tasks too, `average_transfer`;
         with transfer tasks only, `average` is over them.
     """
-    sts: list[str] = []
-    transfer: list[str] = []
-    for task in tasks:
-        (transfer if is_transfer(task) else sts).append(task)
+    sts = [task for task in tasks if not is_transfer(task)]
+    transfer = [task for task in tasks if is_transfer(task)]
     if sts and transfer:
         return {"average": sts, "average_transfer": transfer}
-    return {"average": sts or transfer} if sts or transfer else {}
+    return {"average": sts or transfer} if tasks else {}
 
 
-def add_averages(results: dict, tasks: Iterable[str], protocol: Protocol) -> None:
+def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> None:
     """Add the averages of [`average_members`] to results.
 
     A task without a score is listed in `missing` and does not enter the average.
@@ -76,12 +75,13 @@ def format_number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.2f}"
 
 
-def format_rows(rows: list[list[str]]) -> str:
+def format_rows(rows: list) -> str:
     """Align the cells of rows in columns, the first column to the left and the rest to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+    for row in rows:
+        cells = list(map(str.rjust, row, widths))
+        cells[0] = row[0].ljust(widths[0])
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
@@ -121,7 +121,7 @@ def format_table(results: dict, protocol: Protocol, verbose: bool = False) -> st
     return "\n\n".join(filter(None, blocks))
 
 
-def format_mteb_averages(averages: dict) -> list[list[str]]:
+def format_mteb_averages(averages: dict) -> list:
     """Return a row with the name, the mean and the number of data sets for each of `mteb_averages`."""
     rows = []
     for name, average in averages.items():
@@ -152,27 +152,26 @@ def _average_block(results: dict, average: dict, protocol: Protocol) -> str:
     return "\n".join(lines)
 
 
-def _details(results: dict) -> list[str]:
+def _details(results: dict) -> list:
     """Return a table of the correlations of all subsets and splits, and the lines of the accuracies."""
-    rows = [["", "pairs", "spearman", "pearson"]]
+    rows = [["", "pairs", *METRICS]]
     accuracies = []
-
-    def add(name: str, scores: dict) -> None:
-        rows.append([name, str(scores["pairs"]), *(format_number(scores[metric]) for metric in rows[0][2:])])
-
     for task, result in results.items():
         if task in NOT_TASKS or "missing" in result or is_user_task(result):
             continue
         if "accuracy" in result:
-            named = {"accuracy": "accuracy", "dev_accuracy": "dev", "f1": "F1"}
-            cells = [f"{word} {result[name]:.2f}" for name, word in named.items() if name in result]
+            cells = []
+            for name, word in (("accuracy", "accuracy"), ("dev_accuracy", "dev"), ("f1", "F1")):
+                if name in result:
+                    cells.append(f"{word} {result[name]:.2f}")
             cells += [f"{split} {count}" for split, count in result["examples"].items()]
             accuracies.append(f"{task}: {', '.join(cells)}")
             continue
-        for part, scores in result.get("subsets", result.get("splits", {"": result})).items():
-            add(f"{task} {part}".rstrip(), scores)
-        for aggregation, scores in result.get("aggregate", {}).items():
-            add(f"{task} {aggregation}", {"pairs": result["pairs"], **scores})
+        parts = result.get("subsets") or result.get("splits") or {"": result}
+        for part, scores in (parts | result.get("aggregate", {})).items():
+            pairs = scores.get("pairs", result.get("pairs"))
+            numbers = [format_number(scores[metric]) for metric in METRICS]
+            rows.append([f"{task} {part}".rstrip(), str(pairs), *numbers])
     table = format_rows(rows) if len(rows) > 1 else ""
     return [table, "\n".join(accuracies)]
 
@@ -188,7 +187,7 @@ def describe_protocol(protocol: Protocol, classifier: ClassifierConfig) -> dict:
     }
 
 
-def versions() -> dict[str, str]:
+def versions() -> dict:
     """Return the versions of Python and of the packages that the scores depend on."""
     # An editable installation keeps the metadata of the version that was installed first.
     own = {"python": platform.python_version(), "simcse-hf": __version__}
@@ -246,7 +245,7 @@ def load_scores(path: Path) -> Scores:
     return scores
 
 
-def read_results(path: str | Path) -> tuple[dict, Scores]:
+def read_results(path: str | Path) -> tuple:
     """Read what [`write_results`] wrote.
 
     Args:

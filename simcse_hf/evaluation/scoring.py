@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-from .bootstrap import Arrays, Parts, Scores
+from .bootstrap import Arrays, Scores
 from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
@@ -25,7 +25,7 @@ from .sts import (
     correlations,
     predict_similarities,
     read_sts_task,
-    score_splits,
+    score_parts,
     score_subsets,
 )
 from .transfer import TRANSFER_TASKS, LabelledTexts, read_transfer_task, score_transfer_task
@@ -92,9 +92,9 @@ def read_tasks(
     tasks: tuple,
     data_dir: str | Path | None,
     protocol: Protocol = PAPER_PROTOCOL,
-    pairs: tuple[ScoredPairs, ...] = (),
+    pairs: tuple = (),
     geometry: bool = False,
-    user_tasks: dict[str, Any] | None = None,
+    user_tasks: dict | None = None,
 ) -> TaskData:
     """Read the data of the tasks.
 
@@ -207,21 +207,17 @@ def _predicted(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
     return {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
 
 
-def _score_sts(
-    task: str, parts: dict[str, ScoredPairs], embeddings: SentenceEmbeddings, protocol: Protocol
-) -> tuple[dict, Parts]:
+def _score_sts(task: str, parts: dict, embeddings: SentenceEmbeddings, protocol: Protocol) -> tuple:
     scores = {part: _predicted(embeddings, pairs) for part, pairs in parts.items()}
-    predicted = {part: each["predicted"] for part, each in scores.items()}
-    gold = {part: each["gold"] for part, each in scores.items()}
     if task in STS_SUBSETS:
-        return score_subsets(task, predicted, gold), scores
-    return score_splits(task, predicted, gold), {protocol.split: scores[protocol.split]}
+        return score_subsets(task, scores), scores
+    return {"splits": score_parts(task, scores)}, {protocol.split: scores[protocol.split]}
 
 
-def _geometry(splits: dict[str, ScoredPairs], embeddings: SentenceEmbeddings) -> dict:
+def _geometry(splits: dict, embeddings: SentenceEmbeddings) -> dict:
     """Measure alignment on STS-B pairs with scores above 4, and the rest on all its sentences (SimCSE, footnote 3)."""
-    sentences: dict[str, None] = {}
-    positives: list[list[str]] = [[], []]
+    sentences: dict = {}
+    positives: list = [[], []]
     for pairs in splits.values():
         for first, second, score in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True):
             sentences |= {first: None, second: None}
@@ -245,7 +241,7 @@ def evaluate_tasks(
     data_dir: str | Path | None,
     tasks: tuple,
     protocol: Protocol = PAPER_PROTOCOL,
-    pairs: tuple[ScoredPairs, ...] = (),
+    pairs: tuple = (),
     geometry: bool = False,
     device: str | None = None,
 ) -> Evaluation:

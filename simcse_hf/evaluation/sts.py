@@ -1,9 +1,8 @@
 """STS tasks: read scored sentence pairs, and correlate cosine similarities with gold scores in three aggregations."""
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from ..data.dataset_columns import parse_score
 from ..data.hub_dataset import load_from_hub
 from ..data.lines import read_lines
 from ..data.open_table import open_table
+from .bootstrap import Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
 from .metrics import METRICS, cosine_similarity_pairs
 
 logger = logging.get_logger(__name__)
 
-STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 STS_SUBSETS = {  # in SentEval's order; STS13 lacks SMT, whose licence forbids redistribution
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "STS13": ("FNWN", "headlines", "OnWN"),
@@ -48,6 +47,7 @@ STS_PAIRS = {  # scored pairs in SentEval's archive; another number means anothe
     "STSBenchmark": {"train": 5749, "dev": 1500, "test": 1379},
     "SICKRelatedness": {"train": 4500, "dev": 500, "test": 4927},
 }
+STS_TASKS = tuple(STS_PAIRS)
 HUB = "hub"
 HUB_DATASETS = {
     "STS12": "mteb/sts12-sts",
@@ -90,9 +90,9 @@ class ScoredPairs:
     """
 
     name: str
-    sentences1: list[str] = field(default_factory=list)
-    sentences2: list[str] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
+    sentences1: list[str]
+    sentences2: list[str]
+    scores: list[float]
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -164,64 +164,62 @@ def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = N
     """
     rows = load_from_hub(dataset, split, revision=revision)
     where = f"{dataset}, split {rows.split}"
-    columns = find_parts(rows.column_names, _PARTS, where)
-
-    def places() -> Iterator[_Row]:
-        for number, row in enumerate(rows, start=1):
-            yield f"{where}, line {number}", [row[column] for column in columns]
-
-    return _collect(name, where, places())
+    columns = [rows[column] for column in find_parts(rows.column_names, _PARTS, where)]
+    numbered = enumerate(zip(*columns, strict=True), start=1)
+    return _collect(name, where, ((f"{where}, line {number}", cells) for number, cells in numbered))
 
 
-def _collect(name: str, where: str, rows: Iterable[_Row]) -> ScoredPairs:
+def _collect(name: str, where: str, rows: Iterable) -> ScoredPairs:
     """Collect and check the rows that have a score."""
-    pairs = ScoredPairs(name)
+    pairs = ScoredPairs(name, [], [], [])
     for place, (score, *sentences) in rows:
         if score is None or score != score or not str(score).strip():  # NaN is not itself
             continue
         pairs.scores.append(parse_score(score, place))
-        for sentence, side in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
+        for sentence in sentences:
             if not isinstance(sentence, str):
                 raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
             if not sentence.strip():
                 raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
-            side.append(" ".join(sentence.split()))
+        first, second = (" ".join(sentence.split()) for sentence in sentences)
+        pairs.sentences1.append(first)
+        pairs.sentences2.append(second)
     if not pairs.scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     return pairs
 
 
-def _rows(path: Path, suffix: str) -> Iterator[_Row]:
+def _rows(path: Path, suffix: str) -> Iterator:
+    numbered: Iterator
     if suffix in (".jsonl", ".json", ".parquet"):
         table = open_table(path)
         table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
-        numbered: Iterator[tuple] = table.rows(find_parts(table.columns, _PARTS, table.name))
+        numbered = table.rows(find_parts(table.columns, _PARTS, table.name))
     else:
         lines = read_lines(path)
         if lines and "\t" in lines[0]:
-            split = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip())
-            numbered = _table_rows(path, split)
+            numbered = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip())
         else:
-            numbered = _table_rows(path, csv_records(path, ","))
+            numbered = csv_records(path, ",")
+        numbered = _table_rows(path, numbered)
     for number, cells in numbered:
         yield f"{path}, line {number}", cells
 
 
-def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple]:
+def _table_rows(path: Path, rows: Iterator) -> Iterator:
     """Yield the rows of a table, whose first row is a header or has one of the two layouts without a header."""
-    first, header = next(rows, (1, []))
+    first, header = next(rows, (1, list[str]()))
     has_header = all(find_part(header, part) for part in _PARTS)
-    width = f"{len(header)}"
-    fits = range(len(header), len(header) + 1)
+    width = len(header)
+    picks = [0, 1, 2]
+    open_ended = False
     if has_header:
         picks = [header.index(column) for column in find_parts(header, _PARTS, "")]
-    elif len(header) >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
+    elif width >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
         picks = [4, 5, 6]
-        width = "at least 7"
-        fits = range(7, sys.maxsize)
-    elif len(header) in (0, 3):
-        picks = [0, 1, 2]
-    else:
+        width = 7
+        open_ended = True
+    elif width not in (0, 3):
         raise ValueError(
             f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
             "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
@@ -230,12 +228,13 @@ def _table_rows(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[t
     if header and not has_header:
         rows = chain([(first, header)], rows)
     for line, row in rows:
-        if len(row) not in fits:
-            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {width}.")
+        if len(row) < width or (len(row) > width and not open_ended):
+            least = "at least " if open_ended else ""
+            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {least}{width}.")
         yield line, [row[pick] for pick in picks]
 
 
-def read_sts_task(task: str, data_dir: str | Path, splits: tuple) -> dict[str, ScoredPairs]:
+def read_sts_task(task: str, data_dir: str | Path, splits: tuple) -> dict:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
@@ -277,21 +276,22 @@ def warn_of_size(what: str, size: int, known: int) -> None:
         logger.warning(f"{what}, but SentEval has {known}. The scores cannot be compared with published ones.")
 
 
-def _read_hub(task: str, splits: tuple) -> dict[str, ScoredPairs]:
+def _read_hub(task: str, splits: tuple) -> dict:
     dataset = HUB_DATASETS[task]
-    names = dict.fromkeys(splits, "test")
+    names = {"test": "test"}
     if task == "STSBenchmark":
-        names = {split: "validation" if split == "dev" else split for split in splits}
-    elif splits[0] != "test":
+        names |= {"train": "train", "dev": "validation"}
+    if splits[0] not in names:
         raise TaskNotFound(f"{dataset} has no {splits[0]} split")
-    elif task == "SICKRelatedness":
-        names = {"test": "test"}
-    else:
-        names = {task: "test"}
-    return {name: load_hub_pairs(dataset, split, name, HUB_REVISIONS[task]) for name, split in names.items()}
+    parts = {}
+    for split in splits:
+        if split in names:
+            part = task if task in STS_SUBSETS else split
+            parts[part] = load_hub_pairs(dataset, names[split], part, HUB_REVISIONS[task])
+    return parts
 
 
-def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:
+def _read_subsets(task: str, data_dir: Path) -> dict:
     folder = data_dir / "STS" / f"{task}-en-test"
     if folder.is_dir():
         return {subset: _read_senteval_subset(folder, subset) for subset in STS_SUBSETS[task]}
@@ -301,10 +301,10 @@ def _read_subsets(task: str, data_dir: Path) -> dict[str, ScoredPairs]:
     return {stem: read_scored_pairs(path, name=stem) for stem, path in tables.items()}
 
 
-def _read_splits(task: str, data_dir: Path, splits: tuple) -> dict[str, ScoredPairs]:
+def _read_splits(task: str, data_dir: Path, splits: tuple) -> dict:
     files = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
     expected = files[splits[0]]
-    if not any(file.parent.is_dir() for file in files.values()):
+    if not expected.parent.is_dir():
         files = {stem.split("-")[-1]: path for stem, path in _tables(data_dir / task).items()}
     present = [split for split in splits if split in files and files[split].is_file()]
     if splits[0] not in present:
@@ -312,7 +312,7 @@ def _read_splits(task: str, data_dir: Path, splits: tuple) -> dict[str, ScoredPa
     return {split: read_scored_pairs(files[split], name=split) for split in present}
 
 
-def _tables(folder: Path) -> dict[str, Path]:
+def _tables(folder: Path) -> dict:
     """Return the tables of a folder by their file names without suffix."""
     tables = {}
     for path in sorted(folder.glob("*")):
@@ -357,7 +357,7 @@ def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
     return {"pairs": len(gold), **scores}
 
 
-def score_subsets(task: str, predicted: dict[str, ndarray], gold: dict[str, ndarray]) -> dict:
+def score_subsets(task: str, parts: Parts) -> dict:
     """Score a task that consists of subsets, as SentEval does.
 
     `all` correlates the concatenated subsets, `mean` averages the correlations of the subsets, and `wmean` weights
@@ -366,17 +366,16 @@ def score_subsets(task: str, predicted: dict[str, ndarray], gold: dict[str, ndar
     Args:
         task (`str`): Name of the task. A single subset of this name means that the subsets are not known; `mean` and
             `wmean` are then `None`.
-        predicted (`dict[str, numpy.ndarray]`): Predicted similarities of shape `(n,)` by subset.
-        gold (`dict[str, numpy.ndarray]`): Gold scores of shape `(n,)` by subset.
+        parts (`dict[str, dict[str, numpy.ndarray]]`): The `predicted` and the `gold` scores of each subset.
 
     Returns:
         `dict[str, Any]`: `pairs`, `subsets[subset][pairs | spearman | pearson]` and `aggregate[aggregation][metric]`,
         with correlations times 100.
     """
-    subsets = {subset: correlations(predicted[subset], gold[subset], f"{task} {subset}") for subset in gold}
-    whole = correlations(np.concatenate(list(predicted.values())), np.concatenate(list(gold.values())), task)
+    subsets = score_parts(task, parts)
+    whole = correlations(**join_parts(parts.values()), where=task)
     pairs = whole.pop("pairs")
-    mean: dict[str, float | None] = dict.fromkeys(METRICS)
+    mean: dict = dict.fromkeys(METRICS)
     weighted = mean.copy()
     if list(subsets) != [task]:
         weights = [scores["pairs"] for scores in subsets.values()]
@@ -387,6 +386,9 @@ def score_subsets(task: str, predicted: dict[str, ndarray], gold: dict[str, ndar
     return {"pairs": pairs, "subsets": subsets, "aggregate": {"all": whole, "mean": mean, "wmean": weighted}}
 
 
-def score_splits(task: str, predicted: dict[str, ndarray], gold: dict[str, ndarray]) -> dict:
-    """Score a task that consists of splits; return `splits[split][pairs | spearman | pearson]`, times 100."""
-    return {"splits": {split: correlations(predicted[split], gold[split], f"{task} {split}") for split in gold}}
+def score_parts(task: str, parts: Parts) -> dict:
+    """Score the subsets or splits of a task one by one; return `[part][pairs | spearman | pearson]`, times 100."""
+    scores = {}
+    for name, part in parts.items():
+        scores[name] = correlations(part["predicted"], part["gold"], f"{task} {name}")
+    return scores

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 
 from ..data.lines import read_lines
-from .bootstrap import Arrays
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
@@ -29,13 +28,11 @@ TRANSFER_EXAMPLES = {  # examples in SentEval's archive; another number means an
     "TREC": {"train": 5452, "test": 500},
     "MRPC": {"train": 4076, "test": 1725},
 }
-BINARY_FILES = {  # the file of label 1, the file of label 0
-    "MR": ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
-    "CR": ("CR/custrev.pos", "CR/custrev.neg"),
-    "SUBJ": ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
-    "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
-}
-SPLIT_FILES = {
+FILES = {  # by class, or by split
+    "MR": {"1": "MR/rt-polarity.pos", "0": "MR/rt-polarity.neg"},
+    "CR": {"1": "CR/custrev.pos", "0": "CR/custrev.neg"},
+    "SUBJ": {"1": "SUBJ/subj.objective", "0": "SUBJ/subj.subjective"},
+    "MPQA": {"1": "MPQA/mpqa.pos", "0": "MPQA/mpqa.neg"},
     "SST2": {split: f"SST/binary/sentiment-{split}" for split in ("train", "dev", "test")},
     "SST5": {split: f"SST/fine/sentiment-{split}" for split in ("train", "dev", "test")},
     "TREC": {"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"},
@@ -50,16 +47,16 @@ class _Layout(NamedTuple):
     columns: int
     texts: tuple
     label: int
-    names: tuple
+    names: tuple = ("0", "1")
     encoding: str = "utf-8"
     header: int = 0
 
 
 _LAYOUTS = {
-    "SST2": _Layout("\t", 2, (0,), 1, ("0", "1")),
+    "SST2": _Layout("\t", 2, (0,), 1),
     "SST5": _Layout(" ", 2, (1,), 0, ("0", "1", "2", "3", "4")),
     "TREC": _Layout(" ", 2, (1,), 0, ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), encoding="latin-1"),
-    "MRPC": _Layout("\t", 5, (3, 4), 0, ("0", "1"), header=1),
+    "MRPC": _Layout("\t", 5, (3, 4), 0, header=1),
 }
 
 
@@ -98,7 +95,7 @@ def _length_and_label(row: tuple) -> tuple:
     return len(text.split()), len(text2.split()), label
 
 
-def read_transfer_task(task: str, data_dir: str | Path) -> dict[str, LabelledTexts]:
+def read_transfer_task(task: str, data_dir: str | Path) -> dict:
     """Read a transfer task in SentEval's layout.
 
     MR, CR, SUBJ, MPQA and TREC are read as Latin-1, as SentEval does, and the others as UTF-8.
@@ -118,32 +115,28 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict[str, LabelledTex
     """
     if data_dir == HUB:
         raise TaskNotFound("transfer tasks are read from SentEval's folders only")
-    folder = Path(data_dir)
-    splits = {}
-    if task in BINARY_FILES:
-        positive, negative = [_check_folder(folder / file) for file in BINARY_FILES[task]]
-        texts = read_lines(positive, encoding="latin-1")
-        labels = [1] * len(texts)
-        texts += read_lines(negative, encoding="latin-1")
-        labels += [0] * (len(texts) - len(labels))
-        splits["train"] = LabelledTexts([" ".join(line.split()) for line in texts], labels)
+    paths = {split: Path(data_dir) / file for split, file in FILES[task].items()}
+    for path in paths.values():
+        if not path.parent.is_dir():
+            raise TaskNotFound(f"there is no folder {path.parent}")
+    if task in _LAYOUTS:
+        splits = {split: _read_split(path, _LAYOUTS[task]) for split, path in paths.items()}
     else:
-        for split, file in SPLIT_FILES[task].items():
-            splits[split] = _read_split(_check_folder(folder / file), _LAYOUTS[task])
+        texts = []
+        labels = []
+        for label, path in zip((1, 0), paths.values(), strict=True):
+            for line in read_lines(path, encoding="latin-1"):
+                texts.append(" ".join(line.split()))
+                labels.append(label)
+        splits = {"train": LabelledTexts(texts, labels)}
     for split, examples in splits.items():
         size = len(examples)
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
     return splits
 
 
-def _check_folder(path: Path) -> Path:
-    if not path.parent.is_dir():
-        raise TaskNotFound(f"there is no folder {path.parent}")
-    return path
-
-
 def _read_split(path: Path, layout: _Layout) -> LabelledTexts:
-    texts: list[list[str]] = [[] for _ in layout.texts]
+    texts: list = [[] for _ in layout.texts]
     labels = []
     lines = read_lines(path, encoding=layout.encoding)[layout.header :]
     for number, line in enumerate(lines, start=1 + layout.header):
@@ -169,12 +162,12 @@ def pair_features(a: ndarray, b: ndarray) -> ndarray:
 
 def score_transfer_task(
     task: str,
-    splits: dict[str, LabelledTexts],
+    splits: dict,
     embeddings: SentenceEmbeddings,
     mode: str,
     device: str | None = None,
     seed: int = SEED,
-) -> tuple[dict, Arrays]:
+) -> tuple:
     """Score a transfer task by SentEval's protocol.
 
     Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
@@ -200,47 +193,37 @@ def score_transfer_task(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     ordered = {split: examples.sorted_by_length() for split, examples in splits.items()}
     data = {split: _features(examples, embeddings) for split, examples in ordered.items()}
-    classes = 1 + max(int(y.max()) for _, y in data.values())
+    classes = 1 + max(int(labels.max()) for _, labels in data.values())
 
     def grid(l2: tuple = L2_GRID) -> LogisticRegressionGrid:
         return LogisticRegressionGrid(classes, config, l2, seed, device)
 
-    def choose(x: ndarray, y: ndarray) -> tuple[float, LogisticRegressionGrid]:
-        """Return the best mean accuracy over folds, and a regression with its l2 weight that is fitted on all rows."""
+    def choose(x: ndarray, y: ndarray) -> tuple:
+        """Return the best dev accuracy, fitted regressions, and which of them has the l2 weight with this accuracy."""
+        fitted = grid()
+        if "dev" in data:
+            # SentEval fits again with the best weight, but the same seed and data give the same fit.
+            accuracies = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
+            return float(accuracies.max()), fitted, accuracies.argmax()
         held_out = []
         for train, held in tqdm(list(folds.split(y, y)), desc=task, leave=False):
-            held_out.append(grid().fit(x[train], y[train], (x[held], y[held])))
+            held_out.append(fitted.fit(x[train], y[train], (x[held], y[held])))
         accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
-        best = grid((L2_GRID[accuracies.argmax()],))
-        best.fit(x, y)
-        return float(accuracies.max()), best
+        fitted = grid((L2_GRID[accuracies.argmax()],))
+        fitted.fit(x, y)
+        return float(accuracies.max()), fitted, 0
 
     x, y = data["train"]
     scored = "test" if "test" in data else "train"
     test_x, gold = data[scored]
-    if scored == "train":
-        correct = np.empty(len(y), dtype=bool)
-        dev_accuracies = []
-        accuracies = []
-        for train, held in folds.split(y, y):
-            dev, fitted = choose(x[train], y[train])
-            correct[held] = fitted.correct(x[held], y[held])[:, 0]
-            dev_accuracies.append(dev)
-            accuracies.append(100 * correct[held].mean())
-        dev_accuracy = float(np.mean(dev_accuracies))
-        accuracy = float(np.mean(accuracies))
-    else:
-        chosen = 0
-        if "dev" in data:
-            # SentEval fits again with the best weight, but the same seed and data give the same fit.
-            fitted = grid()
-            rounded = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
-            dev_accuracy = float(rounded.max())
-            chosen = rounded.argmax()
-        else:
-            dev_accuracy, fitted = choose(x, y)
-        correct = fitted.correct(test_x, gold)[:, chosen]
-        accuracy = float(100 * correct.mean())
+    parts: Any = [(slice(None), slice(None))] if scored == "test" else folds.split(y, y)
+    correct = np.empty(len(gold), dtype=bool)
+    by_part = []
+    for train, held in parts:
+        dev_accuracy, fitted, chosen = choose(x[train], y[train])
+        correct[held] = fitted.correct(test_x[held], gold[held])[:, chosen]
+        by_part.append((dev_accuracy, 100 * correct[held].mean()))
+    dev_accuracy, accuracy = (float(np.mean(each)) for each in zip(*by_part, strict=True))
     examples = {split: len(each) for split, each in splits.items()}
     result = {"accuracy": accuracy, "dev_accuracy": dev_accuracy, "examples": examples}
     if task == "MRPC":
@@ -254,7 +237,7 @@ def f1(labels: ndarray, correct: ndarray) -> float:
     return 2 * hits / (2 * hits + int((~correct).sum())) if hits else 0.0
 
 
-def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple[ndarray, ndarray]:
+def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple:
     """Return the features `(n, dim)` and the classes `(n,)` of examples."""
     x = embeddings(examples.texts)
     if examples.texts2 is not None:

@@ -13,9 +13,9 @@ GOLD = {"a": random.rand(200), "b": random.rand(300)}
 
 def evaluation(noise, seed, stored=True, accuracy=None):
     drawn = np.random.RandomState(seed)
-    predicted = {part: gold + noise * drawn.randn(len(gold)) for part, gold in GOLD.items()}
-    results = {"STS12": score_subsets("STS12", predicted, GOLD), "STS16": {"missing": "no folder"}}
-    scores = {"STS12": {part: {"predicted": predicted[part], "gold": GOLD[part]} for part in GOLD}}
+    parts = {part: {"predicted": gold + noise * drawn.randn(len(gold)), "gold": gold} for part, gold in GOLD.items()}
+    results = {"STS12": score_subsets("STS12", parts), "STS16": {"missing": "no folder"}}
+    scores = {"STS12": parts}
     if accuracy is not None:
         correct = drawn.rand(500) < accuracy
         results["MR"] = {"accuracy": 100 * correct.mean(), "dev_accuracy": 1.0, "examples": {"train": 500}}

@@ -5,16 +5,17 @@ import pytest
 import scipy.stats
 
 from simcse_hf.evaluation import ScoredPairs
-from simcse_hf.evaluation.sts import predict_similarities, score_splits, score_subsets
+from simcse_hf.evaluation.sts import predict_similarities, score_parts, score_subsets
 
 random = np.random.RandomState(0)
 GOLD = {"a": random.rand(20), "b": 5 + random.rand(60), "c": random.rand(7)}
 PREDICTED = {part: gold + random.randn(len(gold)) for part, gold in GOLD.items()}
+PARTS = {part: {"predicted": PREDICTED[part], "gold": GOLD[part]} for part in GOLD}
 
 
 @pytest.mark.parametrize("metric, reference", [("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)])
 def test_aggregations_equal_sentevals(metric, reference):
-    result = score_subsets("STS12", PREDICTED, GOLD)
+    result = score_subsets("STS12", PARTS)
     single = {part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD}
     whole = 100 * reference(np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])).statistic
     assert {part: scores[metric] for part, scores in result["subsets"].items()} == pytest.approx(single)
@@ -26,7 +27,7 @@ def test_aggregations_equal_sentevals(metric, reference):
 
 
 def test_a_task_whose_subsets_are_unknown_has_no_mean():
-    result = score_subsets("STS12", {"STS12": PREDICTED["a"]}, {"STS12": GOLD["a"]})
+    result = score_subsets("STS12", {"STS12": PARTS["a"]})
     assert result["aggregate"]["mean"] == {"spearman": None, "pearson": None}
     assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
 
@@ -43,4 +44,4 @@ def test_the_prediction_for_a_pair_is_the_cosine_of_the_embeddings_of_its_texts(
 
 def test_an_error_names_the_task_and_the_split():
     with pytest.raises(ValueError, match=r"^STS-B dev: all 3 values of the \w+ sequence equal 2, so no correlation"):
-        score_splits("STS-B", {"dev": np.array([0.1, 0.2, 0.3])}, {"dev": np.array([2.0, 2.0, 2.0])})
+        score_parts("STS-B", {"dev": {"predicted": np.array([0.1, 0.2, 0.3]), "gold": np.array([2.0, 2.0, 2.0])}})

@@ -14,7 +14,7 @@ from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
-from simcse_hf.evaluation.sts import score_splits
+from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
 from simcse_hf.training.dev_scores import dev_change, keep_dev_scores
 
@@ -23,10 +23,10 @@ GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 
 def evaluation(noise, seed):
     """An evaluation on STS-B whose scores are the gold scores with noise."""
-    predicted = {"test": GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))}
-    results = {"STSBenchmark": score_splits("STSBenchmark", predicted, {"test": GOLD})}
+    scores = {"test": {"predicted": GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD)), "gold": GOLD}}
+    results = {"STSBenchmark": {"splits": score_parts("STSBenchmark", scores)}}
     add_averages(results, ("STSBenchmark",), Protocol())
-    return Evaluation(results, {"STSBenchmark": {"test": {"predicted": predicted["test"], "gold": GOLD}}})
+    return Evaluation(results, {"STSBenchmark": scores})
 
 
 def write_evaluation(path, model, noise, seed, **protocol):

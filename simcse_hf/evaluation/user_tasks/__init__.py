@@ -53,7 +53,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     return KINDS[kind](path)
 
 
-def name_tasks(tasks: Iterable[UserTask]) -> dict[str, UserTask]:
+def name_tasks(tasks: Iterable) -> dict:
     """Name tasks as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
@@ -68,7 +68,7 @@ def name_tasks(tasks: Iterable[UserTask]) -> dict[str, UserTask]:
     Raises:
         ValueError: If two tasks would have the same name.
     """
-    named: dict[str, UserTask] = {}
+    named: dict = {}
     for task in tasks:
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Self
 from zlib import crc32
 
 import numpy as np
@@ -19,9 +19,6 @@ from ...data.texts import check_text
 from ..bootstrap import Arrays, check_resampling, interval, mean_over_drawn_seeds, resampled_scores
 from ..embeddings import SentenceEmbeddings
 from ..groups import connected_groups, divide_groups
-
-Encode = Callable[[list[str]], Any]
-Unit = TypeVar("Unit")
 
 
 @dataclass
@@ -41,7 +38,7 @@ class TaskResult:
     details: dict = field(default_factory=dict)
 
 
-class UserTask(ABC, Generic[Unit]):
+class UserTask(ABC):
     """A task from a user's own files.
 
     Args:
@@ -57,12 +54,12 @@ class UserTask(ABC, Generic[Unit]):
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
     """
 
-    kind: ClassVar[str]
-    metric: ClassVar[str]
-    unit: ClassVar[str] = "row"
+    kind: str
+    metric: str
+    unit = "row"
     texts: list[str]
 
-    def __init__(self, source: str, name: str, units: list[Unit], shared: Any = None):
+    def __init__(self, source: str, name: str, units: list, shared: Any = None):
         self.source = source
         self.name = name
         self.units = units
@@ -83,10 +80,10 @@ class UserTask(ABC, Generic[Unit]):
         """
 
     @abstractmethod
-    def linking_texts(self, unit: Unit) -> Sequence[str]:
+    def linking_texts(self, unit: Any) -> Sequence[str]:
         """Return the texts of a unit that must not be in both parts of a split."""
 
-    def evaluate(self, encode: Encode) -> TaskResult:
+    def evaluate(self, encode: Callable) -> TaskResult:
         """Encode the texts of the task once, and score their embeddings.
 
         Args:
@@ -121,7 +118,7 @@ class UserTask(ABC, Generic[Unit]):
         """
         return self
 
-    def split(self, share: float, seed: int = 0) -> tuple[Self, Self]:
+    def split(self, share: float, seed: int = 0) -> tuple:
         """Split the scored units into two tasks, for example to choose a model on one and to judge it on the other.
 
         Units that share a text are never separated. What both parts need, such as the corpus of a retrieval task or
@@ -170,13 +167,13 @@ class UserTask(ABC, Generic[Unit]):
 
 def paired_interval(
     task: UserTask,
-    before: list[TaskResult],
-    after: list[TaskResult],
+    before: list,
+    after: list,
     *,
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
-) -> tuple[float, float, float]:
+) -> tuple:
     """Compare two systems on the same resamples of the scored units (a paired percentile bootstrap).
 
     A system that was trained with several seeds has a result for each of them, and its score is the mean over them.
@@ -210,20 +207,21 @@ def paired_interval(
     random = np.random.default_rng([seed, 1])
     start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
     end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
-    means = [np.mean([result.metrics[task.metric] for result in part]) for part in (before, after)]
-    return float(means[1] - means[0]), *interval(end - start, confidence)
+    old, new = (np.mean([result.metrics[task.metric] for result in part]) for part in (before, after))
+    return float(new - old), *interval(end - start, confidence)
 
 
-def fingerprints(units: Sequence[Sequence[str]]) -> ndarray:
+def fingerprints(units: Sequence) -> ndarray:
     """Return a 32-bit fingerprint of each unit's texts and labels, by which a comparison recognises the same data."""
-    return np.array([crc32("\0".join(unit).encode("utf-8", "surrogatepass")) for unit in units], dtype=np.uint32)
+    joined = ("\0".join(unit).encode("utf-8", "surrogatepass") for unit in units)
+    return np.array(list(map(crc32, joined)), dtype=np.uint32)
 
 
-def read_columns(path: Path, *roles: str) -> Iterator[tuple[str, list[Any]]]:
+def read_columns(path: Path, *roles: str) -> Iterator:
     """Yield the place of each row, for messages, and its cells in the columns of `roles`."""
     table = open_table(path)
     for number, cells in table.rows(find_parts(table.columns, roles, table.name)):
-        yield table.at(number), list(cells)
+        yield table.at(number), cells
 
 
 def checked_text(value: Any, where: str) -> str:
@@ -260,7 +258,7 @@ def file_of(folder: Path, stem: str) -> Path | None:
     return files[0] if files else None
 
 
-def tables_of(folder: Path) -> list[Path]:
+def tables_of(folder: Path) -> list:
     """Return the files of a folder whose names end like a table's, in the order of their names."""
     return sorted(path for path in folder.glob("*") if SUFFIX.search(path.name))
 

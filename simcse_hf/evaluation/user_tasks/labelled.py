@@ -48,13 +48,13 @@ PROBE_TOLERANCE = 1e-3
 RESTARTS = 5
 
 
-class LabelledTask(UserTask[Row]):
+class LabelledTask(UserTask):
     """A task on rows of a text and a label, in which no text occurs twice; it needs at least two labels."""
 
     #: Rows of a label that a part of a split needs.
     least = 1
 
-    def __init__(self, source: str, name: str, units: list[Row], shared: list[Row] | None = None):
+    def __init__(self, source: str, name: str, units: list, shared: list | None = None):
         super().__init__(source, name, units, shared)
         _check_labels(source, "scored", units)
 
@@ -65,7 +65,7 @@ class LabelledTask(UserTask[Row]):
     def _divide(self, share: float, seed: int) -> ndarray:
         """Divide the rows at random within each label; a label with too few rows goes to one part as a whole."""
         random = np.random.default_rng(seed)
-        labels = np.array([label for _, label in self.units])
+        labels = np.array(self.labels)
         first = np.zeros(len(self), dtype=bool)
         for label in np.unique(labels):
             rows = random.permutation(np.flatnonzero(labels == label))
@@ -78,10 +78,15 @@ class LabelledTask(UserTask[Row]):
             first[rows[:count]] = True
         return first
 
-    def _result(self, metrics: dict[str, float], name: str, scored: ndarray, **details: Any) -> TaskResult:
-        labels, gold = np.unique([label for _, label in self.units], return_inverse=True)
+    @property
+    def labels(self) -> list[str]:
+        """The label of each row."""
+        return [label for _, label in self.units]
+
+    def _result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
+        known, gold = np.unique(self.labels, return_inverse=True)
         scores = {name: scored, "gold": gold, "unit": fingerprints(self.units)}
-        return TaskResult(metrics, scores, {"examples": len(self), "labels": len(labels), **details})
+        return TaskResult(metrics, scores, {"examples": len(self), "labels": len(known), **details})
 
 
 class ClassificationTask(LabelledTask):
@@ -100,12 +105,13 @@ class ClassificationTask(LabelledTask):
         ValueError: If a label has no training row, or, without training rows, a single row.
     """
 
-    kind, metric = "classification", "accuracy"
+    kind = "classification"
+    metric = "accuracy"
 
-    def __init__(self, source: str, name: str, units: list[Row], shared: list[Row] | None = None):
+    def __init__(self, source: str, name: str, units: list, shared: list | None = None):
         super().__init__(source, name, units, shared)
         self.least = 2 if shared is None else 0
-        counts = Counter(label for _, label in units)
+        counts = Counter(self.labels)
         self.folds = min(FOLDS, *counts.values())
         if shared is None and self.folds < 2:
             label = min(label for label, count in counts.items() if count == 1)
@@ -160,21 +166,21 @@ class ClusteringTask(LabelledTask):
     over k-means from five fixed seeds, with as many clusters as there are labels.
     """
 
-    kind, metric = "clustering", "v_measure"
+    kind = "clustering"
+    metric = "v_measure"
 
-    def __init__(self, source: str, name: str, units: list[Row], shared: None = None):
+    def __init__(self, source: str, name: str, units: list, shared: None = None):
         super().__init__(source, name, units)
         self.texts = [text for text, _ in units]
 
     def score(self, embeddings: ndarray) -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
-        labels = [label for _, label in self.units]
-        count = len(set(labels))
+        count = len(set(self.labels))
         x = unit_length(embeddings.astype(np.float32))
         # Several threads add up the centres in the order in which they finish, so the last digits would vary.
         with threadpool_limits(1, user_api="openmp"):
             clusters = [KMeans(count, n_init=1, random_state=seed).fit_predict(x) for seed in range(RESTARTS)]
-        values = [100 * float(v_measure_score(labels, each)) for each in clusters]
+        values = [100 * float(v_measure_score(self.labels, each)) for each in clusters]
         return self._result(
             {"v_measure": float(np.mean(values))},
             "clusters",
@@ -202,7 +208,7 @@ def read_clustering(path: Path) -> ClusteringTask:
     return ClusteringTask(str(path), short_name(path), read_labelled_rows(path)[0])
 
 
-def read_labelled_rows(path: Path) -> tuple[list[Row], list[Row] | None]:
+def read_labelled_rows(path: Path) -> tuple:
     """Read the scored rows of a classification or clustering task, and its training rows if it has some.
 
     A folder holds `test.*` and possibly `train.*`. A table with a column `split` is divided by its values `train` and
@@ -237,7 +243,7 @@ def read_labelled_rows(path: Path) -> tuple[list[Row], list[Row] | None]:
     return splits["test"], splits.get("train")
 
 
-def _check_labels(source: str, kind: str, rows: list[Row]) -> None:
+def _check_labels(source: str, kind: str, rows: list) -> None:
     labels = {label for _, label in rows}
     if len(labels) == 1:
         raise ValueError(
@@ -245,12 +251,12 @@ def _check_labels(source: str, kind: str, rows: list[Row]) -> None:
         )
 
 
-def _read(path: Path, split: str | None = None) -> dict[str, list[Row]]:
+def _read(path: Path, split: str | None = None) -> dict:
     """Read a table by split: `split` or, without one, by its column of that name or as `"test"`."""
     roles = ["text", "label"]
     if split is None and find_part(open_table(path).columns, "split"):
         roles.append("split")
-    splits: dict[str, dict[str, str]] = {}
+    splits: dict = {}
     repeated = 0
     other = 0
     for where, cells in read_columns(path, *roles):

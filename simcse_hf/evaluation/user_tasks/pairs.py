@@ -15,7 +15,7 @@ from .base import TaskResult, UserTask, fingerprints, short_name
 Pair = tuple[str, str, float]
 
 
-class PairsTask(UserTask[Pair]):
+class PairsTask(UserTask):
     """Rank pairs of texts by their cosine; pairs labelled 1 should come before pairs labelled 0.
 
     Args:
@@ -27,9 +27,11 @@ class PairsTask(UserTask[Pair]):
         ValueError: If a label is neither 0 nor 1, or all labels are the same.
     """
 
-    kind, metric, unit = "pairs", "average_precision", "pair"
+    kind = "pairs"
+    metric = "average_precision"
+    unit = "pair"
 
-    def __init__(self, source: str, name: str, units: list[Pair], shared: None = None):
+    def __init__(self, source: str, name: str, units: list, shared: None = None):
         super().__init__(source, name, units)
         for number, (text, _, label) in enumerate(units, start=1):
             if label not in (0, 1):

@@ -1,11 +1,11 @@
 """Reranking and retrieval: how high the relevant documents of a query stand among its candidates, or in a corpus."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy import ndarray
@@ -47,6 +47,16 @@ class RankedQuery:
     positives: list[str]
     negatives: list[str]
 
+    @property
+    def candidates(self) -> list[str]:
+        """The relevant candidates and then the others."""
+        return [*self.positives, *self.negatives]
+
+    @property
+    def can_be_scored(self) -> bool:
+        """Whether a ranking can be right or wrong."""
+        return bool(self.positives and self.negatives)
+
 
 @dataclass
 class JudgedQuery:
@@ -62,11 +72,13 @@ class JudgedQuery:
     text: str
     relevance: dict[str, int]
 
+    @property
+    def can_be_scored(self) -> bool:
+        """Whether a document is relevant."""
+        return any(grade > 0 for grade in self.relevance.values())
 
-Query = TypeVar("Query", bound=RankedQuery | JudgedQuery)
 
-
-class RankingTask(UserTask[Query]):
+class RankingTask(UserTask):
     """A task that ranks documents for queries, each with a prompt of the model before it.
 
     Args:
@@ -85,26 +97,21 @@ class RankingTask(UserTask[Query]):
     query_prompt = ""
     document_prompt = ""
 
-    def __init__(self, source: str, name: str, units: list[Query], shared: dict[str, str] | None = None):
-        kept = [query for query in units if self._can_be_scored(query)]
+    def __init__(self, source: str, name: str, units: list, shared: dict | None = None):
+        kept = [query for query in units if query.can_be_scored]
         super().__init__(source, name, kept, shared)
+        left_out = len(units) - len(kept)
         if not kept:
-            raise ValueError(f"{source}: none of the {len(units)} queries has {self.lacking}.")
-        if len(kept) < len(units):
+            raise ValueError(f"{source}: none of the {left_out} queries has {self.lacking}.")
+        if left_out:
             logger.warning(
-                f"{source}: left out {len(units) - len(kept)} of {len(units)} queries, because a query needs "
-                f"{self.lacking}."
+                f"{source}: left out {left_out} of {len(units)} queries, because a query needs {self.lacking}."
             )
         self._list_texts()
 
-    @staticmethod
-    @abstractmethod
-    def _can_be_scored(query: Query) -> bool:
-        """Return whether rankings of a query can be right or wrong."""
-
-    @abstractmethod
-    def _documents(self) -> Iterable[str]:
-        """Yield the documents, without their prompt."""
+    def _documents(self) -> Iterable:
+        """Return the documents of a corpus, without their prompt."""
+        return self.shared.values()
 
     def _list_texts(self) -> None:
         """Set `texts` to the queries and documents with their prompts, and where each of them stands in it."""
@@ -121,27 +128,25 @@ class RankingTask(UserTask[Query]):
         prompted._list_texts()
         return prompted
 
-    def _result(self, values: dict[str, list[float]], units: list, **details: Any) -> TaskResult:
+    def _result(self, values: dict, units: list, **details: Any) -> TaskResult:
         """Average the metrics over the queries; the first one is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
-        fingerprint = fingerprints(units)
-        scores = {"value": np.array(values[self.metric]), "gold": fingerprint, "unit": fingerprint}
         metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
+        marks = fingerprints(units)
+        scores = {"value": np.array(values[self.metric]), "gold": marks, "unit": marks}
         return TaskResult(metrics, scores, {"examples": len(self), **details})
 
 
-class RerankingTask(RankingTask[RankedQuery]):
+class RerankingTask(RankingTask):
     """Rank the candidates of each query by their cosine with it; see [`RankingTask`]."""
 
-    kind, metric, lacking = "reranking", "map", "both positives and negatives"
+    kind = "reranking"
+    metric = "map"
+    lacking = "both positives and negatives"
 
-    @staticmethod
-    def _can_be_scored(query: RankedQuery) -> bool:
-        return bool(query.positives and query.negatives)
-
-    def _documents(self) -> Iterable[str]:
-        return (text for query in self.units for text in [*query.positives, *query.negatives])
+    def _documents(self) -> Iterable:
+        return chain(*(query.candidates for query in self.units))
 
     def linking_texts(self, unit: RankedQuery) -> Sequence[str]:
         """Return the query and its positives; other candidates may be shared, like the corpus of a retrieval task."""
@@ -152,20 +157,23 @@ class RerankingTask(RankingTask[RankedQuery]):
         x = unit_length(embeddings.astype(np.float64))
         precision = []
         reciprocal = []
-        sizes = [len(query.positives) + len(query.negatives) for query in self.units]
-        candidates = np.split(self._document_rows, np.cumsum(sizes)[:-1])
-        for query, row, rows in zip(self.units, self._query_rows, candidates, strict=True):
-            cosines = x[rows] @ x[row]
+        units = []
+        start = 0
+        for query, row in zip(self.units, self._query_rows, strict=True):
+            end = start + len(query.candidates)
+            cosines = x[self._document_rows[start:end]] @ x[row]
+            start = end
             relevant = np.arange(len(cosines)) < len(query.positives)
             precision.append(average_precision_score(relevant, cosines))
             # Of candidates with equal cosines, the relevant one counts as the last.
-            rank = 1 + int((cosines[~relevant] >= cosines[relevant].max()).sum())
+            rank = 1 + np.count_nonzero(cosines[~relevant] >= cosines[relevant].max())
             reciprocal.append(1 / rank if rank <= MRR_CUTOFF else 0.0)
+            units.append((query.text, *query.positives, "", *query.negatives))
         return self._result(
             {"map": precision, f"mrr@{MRR_CUTOFF}": reciprocal},
-            [(query.text, *query.positives, "", *query.negatives) for query in self.units],
+            units,
             protocol="candidates ranked by cosine, mean over the queries",
-            candidates=sum(sizes),
+            candidates=start,
         )
 
 
@@ -197,7 +205,7 @@ def read_reranking(path: Path) -> RerankingTask:
     return RerankingTask(str(path), short_name(path), queries)
 
 
-def _texts(cell: Any, where: str) -> dict[str, None]:
+def _texts(cell: Any, where: str) -> dict:
     """Return the distinct texts of a list, in its order."""
     if cell is None:
         return {}
@@ -206,22 +214,16 @@ def _texts(cell: Any, where: str) -> dict[str, None]:
     return dict.fromkeys(checked_text(text, where) for text in cell)
 
 
-class RetrievalTask(RankingTask[JudgedQuery]):
+class RetrievalTask(RankingTask):
     """Rank all documents of a corpus by their cosine with each query; see [`RankingTask`].
 
     The metrics are those of trec_eval: nDCG@10 with the relevance as linear gain, the reciprocal rank of the first
     relevant document among the first 10, and recall among the first 100.
     """
 
-    kind, metric, lacking = "retrieval", "ndcg@10", "a relevant document"
-    shared: dict[str, str]
-
-    @staticmethod
-    def _can_be_scored(query: JudgedQuery) -> bool:
-        return max(query.relevance.values(), default=0) > 0
-
-    def _documents(self) -> Iterable[str]:
-        return self.shared.values()
+    kind = "retrieval"
+    metric = "ndcg@10"
+    lacking = "a relevant document"
 
     def linking_texts(self, unit: JudgedQuery) -> Sequence[str]:
         """Return the query."""
@@ -243,8 +245,9 @@ class RetrievalTask(RankingTask[JudgedQuery]):
             # separately.
             itself = query.id if self.shared.get(query.id, "").endswith(query.text) else None
             retrieved = [ids[position] for position in ranking if ids[position] != itself]
-            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
-            ideal = np.array(sorted(grade for grade in query.relevance.values() if grade > 0))[::-1]
+            relevant = {id: grade for id, grade in query.relevance.items() if grade > 0}
+            grades = np.array([relevant.get(id, 0) for id in retrieved[:DEPTH]])
+            ideal = np.sort(list(relevant.values()))[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
             gains.append(_gain(grades) / _gain(ideal))
             reciprocal.append(1 / (1 + found[0]) if len(found) else 0.0)
@@ -310,36 +313,37 @@ def _find_qrels(folder: Path) -> Path:
     return named[0]
 
 
-def _read_texts(folder: Path, stem: str) -> dict[str, str]:
+def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
-    path = file_of(folder, stem) if folder.is_dir() else None
+    path = file_of(folder, stem)
     if path is None:
         raise ValueError(
             f"{folder}: there is no {stem}.jsonl. A retrieval task is a folder in BEIR's layout, with corpus.jsonl, "
             "queries.jsonl and qrels/test.tsv."
         )
     table = open_table(path)
-    for column in ("_id", "text"):
+    columns = ["_id", "text"]
+    for column in columns:
         if column not in table.columns:
             raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
-    columns = ["_id", "text"]
     if stem == "corpus" and "title" in table.columns:
         columns.append("title")
-    texts: dict[str, str] = {}
-    for number, (id, text, *title) in table.rows(columns):
+    texts: dict = {}
+    for number, (cell, text, *title) in table.rows(columns):
         where = table.at(number)
-        if id is None or not str(id):
+        id = "" if cell is None else str(cell)
+        if not id:
             raise ValueError(f"{where}: the _id is empty.")
-        if str(id) in texts:
-            raise ValueError(f"{where}: the _id {str(id)!r} occurs a second time. Ids must be unique.")
+        if id in texts:
+            raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
-            texts[str(id)] = " ".join(part.strip() for part in (*title, text) if part).strip()
+            texts[id] = " ".join(part.strip() for part in (*title, text) if part).strip()
         else:
-            texts[str(id)] = checked_text(text, where)
+            texts[id] = checked_text(text, where)
     return texts
 
 
-def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> dict[str, dict[str, int]]:
+def _read_qrels(path: Path, queries: dict, corpus: dict) -> dict:
     """Read the relevance of documents by query, in the order of the file."""
     table = open_table(path)
     for column in _QREL_COLUMNS:
@@ -348,7 +352,7 @@ def _read_qrels(path: Path, queries: dict[str, str], corpus: dict[str, str]) -> 
                 f"{path}, line 1: no column {column!r}. The header of judgements is query-id, corpus-id, score, "
                 "separated by tabs."
             )
-    relevance: dict[str, dict[str, int]] = {}
+    relevance: dict = {}
     for number, cells in table.rows(_QREL_COLUMNS):
         where = table.at(number)
         query = str(cells[0])
