@@ -106,29 +106,32 @@ class ContrastiveCollator:
                 f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length or raise it."
             )
         width = max(len(row) for row in sentences)
-        sentences = [row + [[]] * (width - len(row)) for row in sentences]
+        texts = []
+        for row in sentences:
+            texts += row + [[]] * (width - len(row))
         shape = (len(rows), width)
-        ids, mask = pad(list(chain.from_iterable(sentences)), pad_token_id, self.pad_to)
+        ids, mask = pad(texts, pad_token_id, self.pad_to)
         batch: dict = {"input_ids": ids.unflatten(0, shape), "attention_mask": mask.unflatten(0, shape)}
         first = rows[0]
         if "relations" in first:
-            relations = [[*row["relations"], *[ABSENT] * (width - 1)][: width - 1] for row in rows]
-            batch["relations"] = torch.tensor(relations)
+            batch["relations"], _ = pad([row["relations"] for row in rows], ABSENT, width - 1)
         if "view_seed" in first:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
         if self.add_lengths:
-            batch["lengths"] = np.array([[len(ids) for ids in row] for row in sentences]).view(HostArray)
+            batch["lengths"] = mask.sum(-1).view(shape).numpy().view(HostArray)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():
                 vectors = torch.from_numpy(look_up(numbers))[:, :width]
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
-            text_ids = [row.get("text_ids", map(number_of, ids)) for row, ids in zip(rows, sentences, strict=True)]
-            batch["text_ids"] = torch.tensor([[*row, *[0] * width][:width] for row in text_ids])
+            text_ids = []
+            for row, token_ids in zip(rows, sentences, strict=True):
+                text_ids.append(row["text_ids"] if "text_ids" in row else [number_of(ids) for ids in token_ids])
+            batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from datasets import Dataset, is_caching_enabled
 
-from .columns import SCORE, quote, resolve_columns
-from .row_cleaner import RowCleaner
+from .columns import SCORE, quote
 from .table import Row, Table
-from .table_dataset import dataset_of_tables, is_resolved, mark_resolved
+from .table_dataset import dataset_of_tables, is_resolved, mark_resolved, table_cleaners
 
 
 def dataset_table(dataset: Dataset, name: str) -> Table:
@@ -90,11 +89,10 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
             f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
         )
     table = dataset_table(dataset.select_columns([column for column in columns if column != SCORE]), name)
-    chosen = resolve_columns(table.columns, name=name, sample=table.sample(), expected_columns=2)
-    cleaner = RowCleaner(name, chosen)
+    [cleaner] = table_cleaners([table], None, expected_columns=2)
     texts = []
     scores = []
-    for (number, cells), value in zip(table.rows(chosen), dataset.with_format(None)[SCORE], strict=True):
+    for (number, cells), value in zip(table.rows(cleaner.columns), dataset.with_format(None)[SCORE], strict=True):
         score = parse_score(value, table.at(number), "Correct or remove the row")
         pairs = cleaner.clean(number, cells)
         texts += pairs

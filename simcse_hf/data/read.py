@@ -63,7 +63,7 @@ def load_text_dataset(
     """
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, got {max_rows}.")
-    options = {"columns": columns, "expected_columns": expected_columns}
+    options: dict = {"columns": columns, "expected_columns": expected_columns}
     name = "the dataset"
     if isinstance(source, DatasetDict):
         if split not in source:

@@ -11,21 +11,19 @@ import torch
 from datasets import Dataset, IterableDataset
 
 from ..ops.files import read_json_object, write_json
-from .columns import SAMPLE_ROWS, resolve_columns
+from .columns import SAMPLE_ROWS
 from .hub_dataset import load_from_hub
 from .open_table import open_table
 from .read import find_paths
 from .row_cleaner import RowCleaner
+from .table import open_records
 from .table_dataset import table_cleaners, text_features
-from .texts import is_list
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
 
 _BATCH_ROWS = 1000
 _resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows with an empty cell
-
-MakeRows = Callable[[Sequence[dict[str, str]], Sequence[random.Random]], list[dict]]
 
 
 def load_text_stream(
@@ -68,17 +66,12 @@ def load_text_stream(
         "by_name": columns is None,
     }
     features = text_features(cleaners[0].width)
-    return _mark(IterableDataset.from_generator(_rows_of_files, features=features, gen_kwargs=options))
-
-
-def _mark(stream: IterableDataset) -> IterableDataset:
+    stream = IterableDataset.from_generator(_rows_of_files, features=features, gen_kwargs=options)
     _resolved.add(stream)
     return stream
 
 
-def _rows_of_files(
-    paths: Sequence[str], columns: Sequence[Sequence[str]], width: int, by_name: bool
-) -> Iterator[dict[str, str | None]]:
+def _rows_of_files(paths: list[str], columns: list[Sequence[str]], width: int, by_name: bool) -> Iterator[dict]:
     names = list(text_features(width))
     for path, chosen in zip(paths, columns, strict=True):
         table = open_table(path)
@@ -116,18 +109,14 @@ def resolve_stream_columns(
     if stream in _resolved:
         return stream
     head = list(stream.take(SAMPLE_ROWS))
-    if not head:
-        raise ValueError(f"{name}: there are no rows.")
-    names = list(head[0])
-    sample = [[row.get(column) for column in names] for row in head]
-    chosen = resolve_columns(names, name=name, sample=sample, columns=columns, expected_columns=expected_columns)
-    cleaner = RowCleaner(name, chosen)
-    if any(is_list(cell) for row in sample for cell in row):
-        cleaner.widen([row.get(column) for column in chosen] for row in head)
+    table = open_records(name, lambda: enumerate(head, 1), "memory", "row")
+    [cleaner] = table_cleaners([table], columns, expected_columns)
+    chosen = cleaner.columns
     width = cleaner.width
+    features = text_features(width)
     told = 0
 
-    def clean(batch: dict, numbers: list[int]) -> dict[str, list[str | None]]:
+    def clean(batch: dict, numbers: list[int]) -> dict:
         nonlocal cleaner, told
         if numbers[0] == 0:  # another pass over the stream begins
             cleaner = RowCleaner(name, chosen)
@@ -139,10 +128,13 @@ def resolve_stream_columns(
         if left_out >= max(1, 2 * told):  # a stream may have no end
             told = left_out
             cleaner.log(", so far")
-        return {column: [row[i] for row in rows] for i, column in enumerate(text_features(width))}
+        return {column: [row[i] for row in rows] for i, column in enumerate(features)}
 
-    options = {"with_indices": True, "remove_columns": chosen, "features": text_features(width)}
-    return _mark(stream.select_columns(chosen).map(clean, batched=True, batch_size=_BATCH_ROWS, **options))
+    cleaned = stream.select_columns(chosen).map(
+        clean, with_indices=True, batched=True, batch_size=_BATCH_ROWS, remove_columns=chosen, features=features
+    )
+    _resolved.add(cleaned)
+    return cleaned
 
 
 class StreamedRows(torch.utils.data.IterableDataset):
@@ -175,7 +167,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
         self,
         texts: IterableDataset,
         head: Dataset | SeededDataset,
-        make_rows: MakeRows,
+        make_rows: Callable[..., list[dict]],
         *,
         batch_size: int,
         shuffle_buffer: int,
@@ -183,9 +175,14 @@ class StreamedRows(torch.utils.data.IterableDataset):
         rank: int = 0,
         processes: int = 1,
     ):
-        self.texts, self.head, self.make_rows = texts, head, make_rows
-        self.batch_size, self.shuffle_buffer, self.seed = batch_size, shuffle_buffer, seed
-        self.rank, self.processes = rank, processes
+        self.texts = texts
+        self.head = head
+        self.make_rows = make_rows
+        self.batch_size = batch_size
+        self.shuffle_buffer = shuffle_buffer
+        self.seed = seed
+        self.rank = rank
+        self.processes = processes
         self._start = deepcopy(texts.state_dict())
         self.forget()
 
@@ -195,19 +192,24 @@ class StreamedRows(torch.utils.data.IterableDataset):
         self._state = {"pass": 0, "row": 0, "done": 0, "source": self._start}
 
     def __iter__(self) -> Iterator[list[dict]]:
-        group: list[tuple[int, dict[str, str]]] = []
-        group_size = self.batch_size * self.processes
-        mine = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
-        for state, rows in self._windows():
-            for position in range(state["done"], len(rows)):
-                group.append(rows[position])
-                if len(group) == group_size:
-                    self._state = state | {"done": position + 1}
-                    rngs = [random.Random(f"{self.seed} {state['pass']} {number}") for number, _ in group[mine]]
-                    yield self.make_rows([row for _, row in group[mine]], rngs)
-                    group = []
+        numbers: list[int] = []
+        rows: list[dict] = []
+        first = self.rank * self.batch_size
+        mine = slice(first, first + self.batch_size)
+        for state, window in self._windows():
+            for done, (number, row) in enumerate(window, 1):
+                if done <= state["done"]:
+                    continue
+                numbers.append(number)
+                rows.append(row)
+                if len(rows) == self.batch_size * self.processes:
+                    self._state = state | {"done": done}
+                    rngs = [random.Random(f"{self.seed} {state['pass']} {number}") for number in numbers[mine]]
+                    yield self.make_rows(rows[mine], rngs)
+                    numbers = []
+                    rows = []
 
-    def _windows(self) -> Iterator[tuple[dict, list[tuple[int, dict[str, str]]]]]:
+    def _windows(self) -> Iterator[tuple[dict, list[tuple[int, dict]]]]:
         """Yield the state at the start of each window, and its rows with their numbers in a random order."""
         state = deepcopy(self._state)
         while True:

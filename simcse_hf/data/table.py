@@ -58,18 +58,20 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], for
 
     def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
-            if isinstance(first, dict) and isinstance(value, dict):
-                yield number, value
-            elif is_list(first) and is_list(value) and len(value) == len(first):
-                yield number, {str(index): cell for index, cell in enumerate(value)}
+            record = None
+            if is_list(first) and is_list(value) and len(value) == len(first):
+                record = {str(index): cell for index, cell in enumerate(value)}
+            elif isinstance(first, dict) and isinstance(value, dict):
+                record = value
             elif isinstance(first, str) and format == "memory":
-                yield number, {"text": value}
-            else:
+                record = {"text": value}
+            if record is None:
                 as_before = f" of {len(first)} cells as before" if is_list(first) else ""
                 raise ValueError(
                     f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array{as_before}, or '
                     f"in a list a text; got {value!r:.100}."
                 )
+            yield number, record
 
     columns = list(dict.fromkeys(key for _, record in islice(records(), SAMPLE_ROWS) for key in record))
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from ..ops.errors import refuse
-
 TEXT, MASK = "{text}", "[MASK]"
 
 
@@ -54,15 +52,13 @@ class Template:
         room = self.full_length(tokenizer, max_length) - self.num_tokens
         if not texts:
             return []
-        lead = " " if self.space else ""
-        encoded = tokenizer(
-            [lead + text for text in texts], add_special_tokens=False, return_attention_mask=False, verbose=False
-        )
-        mask, unknown = tokenizer.mask_token_id, tokenizer.unk_token_id
-        return [
-            [*self.before, *(unknown if token == mask else token for token in ids[:room]), *self.after]
-            for ids in encoded["input_ids"]
-        ]
+        spaced = [" " + text for text in texts] if self.space else list(texts)
+        encoded = tokenizer(spaced, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        tokenized = []
+        for ids in encoded["input_ids"]:
+            text = [tokenizer.unk_token_id if token == tokenizer.mask_token_id else token for token in ids[:room]]
+            tokenized.append([*self.before, *text, *self.after])
+        return tokenized
 
     def full_length(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
         """Return how many tokens a text and its template have together when the text is too long and is cut.
@@ -78,10 +74,11 @@ class Template:
             ValueError: If the template leaves no room for a text.
         """
         longest = int(tokenizer.model_max_length)
-        message = (
-            f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), so"
-        )
-        refuse({f"{message} there is no room for a text: shorten the template": longest <= self.num_tokens})
+        if longest <= self.num_tokens:
+            raise ValueError(
+                f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), "
+                "so there is no room for a text: shorten the template"
+            )
         return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
@@ -99,21 +96,19 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     Raises:
         ValueError: If the template does not contain both once, or the tokenizer has no mask token.
     """
-    has_both = template.count(TEXT) == template.count(MASK) == 1
-    refuse(
-        {
-            f"the template {template!r} needs a mask token, but this tokenizer has none": tokenizer.mask_token is None,
-            f"a template must contain {TEXT} once and {MASK} once, got {template!r}": not has_both,
-        }
-    )
+    if tokenizer.mask_token is None:
+        raise ValueError(f"the template {template!r} needs a mask token, but this tokenizer has none")
+    if template.count(TEXT) != 1 or template.count(MASK) != 1:
+        raise ValueError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
     first, last = special_tokens(tokenizer)
     # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
-    before, space = before.rstrip(), before != before.rstrip()
-    parts = [tokenizer(part, add_special_tokens=False)["input_ids"] if part else [] for part in (before, after)]
-    tokenized = Template([*first, *parts[0]], [*parts[1], *last], space)
-    masks = (tokenized.before + tokenized.after).count(tokenizer.mask_token_id)
-    refuse({f"the tokenizer does not recognise the mask token in the template {template!r}": masks != 1})
+    stripped = before.rstrip()
+    ids_before = tokenizer(stripped, add_special_tokens=False)["input_ids"]
+    ids_after = tokenizer(after, add_special_tokens=False)["input_ids"]
+    tokenized = Template([*first, *ids_before], [*ids_after, *last], space=before != stripped)
+    if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
+        raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
     return tokenized
 
 
