@@ -4,7 +4,7 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,13 +17,14 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import length_sorted_batches, pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
-from ..ops.cpu import keep_freed_memory
+from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
 
 T = TypeVar("T")
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
 TOKENIZER_LOCK = threading.Lock()
 _END: Any = object()
+_FEW_TOKENS = 64  # a batch for which a context takes longer than it saves
 
 
 def tokenize_texts(
@@ -186,7 +187,9 @@ def encode_token_ids(
             inputs: dict[str, Any] = {"input_ids": move(ids), "attention_mask": move(mask)}
             if device.type != "cpu":  # the model does not wait for the device to count the tokens of the mask
                 inputs["lengths"] = lengths[rows]
-            output = model(**inputs).sentence_embeddings.float()
+            pays = device.type == "cpu" and ids.numel() > _FEW_TOKENS
+            with FastLinear() if pays else nullcontext():
+                output = model(**inputs).sentence_embeddings.float()
             if embeddings is None:  # on the device until the end, because each copy would wait for it
                 embeddings = output.new_zeros(len(token_ids), output.shape[-1])
             if number < len(batches):

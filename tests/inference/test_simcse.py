@@ -20,6 +20,7 @@ from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.inference.shards import encode_file
 from simcse_hf.models.pooling import POOLER_TYPES, pool
+from simcse_hf.ops import cpu
 from simcse_hf.publishing.export import export_onnx
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
@@ -83,6 +84,15 @@ def test_encode_runs_in_evaluation_mode_and_restores_the_mode(training, make):
     simcse.model.train(training)
     assert torch.equal(simcse.encode(TEXTS), simcse.encode(TEXTS))
     assert simcse.model.training is training
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2"])
+def test_linear_layers_by_onednn_change_no_embedding(family, make, monkeypatch):
+    simcse, texts = make(family), TEXTS * 10
+    monkeypatch.setattr(cpu, "_mkl_is_slow", lambda: False)
+    expected = simcse.encode(texts)
+    monkeypatch.setattr(cpu, "_mkl_is_slow", lambda: torch.backends.mkldnn.is_available())
+    torch.testing.assert_close(simcse.encode(texts), expected, rtol=0, atol=1e-6)
 
 
 def test_shapes_types_and_lengths(make):
