@@ -58,11 +58,6 @@ def test_accuracies_are_resampled():
     assert result.std() == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 40), abs=0.5)
 
 
-def test_an_unknown_aggregation_or_metric_is_an_error():
-    with pytest.raises(ValueError, match="aggregation .sum. is unknown. Use one of all, mean, wmean"):
-        resampled_scores([{}], "sum", "pearson", 1, np.random.default_rng(0))
-
-
 # --- groups of rows that share texts ---
 
 

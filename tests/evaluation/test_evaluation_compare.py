@@ -71,20 +71,6 @@ def test_the_formatted_comparison_has_a_row_per_model_and_per_difference():
     assert ["y", "-", "x", "95%", "interval"] in rows and ["z", "-", "x", "95%", "interval"] in rows
 
 
-def test_evaluations_that_cannot_be_compared_are_an_error():
-    x = evaluation(0.3, 0)
-    with pytest.raises(ValueError, match="at least two"):
-        compare_evaluations({"x": x})
-    other = evaluation(0.3, 0)
-    other.scores["STS12"]["a"]["gold"] = other.scores["STS12"]["a"]["gold"][::-1]
-    with pytest.raises(ValueError, match="STS12: y and x were not evaluated on the same examples"):
-        compare_evaluations({"x": x, "y": other})
-    with pytest.raises(ValueError, match="no task in common"):
-        compare_evaluations({"x": x, "y": Evaluation({"STS13": {"missing": "no"}}, {})})
-    with pytest.raises(ValueError, match="confidence must lie between 0 and 1"):
-        compare_evaluations({"x": x, "y": other}, confidence=95)
-
-
 def test_scores_of_another_split_are_not_resampled():
     results = {"STSBenchmark": {"splits": {split: {"spearman": 50.0} for split in ("dev", "test")}}}
     scores = {

@@ -49,19 +49,3 @@ def test_encode_is_called_without_normalization_if_it_takes_the_argument():
             return np.eye(len(texts), dtype=np.float32)
 
     SentenceEmbeddings(Model(), TEXTS)
-
-
-@pytest.mark.parametrize(
-    "vectors, message",
-    [
-        (np.array([[1, 2], [np.nan, 1]]), r"text 1 \('a'\) has an embedding that is not finite"),
-        (np.array([[1, 2], [1, np.inf]]), "infinity"),
-        (np.array([[0.1, 0.2], [0.1, 0.2]]), "collapsed"),
-        (np.array([[1.0, 2.0], [1.0 + 1e-7, 2.0]]), "collapsed"),
-        (np.array([[1.0, 2.0]]), r"shape \(1, 2\) for 2 texts"),
-        (np.array([1.0, 2.0]), r"shape \(2,\)"),
-    ],
-)
-def test_broken_embeddings_are_an_error(vectors, message):
-    with pytest.raises(ValueError, match=message):
-        SentenceEmbeddings(Fixed(vectors), ["bb", "a"])

@@ -25,32 +25,10 @@ def test_spearman_is_pearson_of_ranks_and_ties_share_their_mean_rank():
     assert pearson(A, B) == pytest.approx(np.corrcoef(A, B)[0, 1], abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", [spearman, pearson])
-@pytest.mark.parametrize(
-    "a, b, message",
-    [
-        ([1.0, 1.0, 1.0], [1, 2, 3], "collapsed"),
-        ([1, 2, 3], [2.0, 2.0, 2.0], "gold scores are the same"),
-        ([1, np.nan, 3], [1, 2, 3], "NaN"),
-        ([1, 2, 3], [1, np.inf, 3], "second sequence are NaN or infinite"),
-        ([1, 2], [1, 2, 3], "equal length"),
-        ([1], [1], "at least 2"),
-    ],
-)
-def test_undefined_correlations_are_an_error(metric, a, b, message):
-    with pytest.raises(ValueError, match=message):
-        metric(a, b)
-
-
-def test_a_zero_embedding_has_cosine_zero_and_nan_is_an_error():
+def test_a_zero_embedding_has_cosine_zero():
     x = np.eye(3, dtype=np.float32)
     x[1] = 0
     assert cosine_similarity_pairs(x, np.eye(3, dtype=np.float32)) == pytest.approx([1, 0, 1])
-    x[1, 1] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
-        cosine_similarity_pairs(x, np.eye(3, dtype=np.float32))
-    with pytest.raises(ValueError, match="shape"):
-        cosine_similarity_pairs(np.ones((2, 3)), np.ones((3, 3)))
 
 
 def test_the_metric_is_loaded_by_its_file_and_works_in_batches_and_combined(tmp_path, monkeypatch):

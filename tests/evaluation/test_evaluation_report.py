@@ -80,18 +80,6 @@ def test_results_are_written_and_read_back(tmp_path):
     assert read_results(tmp_path / "new/results.json")[1] == {}
 
 
-def test_a_file_that_is_not_a_result_file_is_an_error(tmp_path):
-    path = tmp_path / "x.json"
-    for text, message in (
-        ("{", "not a JSON file"),
-        ("[]", 'not a JSON object with the entry "results".*Name a result file'),
-        ('{"a": 1}', 'not a JSON object with the entry "results"'),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_results(path)
-
-
 @pytest.mark.parametrize("flag", [0x01, 0x40], ids=["encryption", "strong encryption"])
 def test_a_file_of_scores_with_a_damaged_flag_is_named(tmp_path, flag):
     write_results(tmp_path / "e.json", {"results": {}}, {"STS12": {"all": {"predicted": np.ones(3)}}})

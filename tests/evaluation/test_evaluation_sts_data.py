@@ -71,25 +71,6 @@ def test_a_missing_task_is_not_found_and_an_incomplete_one_is_an_error(tmp_path)
         read_sts_task("STS12", tmp_path, ("test",))
 
 
-@pytest.mark.parametrize(
-    "file, line, message",
-    [
-        ("STS.input.FNWN.txt", "only one text", "STS.input.FNWN.txt .*line 2: 1 tab-separated"),
-        ("STS.input.FNWN.txt", "one\ttwo\tthree", "STS.input.FNWN.txt .*line 2: 3 tab-separated"),
-        ("STS.input.FNWN.txt", "one\t ", "STS.input.FNWN.txt .*line 2: a sentence is empty"),
-        ("STS.gs.FNWN.txt", "high", "STS.gs.FNWN.txt, line 2: the score 'high'"),
-        ("STS.gs.FNWN.txt", "1\n2", "STS.gs.FNWN.txt has 31 lines"),
-    ],
-)
-def test_errors_name_the_file_and_line_of_malformed_rows(tmp_path, file, line, message):
-    write_sts(tmp_path, "STS13")
-    path = tmp_path / "STS/STS13-en-test" / file
-    lines = path.read_text().splitlines()
-    write(path, [lines[0], line, *lines[2:]])
-    with pytest.raises(ValueError, match=message):
-        read_sts_task("STS13", tmp_path, ("test",))
-
-
 def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeypatch):
     message = []
     monkeypatch.setattr(sts.logger, "warning", message.append)
@@ -118,15 +99,6 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
     assert len(load_hub_pairs(local, "train", "mine")) == 2
-
-
-def test_errors_name_hub_rows_that_are_not_pairs(tmp_path):
-    local = hub_folder(tmp_path, "set", [("a", "b", 1.0), (" ", "b", 2.0)])
-    with pytest.raises(ValueError, match="split test, line 2: a sentence is empty"):
-        load_hub_pairs(local, "test", "mine")
-    write(tmp_path / "other/test.jsonl", ['{"one": "a"}'])
-    with pytest.raises(ValueError, match="no column .score. and no column .sentence1."):
-        load_hub_pairs(str(tmp_path / "other"), "test", "mine")
 
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):

@@ -37,26 +37,6 @@ def test_examples_are_sorted_stably_by_tokens_and_label():
     assert ordered.texts2 == ["y", "y z", "x", "x"] and ordered.labels == [1, 1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    "task, file, line, message",
-    [
-        ("SST2", "SST/binary/sentiment-dev", "no label", "line 2: expected 2 columns"),
-        ("SST2", "SST/binary/sentiment-dev", "a text\t7", "line 2: label '7' is not one of 0, 1"),
-        ("TREC", "TREC/TREC_10.label", "ABBR:exp", "line 2: expected 2 columns"),
-        ("TREC", "TREC/TREC_10.label", "WHAT:exp a b", "line 2: label 'WHAT'"),
-        ("MRPC", "MRPC/msr_paraphrase_test.txt", "1\t2\t3\ta", "line 2: expected 5 columns"),
-        ("MRPC", "MRPC/msr_paraphrase_test.txt", "yes\t2\t3\ta\tb", "line 2: label 'yes'"),
-    ],
-)
-def test_errors_name_the_file_and_line_of_malformed_rows(tmp_path, task, file, line, message):
-    write_transfer(tmp_path)
-    lines = (tmp_path / file).read_text().splitlines()
-    write(tmp_path / file, [lines[0], line, *lines[2:]])
-    with pytest.raises(ValueError, match=message) as error:
-        read_transfer_task(task, tmp_path)
-    assert file.split("/")[-1] in str(error.value)
-
-
 def test_a_missing_task_is_not_found_and_an_incomplete_one_is_an_error(tmp_path):
     for task in TRANSFER_EXAMPLES:
         with pytest.raises(TaskNotFound, match="no folder"):

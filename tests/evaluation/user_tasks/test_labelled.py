@@ -126,44 +126,6 @@ def test_test_texts_among_the_training_rows_are_reported(tmp_path, caplog):
     assert "6 of 6 test texts also occur among the training rows" in caplog.text
 
 
-GOOD = labelled_rows(12)
-
-
-@pytest.mark.parametrize(
-    "header, rows, message",
-    [
-        (["words", "label"], GOOD, "mine.csv: no column 'text'.*sentence, sent0.*'words', 'label'"),
-        (["text", "topic"], GOOD, "no column 'label'.*category"),
-        (["words", "topic"], GOOD, "no column 'text' and no column 'label'"),
-        (HEADER, [(text, "same") for text, _ in GOOD], "all 12 scored rows have the label 'same'"),
-        (HEADER, [*GOOD, ("alone", "single")], "the label 'single' has one row"),
-        (HEADER, [*GOOD, (" ", "good")], "mine.csv, line 14: the text is empty"),
-        (HEADER, [*GOOD, ("a text", "")], "mine.csv, line 14: the label is empty"),
-        (HEADER, [], "holds no rows"),
-        ([*HEADER, "split"], [(*row, "dev") for row in GOOD], "holds 'dev', but no 'test'"),
-        ([*HEADER, "split"], [("a", "new", "test"), *[(*row, "train") for row in GOOD], ("b", "good", "test")],
-         "1 label.s. of the test rows, such as 'new', have no training row"),
-    ],
-)  # fmt: skip
-def test_bad_files_are_refused(tmp_path, header, rows, message):
-    path = write_rows(tmp_path / "mine.csv", header, rows)
-    with pytest.raises(ValueError, match=message):
-        read_task("classification", path)
-
-
-def test_unknown_kinds_missing_files_and_folders_without_a_test_file_are_refused(tmp_path, table):
-    with pytest.raises(ValueError, match="'ranking' is no kind of task. Use one of classification"):
-        read_task("ranking", table)
-    with pytest.raises(FileNotFoundError, match="nothing.csv: no such file"):
-        read_task("classification", tmp_path / "nothing.csv")
-    with pytest.raises(ValueError, match="has no test.csv"):
-        read_task("classification", tmp_path)
-    write_rows(tmp_path / "test.csv", HEADER, GOOD)
-    write_rows(tmp_path / "test.tsv", HEADER, GOOD)
-    with pytest.raises(ValueError, match="both test.csv and test.tsv"):
-        read_task("classification", tmp_path)
-
-
 def test_a_part_of_a_split_with_one_label_is_refused(tmp_path):
     rows = [("a good text", "good"), ("a bad text", "bad")]
     task = read_task("clustering", write_rows(tmp_path / "two.csv", HEADER, rows))

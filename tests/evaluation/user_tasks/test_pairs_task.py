@@ -56,22 +56,3 @@ def test_units_are_grouped_through_chains_of_texts():
     assert groups[0] == groups[2] == groups[3] and groups[1] == groups[4] and groups[0] != groups[1]
     part = divide_groups(groups, 0.4, 0, "file")
     assert part.tolist() == [False, True, False, False, True]
-
-
-@pytest.mark.parametrize(
-    "rows, message",
-    [
-        (
-            [("a", "b", 1), ("c", "d", 0), ("e", "f", 0.5)],
-            "pair 3 .'e', ....*label 0.5, which must be 0 or 1.*--pairs",
-        ),
-        ([("a", "b", 2), ("c", "d", 0)], "pair 1 .*label 2, which must be 0 or 1"),
-        ([("a", "b", 1), ("c", "d", 1)], "all 2 pair.s. have the label 1"),
-        ([("a", "", 1), ("c", "d", 0)], "line 2: a sentence is empty"),
-        ([("a", "b", "yes"), ("c", "d", 0)], "line 2: the score 'yes' is not a finite number"),
-    ],
-)
-def test_bad_pairs_are_refused(tmp_path, rows, message):
-    path = write_rows(tmp_path / "mine.csv", HEADER, rows)
-    with pytest.raises(ValueError, match=message):
-        read_task("pairs", path)

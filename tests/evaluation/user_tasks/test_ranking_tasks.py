@@ -67,31 +67,6 @@ def test_queries_without_positives_or_negatives_are_left_out_with_a_warning(tmp_
     assert "1 candidate(s) are among both the positives and the negatives" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"query": ""}, "line 2: the text is empty"),
-        ({"positive": "one text"}, "line 2, column positive: expected a list of texts, got 'one text'"),
-        ({"negative": ["", "b"]}, "line 2, column negative: the text is empty"),
-    ],
-)
-def test_bad_queries_are_refused(tmp_path, change, message):
-    rows = reranking_rows(3)
-    rows[1] |= change
-    with pytest.raises(ValueError, match=message):
-        read_task("reranking", write_lines(tmp_path / "mine.jsonl", rows))
-
-
-def test_files_without_lists_or_columns_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="no column 'positive' and no column 'negative'"):
-        read_task("reranking", write_lines(tmp_path / "a.jsonl", [{"query": "a", "documents": ["b"]}]))
-    with pytest.raises(ValueError, match="none of the 1 queries has both"):
-        read_task("reranking", write_lines(tmp_path / "b.jsonl", [{"query": "a", "positive": [], "negative": ["b"]}]))
-    table = write_rows(tmp_path / "c.csv", ["query", "positive", "negative"], [("a", "b", "c")])
-    with pytest.raises(ValueError, match="expected a list of texts, got 'b'. Use a .jsonl or .parquet file"):
-        read_task("reranking", table)
-
-
 # --- retrieval -------------------------------------------------------------------------------------------------------
 
 
@@ -170,41 +145,6 @@ def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folde
     task = read_task("retrieval", folder)
     assert "title 3 body" in task.texts and len(task.shared) == 150
     assert "left out 1 document(s) without text, such as 'e'" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "name, row, message",
-    [
-        ("qrels/test.tsv", "q1\tnowhere\t1", "line 38: there is no document 'nowhere'"),
-        ("qrels/test.tsv", "nobody\td1\t1", "line 38: there is no query 'nobody'"),
-        ("qrels/test.tsv", "q1\td1\tyes", "the score 'yes' is not a whole number"),
-        ("qrels/test.tsv", "q1\td149\t1\nq1\td149\t0", "document 'd149' is judged a second time for query 'q1'"),
-        ("corpus.jsonl", '{"_id": "d0", "text": "again"}', "line 151: the _id 'd0' occurs a second time"),
-        ("queries.jsonl", '{"_id": "q0", "text": "again"}', "line 13: the _id 'q0' occurs a second time"),
-        ("queries.jsonl", '{"_id": "new", "text": " "}', "line 13: the text is empty"),
-    ],
-)
-def test_bad_retrieval_folders_are_refused(folder, name, row, message):
-    with open(folder / name, "a") as stream:
-        stream.write(row + "\n")
-    with pytest.raises(ValueError, match=message):
-        read_task("retrieval", folder)
-
-
-def test_missing_and_empty_parts_of_a_retrieval_folder_are_refused(folder):
-    qrels = folder / "qrels/test.tsv"
-    qrels.write_text("query-id\tcorpus-id\tscore\n")
-    with pytest.raises(ValueError, match="no judgements in this file"):
-        read_task("retrieval", folder)
-    qrels.write_text("q0\td0\t1\n")
-    with pytest.raises(ValueError, match="line 1: no column 'query-id'"):
-        read_task("retrieval", folder)
-    qrels.unlink()
-    with pytest.raises(ValueError, match="no qrels/test.tsv"):
-        read_task("retrieval", folder)
-    (folder / "queries.jsonl").unlink()
-    with pytest.raises(ValueError, match="no qrels/test.tsv|no queries.jsonl"):
-        read_task("retrieval", folder)
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
