@@ -167,6 +167,11 @@ def as_full_precision(embeddings: torch.Tensor) -> torch.Tensor:
     return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
 
 
+def no_autocast(tensor: torch.Tensor) -> torch.autocast:
+    """Return the context in which the operations on a tensor have the tensor's own precision."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
 def comparable(embeddings: torch.Tensor, similarity: str) -> torch.Tensor:
     """Return embeddings whose dot product is the similarity, `"cosine"` or `"dot"`, in full precision."""
     embeddings = as_full_precision(embeddings)

@@ -22,12 +22,6 @@ _KINDS = {
 }
 
 
-def require(condition: object, message: str) -> None:
-    """Raise a ValueError with the message unless the condition holds."""
-    if not condition:
-        raise ValueError(message)
-
-
 def check_options(kind: str, **options: Any) -> None:
     """Check that options of an objective have values of some kind.
 

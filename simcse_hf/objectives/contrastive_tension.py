@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import first_row, gather_rows
-from .base import Objective, TrainingRows, as_full_precision
-from .checks import check_options, check_rows, require
+from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .checks import check_options, check_rows
 from .encoder import EncodedBatch
 
 
@@ -61,21 +61,20 @@ class ContrastiveTension(Objective):
         advice = "objective 'contrastive_tension' takes its negatives from other rows: give single sentences or pairs"
         check_rows(rows, 2, advice)
         batch = rows.global_batch
-        require(
-            batch > self.negatives_per_positive,
-            f"negatives_per_positive is {self.negatives_per_positive}, but a row of a batch of {batch} has only "
-            f"{batch - 1} other rows: raise per_device_train_batch_size, or set negatives_per_positive to at most "
-            f"{batch - 1}",
-        )
+        if batch <= self.negatives_per_positive:
+            raise ValueError(
+                f"negatives_per_positive is {self.negatives_per_positive}, but a row of a batch of {batch} has only "
+                f"{batch - 1} other rows: raise per_device_train_batch_size, or lower negatives_per_positive"
+            )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""
-        first, second = as_full_precision(batch.embeddings[:, 0]), as_full_precision(batch.embeddings[:, 1])
-        positives = first_row(len(first), self.training) + torch.arange(len(first), device=first.device)
+        first, second = as_full_precision(batch.embeddings[:, :2]).unbind(1)
         second = gather_rows(second, self.training)
         negatives = min(self.negatives_per_positive, len(second) - 1)
-        columns = (positives[:, None] + torch.arange(negatives + 1, device=positives.device)) % len(second)
-        with torch.autocast(first.device.type, enabled=False):
+        positives = torch.arange(len(first), device=first.device)[:, None] + first_row(len(first), self.training)
+        columns = (positives + torch.arange(negatives + 1, device=first.device)) % len(second)
+        with no_autocast(first):
             logits = (first @ second.T).gather(1, columns)
             same = torch.zeros_like(logits)
             same[:, 0] = 1

@@ -1,12 +1,11 @@
 """DeCLUTR: NT-Xent between anchor spans and the mean of the positive spans around each of them."""
 
 import torch
-import torch.nn.functional as F
 
-from ..ops.distributed import first_row, gather_rows
 from .base import Objective, TrainingRows, as_full_precision
-from .checks import check_options, require
+from .checks import check_options
 from .encoder import EncodedBatch, Encoder
+from .info_nce import InfoNCE
 
 
 class DeCLUTR(Objective):
@@ -69,7 +68,7 @@ class DeCLUTR(Objective):
     ) -> None:
         super().__init__(dim)
         check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
-        check_options("a number above 0", temperature=temperature)
+        self.info_nce = InfoNCE(temperature, symmetric=True)
         self.temperature = temperature
         self.anchors = anchors
         self.positives = positives
@@ -87,40 +86,26 @@ class DeCLUTR(Objective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows that do not consist of anchors with equally many positives, and a batch of one anchor."""
         columns = rows.num_sentences
-        fits = columns % self.anchors == 0 and columns >= 2 * self.anchors
-        if self.positives is not None:
+        if self.positives is None:
+            fits = columns % self.anchors == 0 and columns >= 2 * self.anchors
+            positives = "one or more positives"
+        else:
             fits = columns == self.anchors * (1 + self.positives)
-        positives = "one or more positives" if self.positives is None else f"{self.positives} positive(s)"
-        require(
-            fits,
-            f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training rows "
-            f"hold {columns} texts: give pairs or spans of documents, or change its options anchors and positives",
-        )
-        require(
-            rows.global_batch * self.anchors > 1,
-            "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size",
-        )
+            positives = f"{self.positives} positive(s)"
+        if not fits:
+            raise ValueError(
+                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training "
+                f"rows hold {columns} texts: give pairs or spans of documents, or change its options anchors and "
+                "positives"
+            )
+        if rows.global_batch * self.anchors == 1:
+            raise ValueError(
+                "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size"
+            )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean loss of this process's views, as a scalar."""
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
-            embeddings = as_full_precision(batch.embeddings)
-            groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
-            views = F.normalize(torch.stack([groups[:, 0], groups[:, 1:].mean(1)]), dim=-1)  # (2, n, dim)
-            count = views.shape[1]
-            first, all_views = first_row(count, self.training), gather_rows(views.transpose(0, 1), self.training)
-            total = len(all_views)
-            if total == 1:
-                return 0.0 * views.sum()
-            # Candidates are all N anchors, then all N positives. With N = 4, and anchors 2 and 3 on this process:
-            #   query      anchor 2   anchor 3   positive 2   positive 3
-            #   itself            2          3            6            7
-            #   partner           6          7            2            3
-            logits = views.flatten(0, 1) @ all_views.transpose(0, 1).flatten(0, 1).T / self.temperature
-            anchors = first + torch.arange(count, device=logits.device)
-            itself = torch.cat([anchors, total + anchors])[:, None]
-            partner = torch.cat([total + anchors, anchors])[:, None]
-            positive = logits.gather(1, partner)
-            negatives = logits.scatter(1, torch.cat([itself, partner], dim=1), float("-inf"))
-            # This form of the cross-entropy has an accurate gradient where the loss is small.
-            return F.softplus(torch.logsumexp(negatives - positive, dim=1)).mean()
+        embeddings = as_full_precision(batch.embeddings)
+        groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
+        views = torch.stack([groups[:, 0], groups[:, 1:].mean(1)], dim=1)
+        return self.info_nce(views, gather=self.training)

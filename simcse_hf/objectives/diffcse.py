@@ -1,16 +1,16 @@
 """DiffCSE: InfoNCE, and a discriminator that finds a sentence's replaced tokens with the help of its embedding."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoTokenizer, DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from ..ops.distributed import mean_over_processes
 from ..ops.loading import load_pretrained
 from .base import as_full_precision
-from .checks import check_options, require
+from .checks import check_options
 from .dimension_contrastive import GlobalBatchNorm
 from .encoder import EncodedBatch, Encoder
 from .info_nce import ContrastiveInputs, SimCSEObjective
@@ -80,16 +80,16 @@ class DiffCSE(SimCSEObjective):
         projector: bool = True,
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        check_options("a number above 0", replaced_weight=replaced_weight)
+        check_options("a number above 0", replaced_weight=replaced_weight, mask_ratio=mask_ratio)
         check_options("true or false", projector=projector)
-        check_options("a number above 0", mask_ratio=mask_ratio)
-        require(mask_ratio < 1, f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
+        if mask_ratio >= 1:
+            raise ValueError(f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
         self.discriminator: Any = None
         self.classifier = nn.Linear(dim, 1)
-        self.projector: nn.Sequential | None = None
+        self.projector: Any = None
         if projector:
             self.projector = nn.Sequential(
                 nn.Linear(dim, 2 * dim, bias=False),
@@ -114,56 +114,63 @@ class DiffCSE(SimCSEObjective):
                 the encoder's embedding layer does not have the size of the sentence embedding.
         """
         source = self.generator or model.name_or_path
-        masked_lm, tokenizer = _load_generator(source)
-        require(
-            masked_lm.config.vocab_size == model.config.vocab_size,
-            f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has one "
-            f"of {model.config.vocab_size}: choose a generator with the model's tokenizer",
-        )
-        require(
-            tokenizer.mask_token_id is not None,
-            f"the tokenizer of the generator {source} has no mask token: choose a masked-LM",
-        )
+        advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
+        if not source:
+            raise ValueError(f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
+        try:
+            masked_lm = load_masked_lm(source)
+            tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the generator of objective 'diffcse': {error}. {advice}") from error
+        if masked_lm.config.vocab_size != model.config.vocab_size:
+            raise ValueError(
+                f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has "
+                f"one of {model.config.vocab_size}. {advice}"
+            )
+        if tokenizer.mask_token_id is None:
+            raise ValueError(f"the tokenizer of the generator {source} has no mask token. {advice}")
         self.discriminator = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
-        require(
-            width == self.dim and isinstance(getattr(self.discriminator, "embeddings", None), nn.Module),
-            "objective 'diffcse' puts the sentence embedding into the output of the encoder's embedding layer, but "
-            f"that of this encoder ({model.config.model_type}) has size {width}, and the sentence embedding has size "
-            f"{self.dim}: choose another encoder",
-        )
+        if width != self.dim or not hasattr(self.discriminator, "embeddings"):
+            raise ValueError(
+                "objective 'diffcse' puts the sentence embedding into the output of the encoder's embedding layer, "
+                f"but that of this encoder ({model.config.model_type}) has size {width}, and the sentence embedding "
+                f"has size {self.dim}: choose another encoder"
+            )
         pooler = getattr(self.discriminator, "pooler", None)
         if pooler is not None:  # no loss reaches it
             pooler.requires_grad_(False)
         # Inside a tuple it is not a submodule, so it is neither trained nor saved with every checkpoint.
-        self._generator = (masked_lm,)
+        self._generator: tuple[Any] = (masked_lm,)
         self._masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=self.mask_ratio)
         self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the embeddings and, in training, this process's share of the weighted loss `replaced_tokens`."""
+        inputs = super().prepare(batch)
         if not self.training:
-            return ContrastiveInputs(batch.embeddings)
-        embeddings = batch.embeddings
+            return inputs
         if self.projector is not None:
-            embeddings = self.projector(embeddings.flatten(0, 1).to(self.classifier.weight.dtype))
-            embeddings = embeddings.view_as(batch.embeddings)
-        mask = batch.inputs["attention_mask"].flatten(0, -2)
+            projected = self.projector(batch.embeddings.flatten(0, 1).to(self.classifier.weight.dtype))
+            inputs.embeddings = projected.view_as(batch.embeddings)
+        mask = batch.inputs["attention_mask"].flatten(0, 1)
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
-        ids, mask = batch.inputs["input_ids"].flatten(0, -2)[present], mask[present]
+        mask = mask[present]
+        ids = batch.inputs["input_ids"].flatten(0, 1)[present]
         tokens = (mask == 1) & ~torch.isin(ids, self._special_ids.to(ids.device))
         edited = torch.where(tokens, self._generate(ids, mask), ids)
-        logits = self._replaced_logits(edited, mask, embeddings.flatten(0, -2)[present])[tokens]
+        logits = self._replaced_logits(edited, mask, inputs.embeddings.flatten(0, 1)[present])[tokens]
         targets = (edited != ids)[tokens].to(logits.dtype)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        mean = mean_over_processes(total, tokens.sum())
-        return ContrastiveInputs(embeddings, other_losses={"replaced_tokens": self.replaced_weight * mean})
+        inputs.other_losses["replaced_tokens"] = self.replaced_weight * mean_over_processes(total, tokens.sum())
+        return inputs
 
     @torch.no_grad()
     def _generate(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
-        generator = cast(nn.Module, self._generator[0]).to(ids.device)
-        return generator(input_ids=mask_tokens(ids, self._masker)[0], attention_mask=mask).logits.argmax(-1)
+        generator = self._generator[0].to(ids.device)
+        masked, _ = mask_tokens(ids, self._masker)
+        return generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
 
     def _replaced_logits(self, ids: torch.Tensor, mask: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""
@@ -178,13 +185,3 @@ class DiffCSE(SimCSEObjective):
         finally:
             hook.remove()
         return as_full_precision(self.classifier(hidden).squeeze(-1))
-
-
-def _load_generator(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a frozen masked-LM and its tokenizer, or raise a ValueError that says what is missing."""
-    advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
-    require(source, f"the model was not loaded from a checkpoint, so there is no generator to load. {advice}")
-    try:
-        return load_masked_lm(source), load_pretrained(AutoTokenizer.from_pretrained, source)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the generator of objective 'diffcse': {error}. {advice}") from error

@@ -1,13 +1,11 @@
 """Barlow Twins and VICReg: the dimensions of two projected views are compared over the batch."""
 
-from typing import cast
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
-from .base import Objective, TrainingRows, as_full_precision
+from .base import Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
 from .encoder import EncodedBatch
 
@@ -26,14 +24,16 @@ def standardise(rows: torch.Tensor, over_processes: bool = False) -> torch.Tenso
     Returns:
         `torch.Tensor`: Values of shape `(n, dim)`. A constant dimension becomes 0.
     """
-
-    def total(value: torch.Tensor) -> torch.Tensor:
-        return differentiable_sum(value) if over_processes else value
-
-    count = len(rows) * (world()[1] if over_processes else 1)
-    centred = rows - total(rows.sum(0)) / count
-    variance = total(centred.square().sum(0)) / count
-    return centred * torch.rsqrt(variance + EPSILON)
+    count = len(rows)
+    total = rows.sum(0)
+    if over_processes:
+        count *= world()[1]
+        total = differentiable_sum(total)
+    centred = rows - total / count
+    squares = centred.square().sum(0)
+    if over_processes:
+        squares = differentiable_sum(squares)
+    return centred * torch.rsqrt(squares / count + EPSILON)
 
 
 def squared_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -67,12 +67,14 @@ class GlobalBatchNorm(nn.Module):
 
     def __init__(self, dim: int, affine: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(dim)) if affine else None
+        self.weight = self.bias = None
+        if affine:
+            self.weight = nn.Parameter(torch.ones(dim))
+            self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Normalise rows of shape `(n, dim)`, in float32 or wider."""
-        with torch.autocast(rows.device.type, enabled=False):
+        with no_autocast(rows):
             rows = standardise(as_full_precision(rows), over_processes=self.training)
             return rows if self.weight is None or self.bias is None else rows * self.weight + self.bias
 
@@ -106,7 +108,7 @@ class Projector(nn.Sequential):
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
-        return super().forward(embeddings.to(cast(nn.Linear, self[0]).weight.dtype))
+        return super().forward(embeddings.to(next(self.parameters()).dtype))
 
 
 class DimensionContrastive(Objective):
@@ -144,7 +146,8 @@ class DimensionContrastive(Objective):
         Returns:
             `tuple[torch.Tensor, torch.Tensor]`: Both views, `(n, projector_dim)` each, in float32 or wider.
         """
-        first, second = (as_full_precision(self.projector(batch.embeddings[:, column])) for column in (0, 1))
+        first = as_full_precision(self.projector(batch.embeddings[:, 0]))
+        second = as_full_precision(self.projector(batch.embeddings[:, 1]))
         return gather_rows(first, self.training), gather_rows(second, self.training)
 
 
@@ -177,15 +180,16 @@ class BarlowTwins(DimensionContrastive):
     papers = ("barlow_twins", "non_contrastive")
 
     def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051) -> None:
-        check_options("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
         super().__init__(dim, projector_dim)
+        check_options("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
         self.off_diagonal_weight = off_diagonal_weight
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the loss over the rows of all processes, as a scalar."""
         first, second = self.project(batch)
-        with torch.autocast(first.device.type, enabled=False):
-            first, second = standardise(first), standardise(second)
+        with no_autocast(first):
+            first = standardise(first)
+            second = standardise(second)
             diagonal = (first * second).mean(0)
             off_diagonal = squared_products(first, second) / len(first) ** 2 - diagonal.square().sum()
             return (1 - diagonal).square().sum() + self.off_diagonal_weight * off_diagonal
@@ -225,27 +229,29 @@ class VICReg(DimensionContrastive):
         variance_weight: float = 25.0,
         covariance_weight: float = 1.0,
     ) -> None:
-        weights = {"invariance": invariance_weight, "variance": variance_weight, "covariance": covariance_weight}
-        check_options("a number of 0 or more", **{f"{name}_weight": weight for name, weight in weights.items()})
         super().__init__(dim, projector_dim)
-        self.invariance_weight, self.variance_weight, self.covariance_weight = weights.values()
+        check_options("a number of 0 or more", invariance_weight=invariance_weight, variance_weight=variance_weight)
+        check_options("a number of 0 or more", covariance_weight=covariance_weight)
+        self.invariance_weight = invariance_weight
+        self.variance_weight = variance_weight
+        self.covariance_weight = covariance_weight
 
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Compute `invariance_loss`, `variance_loss` and `covariance_loss`, each multiplied by its weight."""
         views = self.project(batch)
-        with torch.autocast(views[0].device.type, enabled=False):
-            variance, covariance = zip(*(self._variance_and_covariance(view) for view in views), strict=True)
-            return {
-                "invariance_loss": self.invariance_weight * F.mse_loss(*views),
-                "variance_loss": self.variance_weight * sum(variance) / 2,
-                "covariance_loss": self.covariance_weight * sum(covariance),
-            }
-
-    @staticmethod
-    def _variance_and_covariance(view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, width = view.shape
+        rows, width = views[0].shape
         degrees = max(rows - 1, 1)  # the last batch of an evaluation may hold a single row, whose variance is 0
-        centred = view - view.mean(0)
-        variance = centred.square().sum(0) / degrees
-        off_diagonal = squared_products(centred, centred) / degrees**2 - variance.square().sum()
-        return F.relu(1 - (variance + VICREG_EPSILON).sqrt()).mean(), off_diagonal / width
+        with no_autocast(views[0]):
+            invariance = F.mse_loss(*views)
+            spread = covariance = torch.zeros_like(invariance)
+            for view in views:
+                centred = view - view.mean(0)
+                variance = centred.square().sum(0) / degrees
+                spread = spread + F.relu(1 - (variance + VICREG_EPSILON).sqrt()).mean() / 2
+                off_diagonal = squared_products(centred, centred) / degrees**2 - variance.square().sum()
+                covariance = covariance + off_diagonal / width
+        return {
+            "invariance_loss": self.invariance_weight * invariance,
+            "variance_loss": self.variance_weight * spread,
+            "covariance_loss": self.covariance_weight * covariance,
+        }

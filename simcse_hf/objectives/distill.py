@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops.distributed import first_row, gather_rows
-from .base import Objective, TrainingRows, as_full_precision
-from .checks import check_options, require
+from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .checks import check_choice, check_options
 from .encoder import EncodedBatch
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
@@ -65,21 +65,22 @@ class Distill(Objective):
         teacher_dim: int | None = None,
     ) -> None:
         super().__init__(dim)
-        require(loss in LOSSES, f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
-        require(teacher_dim is None or loss == "vectors", "teacher_dim is for loss='vectors': leave it out")
+        check_choice("loss", loss, LOSSES)
         check_options("a number above 0", temperature=temperature, student_temperature=student_temperature)
         check_options("a number above 0", teacher_temperature=teacher_temperature)
         check_options("a number of 0 or more", consistency_weight=consistency_weight)
         check_options("an integer above 0", teacher_dim=teacher_dim)
+        if teacher_dim and loss != "vectors":
+            raise ValueError("teacher_dim is for loss='vectors': leave it out")
         self.loss = loss
-        self.ranks = loss in ("listnet", "listmle")
-        self.teacher_dim = teacher_dim
-        self.num_views = 2 if self.ranks and consistency_weight else 1
         self.temperature = temperature
         self.student_temperature = student_temperature
         self.teacher_temperature = teacher_temperature or student_temperature / 2
         self.consistency_weight = consistency_weight
-        self.projection = nn.Identity() if teacher_dim is None else nn.Linear(dim, teacher_dim)
+        self.teacher_dim = teacher_dim
+        self.ranks = loss in ("listnet", "listmle")
+        self.num_views = 2 if self.ranks and consistency_weight else 1
+        self.projection = nn.Linear(dim, teacher_dim) if teacher_dim else nn.Identity()
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with relations, and batches of a single text.
@@ -90,15 +91,15 @@ class Distill(Objective):
         Raises:
             ValueError: If the rows have relations, or there is nothing to compare in a batch.
         """
-        require(
-            not rows.has_relations,
-            "the training rows have relations, which objective 'distill' does not read: train it on single texts, "
-            "pairs, or rows of sent0, sent1 and hard negatives",
-        )
-        require(
-            rows.global_batch > 1 or (rows.num_sentences > 1 and not self.ranks),
-            "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2",
-        )
+        if rows.has_relations:
+            raise ValueError(
+                "the training rows have relations, which objective 'distill' does not read: train it on single texts, "
+                "pairs, or rows of sent0, sent1 and hard negatives"
+            )
+        if rows.global_batch == 1 and (rows.num_sentences == 1 or self.ranks):
+            raise ValueError(
+                "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"
+            )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
         """Compute the loss; see [`Objective.forward`].
@@ -117,34 +118,38 @@ class Distill(Objective):
                 "the batch has no vectors of a teacher, as the rows of an eval_dataset: name a teacher with --teacher "
                 "(SimCSETrainingArguments(teacher=...)) for training, and evaluate on a dev set"
             )
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
-            embeddings = as_full_precision(batch.embeddings)
-            teacher = batch.inputs["teacher"].to(embeddings.dtype)
-            if self.ranks:
-                return self._ranking(embeddings, teacher)
-            student, teacher = embeddings.flatten(0, 1), teacher.flatten(0, 1)
-            differences = self._cosines(student) - self._cosines(teacher)
-            if self.loss == "similarities":
-                return differences.square().mean()
-            projected = self.projection(student)
-            require(
-                projected.shape == teacher.shape,
-                f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with {projected.shape[1]}: "
-                f"set objective_options teacher_dim={teacher.shape[1]}",
-            )
-            distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
-            return {"vector_loss": 10 * distances.mean(), "similarity_loss": 200 * differences.square().mean()}
+        embeddings = as_full_precision(batch.embeddings)
+        teacher = batch.inputs["teacher"].to(embeddings.dtype)
+        with no_autocast(embeddings):
+            return self._ranking(embeddings, teacher) if self.ranks else self._copying(embeddings, teacher)
 
-    def _cosines(self, texts: torch.Tensor, candidates: torch.Tensor | None = None) -> torch.Tensor:
-        """Compare this process's texts with the candidates of all processes, by default the same texts."""
-        texts = F.normalize(texts, dim=-1)
-        candidates = texts if candidates is None else F.normalize(candidates, dim=-1)
-        return texts @ gather_rows(candidates, self.training).T
+    def _cosines(self, texts: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+        """Compare texts of this process with candidates of all processes."""
+        candidates = gather_rows(F.normalize(candidates, dim=-1), self.training)
+        return F.normalize(texts, dim=-1) @ candidates.T
+
+    def _copying(self, embeddings: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Compute the loss of the similarities, and perhaps that of the vectors."""
+        student = embeddings.flatten(0, 1)
+        teacher = teacher.flatten(0, 1)
+        similarities = F.mse_loss(self._cosines(student, student), self._cosines(teacher, teacher))
+        if self.loss == "similarities":
+            return similarities
+        projected = self.projection(student)
+        if projected.shape != teacher.shape:
+            raise ValueError(
+                f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with {projected.shape[1]}: "
+                f"set objective_options teacher_dim={teacher.shape[1]}"
+            )
+        distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
+        return {"vector_loss": 10 * distances.mean(), "similarity_loss": 200 * similarities}
 
     def _ranking(self, embeddings: torch.Tensor, teacher: torch.Tensor) -> dict[str, torch.Tensor]:
-        second = min(1, embeddings.shape[1] - 1)  # rows of one sentence have one view without consistency
-        anchors, positives = embeddings[:, 0], embeddings[:, second]
-        cosines, wanted = self._cosines(anchors, positives), self._cosines(teacher[:, 0], teacher[:, second])
+        """Compute the loss of the ranks, and perhaps the consistency."""
+        anchors = embeddings[:, 0]
+        positives = embeddings[:, :2][:, -1]  # a row of one sentence is its own positive
+        cosines = self._cosines(anchors, positives)
+        wanted = self._cosines(teacher[:, 0], teacher[:, :2][:, -1])
         losses = {}
         if self.consistency_weight:
             log_p = torch.log_softmax(cosines / self.temperature, dim=1)
@@ -153,12 +158,13 @@ class Distill(Objective):
             divergence = (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(1).mean() / 2
             losses["consistency"] = self.consistency_weight * divergence
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
-        rows, first = len(cosines), first_row(len(cosines), self.training)
-        others = ~F.one_hot(torch.arange(first, first + rows, device=cosines.device), cosines.shape[1]).bool()
-        scores, wanted = (x[others].view(rows, -1) for x in (cosines / self.student_temperature, wanted))
+        rows = len(cosines)
+        itself = torch.arange(rows, device=cosines.device) + first_row(rows, self.training)
+        others = ~F.one_hot(itself, cosines.shape[1]).bool()
+        scores = cosines[others].view(rows, -1) / self.student_temperature
+        wanted = wanted[others].view(rows, -1)
         if self.loss == "listnet":
-            targets = torch.softmax(wanted / self.teacher_temperature, dim=1)
-            ranking = -(targets * torch.log_softmax(scores, dim=1)).sum(1).mean()
+            ranking = F.cross_entropy(scores, torch.softmax(wanted / self.teacher_temperature, dim=1))
         else:
             worst_first = scores.gather(1, wanted.argsort(dim=1, stable=True))
             ranking = (worst_first.logcumsumexp(1) - worst_first).sum(1).mean()

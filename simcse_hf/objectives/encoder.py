@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
+#: What a batch holds of each text.
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: What a batch may hold for the objective beside token ids and masks; see [`EncodedBatch`].
 ROW_INPUTS = ("relations", "text_ids", "scores", "labels", "teacher", "guide", "dataset")
 
@@ -24,6 +26,8 @@ class Encoder(Protocol):
     #: The model's `ContrastiveSettings`.
     settings: Any
     name_or_path: str
+    #: The n-gram features of pooler `ngrams`.
+    ngram_head: Any
 
     @property
     def base_model(self) -> nn.Module:

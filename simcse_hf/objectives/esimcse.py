@@ -1,14 +1,13 @@
 """ESimCSE: InfoNCE with a queue of a momentum encoder's embeddings as further negatives."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from ..ops.distributed import gather_rows
-from .base import TrainingRows, as_full_precision
-from .checks import check_options, require
-from .encoder import EncodedBatch, Encoder
+from .base import TrainingRows
+from .checks import check_options
+from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
 from .info_nce import ContrastiveInputs, SimCSEObjective
 
 
@@ -69,19 +68,22 @@ class ESimCSE(SimCSEObjective):
     ) -> None:
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("a number of 0 or more", momentum=momentum)
-        require(momentum < 1, f"momentum must be at least 0 and below 1, got {momentum}")
         check_options("an integer above 0", queue_size=queue_size)
+        if momentum >= 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
         self.momentum = momentum
         self.queue_size = queue_size
-        self.momentum_encoder: nn.Module | None = None
+        self.momentum_encoder: Any = None
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
         self._num_filled: int | None = 0  # the host's copy of `filled`, which it need not wait for
 
     def attach(self, model: Encoder) -> None:
         """Copy the encoder: the copy is the momentum encoder."""
-        copy = cast(nn.Module, model.copy_encoder())
-        self.momentum_encoder = half_precision_to_float32(copy).requires_grad_(False)
+        copy: Any = model.copy_encoder()
+        if copy.dtype in (torch.float16, torch.bfloat16):
+            copy.float()  # half precision would round small updates to zero
+        self.momentum_encoder = copy.requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "ESimCSE":
@@ -97,53 +99,45 @@ class ESimCSE(SimCSEObjective):
         """Refuse a batch that is larger than the queue, and what [`SimCSEObjective`] refuses."""
         super().check(rows)
         batch = rows.global_batch
-        require(
-            batch <= len(self.queue),
-            f"queue_size is {len(self.queue)}, but a batch has {batch} texts (per_device_train_batch_size="
-            f"{rows.batch_size} on {rows.processes} process(es)), which would replace one another: set the "
-            f"objective's option queue_size to {batch} or more (2.5 batches, as in the paper, are {5 * batch // 2})",
-        )
+        if batch > self.queue_size:
+            raise ValueError(
+                f"queue_size is {self.queue_size}, but a batch has {batch} texts (per_device_train_batch_size="
+                f"{rows.batch_size} on {rows.processes} process(es)), which would replace one another: set the "
+                f"objective's option queue_size to {batch} or more (2.5 batches, as in the paper, are "
+                f"{5 * batch // 2})"
+            )
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the embeddings with the queue; in training, update the momentum encoder and the queue."""
+        inputs = super().prepare(batch)
         if not self.training:
-            return ContrastiveInputs(batch.embeddings)
+            return inputs
         if self._num_filled is None:
             self._num_filled = int(self.filled)
-        queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is before the update below
+        inputs.queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
         self._update_momentum_encoder(batch.model)
-        anchors = {
-            name: batch.inputs[name][:, 0]
-            for name in ("input_ids", "attention_mask", "token_type_ids")
-            if name in batch.inputs
-        }
-        lengths = None if batch.lengths is None else batch.lengths[:, 0]
+        anchors: dict[str, Any] = {name: x[:, 0] for name, x in batch.inputs.items() if name in TEXT_INPUTS}
+        if batch.lengths is not None:
+            anchors["lengths"] = batch.lengths[:, 0]
         with torch.no_grad():
-            self._enqueue(gather_rows(cast(Encoder, self.momentum_encoder).embed(**anchors, lengths=lengths)))
-        return ContrastiveInputs(batch.embeddings, queue)
+            self._enqueue(gather_rows(self.momentum_encoder.embed(**anchors)))
+        return inputs
 
     @torch.no_grad()
     def _update_momentum_encoder(self, model: Encoder) -> None:
-        momentum_encoder = cast(Encoder, self.momentum_encoder)
-        head = {id(parameter) for parameter in momentum_encoder.contrastive_head.parameters()}
+        head = {id(parameter) for parameter in self.momentum_encoder.contrastive_head.parameters()}
         trained = dict(model.named_parameters())
-        for name, parameter in momentum_encoder.named_parameters():
+        for name, parameter in self.momentum_encoder.named_parameters():
             momentum = 0.0 if id(parameter) in head else self.momentum
             parameter.lerp_(trained[name].to(parameter.dtype), 1 - momentum)
 
     def _enqueue(self, embeddings: torch.Tensor) -> None:
         # Newest first, and not normalised: the loss applies the similarity, at the width that it uses.
-        embeddings = as_full_precision(embeddings).to(self.queue.dtype)
-        self.queue.copy_(torch.cat([embeddings, self.queue])[: len(self.queue)])
-        self._num_filled = min(cast(int, self._num_filled) + len(embeddings), len(self.queue))
-        self.filled.fill_(self._num_filled)
+        newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
+        self.queue.copy_(newest[: self.queue_size])
+        self.filled.add_(len(embeddings)).clamp_(max=self.queue_size)
+        self._num_filled = min(self._num_filled + len(embeddings), self.queue_size)  # type: ignore[operator]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._num_filled = None
-
-
-def half_precision_to_float32(module: nn.Module) -> nn.Module:
-    """Return the module in float32 if its weights are in half precision, which would round small updates to zero."""
-    dtype = next(module.parameters()).dtype
-    return module.float() if dtype in (torch.float16, torch.bfloat16) else module

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import first_row, gather_rows
-from .base import Objective, TrainingRows, comparable
+from .base import Objective, TrainingRows, comparable, no_autocast
 from .checks import check_choice, check_options, check_similarity
 from .encoder import EncodedBatch
 from .ragged import ABSENT, POSITIVE, missing_columns
@@ -96,7 +96,11 @@ class InfoNCE(nn.Module):
         #: The first column of the candidates: the anchors are candidates only if positives look for them.
         self.start = 0 if symmetric else 1
 
-    def forward(
+    def forward(self, embeddings: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        """Compute the mean of the [`losses`], as a scalar in float32 or wider."""
+        return self.losses(embeddings, **arguments).mean()
+
+    def losses(
         self,
         embeddings: torch.Tensor,
         *,
@@ -106,7 +110,7 @@ class InfoNCE(nn.Module):
         guide: torch.Tensor | None = None,
         present: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the mean loss of column 0 against column 1, with the further columns as hard negatives.
+        """Compute the losses of column 0 against column 1, with the further columns as hard negatives.
 
         Args:
             embeddings (`torch.Tensor`): This process's rows, of shape `(n, 2 + k, dim)`.
@@ -122,7 +126,8 @@ class InfoNCE(nn.Module):
                 texts than the widest, which are no candidates. Either all processes give it or none.
 
         Returns:
-            `torch.Tensor`: A scalar in float32 or wider. Loss and gradient of an anchor with a single candidate are 0.
+            `torch.Tensor`: The losses of the anchors and then, if it is symmetric, of the positives. Loss and gradient
+                of a text with a single candidate are 0.
 
         Raises:
             ValueError: If `text_ids` does not have one number for each text.
@@ -138,7 +143,7 @@ class InfoNCE(nn.Module):
                 texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing))
             return gather_rows(texts, gather).flatten(0, 1)
 
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with no_autocast(embeddings):
             texts = Texts(comparable(embeddings, self.similarity), text_ids, guide, present)
             pool = texts.map(candidates)
             if extra_negatives is not None:
@@ -158,7 +163,7 @@ class InfoNCE(nn.Module):
                     block = slice(first, first + block_size)
                     arguments = (texts.map(itemgetter(block)), own[block], column, pool)
                     losses.append(checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False))
-            return torch.cat(losses).mean()
+        return torch.cat(losses)
 
     def _terms(self, texts: Texts, own: torch.Tensor, column: int, pool: Texts) -> torch.Tensor:
         """Return the losses of the texts in a column of some rows.

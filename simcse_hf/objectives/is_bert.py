@@ -1,7 +1,7 @@
 """IS-BERT: mutual information between a sentence's embedding and the n-gram features of its tokens."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from torch import nn
 
 from ..ops.distributed import first_row, gather_rows, mean_over_processes
 from ..ops.packing import token_index
-from .base import Objective, TrainingRows, as_full_precision
+from .base import Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_rows
 from .encoder import EncodedBatch, Encoder
 
@@ -36,9 +36,10 @@ class NGramFeatures(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Compute features of shape `(n, length, features)` from hidden states of shape `(n, length, dim)`."""
-        dtype = cast(nn.Conv1d, self.convolutions[0]).weight.dtype
-        states = hidden_states.to(dtype).masked_fill(~attention_mask.bool()[:, :, None], 0).transpose(1, 2)
-        return torch.cat([F.relu(convolution(states)) for convolution in self.convolutions], dim=1).transpose(1, 2)
+        states = hidden_states.to(next(self.parameters()).dtype)
+        states = states.masked_fill(~attention_mask.bool()[:, :, None], 0).transpose(1, 2)
+        features = [F.relu(convolution(states)) for convolution in self.convolutions]
+        return torch.cat(features, dim=1).transpose(1, 2)
 
 
 class ISBERT(Objective):
@@ -86,8 +87,8 @@ class ISBERT(Objective):
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
-        self.ngrams: NGramFeatures | None = None
-        self.to_global: nn.Linear | None = None
+        self.ngrams: Any = None
+        self.to_global: Any = None
 
     def attach(self, model: Encoder) -> None:
         """Make the convolutions, unless they are the model's pooler, which does not work with leading dimensions."""
@@ -107,30 +108,23 @@ class ISBERT(Objective):
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute this process's share of the loss, as a scalar."""
+        assert batch.hidden_states is not None
+        states = batch.hidden_states[:, 0]
         mask = batch.inputs["attention_mask"][:, 0].bool()
+        sentences = batch.embeddings[:, 0]
+        if self.ngrams is None:
+            local = batch.model.ngram_head(states, mask)
+        else:
+            local = self.ngrams(states, mask)
+            sentences = self.to_global(sentences.to(self.to_global.weight.dtype))
+        sentences = gather_rows(as_full_precision(sentences), self.training)
         index = token_index(mask, None if batch.lengths is None else batch.lengths[:, 0])
-        hidden_states = cast(torch.Tensor, batch.hidden_states)[:, 0]
-        local, sentences = self._features(batch, hidden_states, mask)
-        tokens = local.flatten(0, 1).index_select(0, index)
+        tokens = as_full_precision(local).flatten(0, 1).index_select(0, index)
         sentence_of_token = (first_row(len(mask), self.training) + index // mask.shape[1])[:, None]
-        sentences = gather_rows(sentences, self.training)
-        count = torch.full((), len(tokens), device=tokens.device)
-        with torch.autocast(tokens.device.type, enabled=False):
+        with no_autocast(tokens):
             scores = tokens @ sentences.T
             positive = scores.gather(1, sentence_of_token)
             negative = F.softplus(scores.scatter(1, sentence_of_token, float("-inf")))
             total = F.softplus(-positive).sum() + negative.sum() / max(len(sentences) - 1, 1)
             # Sentences differ in length, so the mean is taken over the tokens of all processes.
-            return mean_over_processes(total, count, self.training)
-
-    def _features(
-        self, batch: EncodedBatch, hidden_states: torch.Tensor, mask: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return local features `(n, length, features)` and global ones `(n, features)`."""
-        sentences = batch.embeddings[:, 0]
-        if self.ngrams is None or self.to_global is None:
-            local = cast(Any, batch.model).ngram_head(hidden_states, mask)
-        else:
-            local = self.ngrams(hidden_states, mask)
-            sentences = self.to_global(sentences.to(self.to_global.weight.dtype))
-        return as_full_precision(local), as_full_precision(sentences)
+            return mean_over_processes(total, len(tokens), self.training)

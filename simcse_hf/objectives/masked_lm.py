@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,7 +56,8 @@ def mask_batch(
     if columns is None:
         masked, targets = masker(ids)
         return {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
-    masked, targets = ids.clone(), torch.full_like(ids, IGNORED)
+    masked = ids.clone()
+    targets = torch.full_like(ids, IGNORED)
     masked[:, columns], targets[:, columns] = masker(ids[:, columns])
     return {**inputs, "input_ids": masked, "mlm_targets": targets}
 
@@ -73,13 +74,12 @@ def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     Raises:
         ValueError: If Transformers has none for this encoder.
     """
-    try:
-        return cast(type[PreTrainedModel], AutoModelForMaskedLM._model_mapping[type(config)])
-    except KeyError:
+    if type(config) not in AutoModelForMaskedLM._model_mapping:
         raise ValueError(
             f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
             "Train without do_mlm."
-        ) from None
+        )
+    return AutoModelForMaskedLM._model_mapping[type(config)]  # type: ignore[return-value]
 
 
 def load_masked_lm(source: str | os.PathLike, **hub_arguments: Any) -> PreTrainedModel:
@@ -125,15 +125,16 @@ class StockMaskedLMHead:
         self._stock = masked_lm_class(config)(one_layer)
         self._stock.config = config
         self.tied_weights_keys = dict(self._stock._tied_weights_keys or {})
-        prefix = self._stock.base_model_prefix
-        setattr(self._stock, prefix, _GivenHiddenStates(encoder))
+        setattr(self._stock, self._stock.base_model_prefix, _GivenHiddenStates(encoder))
 
     @property
     def modules(self) -> dict[str, nn.Module]:
         """The modules of the head by their stock names."""
-        return {name: module for name, module in self._stock.named_children() if name != self._stock.base_model_prefix}
+        modules = dict(self._stock.named_children())
+        del modules[self._stock.base_model_prefix]
+        return modules
 
-    def output_embeddings(self) -> nn.Module:
+    def output_embeddings(self) -> Any:
         """Return the output embeddings, as `PreTrainedModel.get_output_embeddings` does."""
         return self._stock.get_output_embeddings()
 
@@ -157,12 +158,7 @@ class _GivenHiddenStates(nn.Module):
         self._encoder = (encoder,)  # in a tuple, so that it is not registered as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self._encoder[0], name)
+        return getattr(self._encoder[0], name)
 
-    def forward(
-        self, hidden: torch.Tensor | None = None, *, input_ids: torch.Tensor | None = None, **_: Any
-    ) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=hidden if hidden is not None else input_ids)
+    def forward(self, hidden: Any = None, *, input_ids: Any = None, **_: Any) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=input_ids if hidden is None else hidden)

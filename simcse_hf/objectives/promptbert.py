@@ -1,25 +1,22 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from .base import TrainingRows
-from .checks import check_options, require
-from .encoder import EncodedBatch, Encoder
+from .checks import check_options
+from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
 from .info_nce import ContrastiveInputs, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
 DENOISINGS = ("none", "transform", "tanh")
 
-#: Token ids, attention mask and, perhaps, token types of texts, each of shape `(n, length)`.
-Tokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-
 
 def embed_templates(
-    embed: Callable[..., torch.Tensor], tokens: Tokens, template: torch.Tensor, edges: Sequence[Sequence[int]]
+    embed: Callable[..., torch.Tensor], tokens: Sequence[Any], template: torch.Tensor, edges: Sequence[Sequence[int]]
 ) -> torch.Tensor:
     """Embed the templates around some texts without the texts, whose places stay empty.
 
@@ -34,30 +31,26 @@ def embed_templates(
 
     Args:
         embed (`Callable`): Maps token ids, attention mask and token types to embeddings `(n, dim)`.
-        tokens (`tuple`): The texts in their templates, see `Tokens`.
+        tokens (`Sequence[torch.Tensor]`): Token ids, attention mask and token types, or `None`, of the texts in their
+            templates, each of shape `(n, length)`.
         template (`torch.Tensor`): The number of each text's template, of shape `(n,)`.
         edges (`Sequence[Sequence[int]]`): The numbers of tokens before and after the text in each template.
 
     Returns:
         `torch.Tensor`: Embeddings of shape `(n, dim)`.
     """
-    ids, mask, types = tokens
+    mask = tokens[1]
     lengths = mask.sum(-1)
     before, after = torch.tensor(edges, device=mask.device)[template].unbind(1)
     position = mask.cumsum(-1) - 1
     in_text = (position >= before[:, None]) & (position < (lengths - after)[:, None])
-    template_mask = mask * ~in_text
     # Texts with the same template and length differ only in tokens that nothing attends to: encode one of each.
-    # For (template, length) = (0, 7), (1, 9), (0, 7): distinct is [(0, 7), (1, 9)], group_of_text is [0, 1, 0],
-    # and first_text, the first text of each group, is [0, 1].
-    groups = torch.stack([template, lengths], dim=-1)
-    distinct, group_of_text = groups.unique(dim=0, return_inverse=True)
-    texts = torch.arange(len(groups), device=groups.device)
-    first_text = torch.full((len(distinct),), len(groups), device=groups.device).scatter_reduce(
-        0, group_of_text, texts, "amin"
-    )
-    alone = embed(ids[first_text], template_mask[first_text], None if types is None else types[first_text])
-    return alone[group_of_text]
+    # For (template, length) = (0, 7), (1, 9), (0, 7), group_of_text is [0, 1, 0], and first_text, the first text of
+    # each group, is [0, 1].
+    groups, group_of_text = torch.stack([template, lengths], dim=-1).unique(dim=0, return_inverse=True)
+    first_text = (group_of_text == torch.arange(len(groups), device=mask.device)[:, None]).int().argmax(1)
+    ids, mask, types = (None if x is None else x[first_text] for x in (tokens[0], mask * ~in_text, tokens[2]))
+    return embed(ids, mask, types)[group_of_text]
 
 
 class PromptBERT(SimCSEObjective):
@@ -120,7 +113,7 @@ class PromptBERT(SimCSEObjective):
         self.template_edges: list[list[int]] = []
         self.denoise = denoise
         self.has_head = head
-        self.head: nn.Sequential | None = None
+        self.head: Any = None
 
     def used_options(self) -> dict[str, Any]:
         """Return the options; `head` is also the name of the module."""
@@ -158,27 +151,27 @@ class PromptBERT(SimCSEObjective):
         """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
-        require(
-            rows.dataset is None or min(len(ids) for ids in rows.dataset[0]["input_ids"]) >= longest,
-            f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
-            "texts, or token ids that were made with the templates",
-        )
+        if rows.dataset is not None and min(map(len, rows.dataset[0]["input_ids"])) < longest:
+            raise ValueError(
+                f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
+                "texts, or token ids that were made with the templates"
+            )
 
     def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
         """Return the batch's embeddings; in training, denoised and passed through the head."""
+        inputs = super().prepare(batch)
         if not self.training:
-            return ContrastiveInputs(batch.embeddings)
-        embeddings = batch.embeddings - self._template_embeddings(batch) if self.denoise else batch.embeddings
+            return inputs
+        if self.denoise:
+            inputs.embeddings = batch.embeddings - self._template_embeddings(batch)
         if self.head is not None:
-            embeddings = self.head(embeddings.to(cast(nn.Linear, self.head[0]).weight.dtype))
-        return ContrastiveInputs(embeddings, guide=batch.inputs.get("guide"))
+            inputs.embeddings = self.head(inputs.embeddings.to(self.head[0].weight.dtype))
+        return inputs
 
     def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
         rows, columns = batch.embeddings.shape[:2]
-        ids, mask, types = (batch.inputs.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
-        assert ids is not None and mask is not None
-        tokens = (ids.flatten(0, 1), mask.flatten(0, 1), None if types is None else types.flatten(0, 1))
-        template = torch.arange(columns, device=mask.device).clamp(max=len(self.template_edges) - 1)
-        template = template.expand(rows, -1).flatten()
-        return embed_templates(batch.model.embed, tokens, template, self.template_edges).view_as(batch.embeddings)
+        tokens = [batch.inputs[name].flatten(0, 1) if name in batch.inputs else None for name in TEXT_INPUTS]
+        template = torch.arange(columns, device=batch.embeddings.device).clamp(max=len(self.template_edges) - 1)
+        alone = embed_templates(batch.model.embed, tokens, template.repeat(rows), self.template_edges)
+        return alone.view_as(batch.embeddings)

@@ -1,17 +1,18 @@
 """TSDAE: a decoder reconstructs a sentence from the embedding of its damaged copy."""
 
 import copy
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
 from ..ops.packing import token_index
-from .base import Objective, TrainingRows, as_full_precision
-from .checks import check_rows, require
+from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .checks import check_rows
 from .encoder import EncodedBatch, Encoder
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
@@ -73,17 +74,23 @@ class TSDAE(Objective):
             ValueError: If transformers has no decoder for this type of encoder, or the embeddings have another size
                 than its hidden states.
         """
-        _check_model(model, self.dim)
-        encoder = model.base_model
-        self.decoder = _build_decoder(model)
-        self._head = head = StockMaskedLMHead(model.config, encoder)
-        _load_trained_head(head, model)
-        self.lm_head = nn.ModuleDict(head.modules)
+        size = model.config.hidden_size
+        if self.dim != size:
+            raise ValueError(
+                f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the "
+                f"embeddings have size {self.dim}: train without dense_layers that change the size"
+            )
+        encoder: Any = model.base_model
+        self.decoder = _build_decoder(encoder, model.config)
+        self._head = StockMaskedLMHead(model.config, encoder)
+        if model.name_or_path:
+            _load_trained_head(self._head, model.name_or_path)
+        self.lm_head = nn.ModuleDict(self._head.modules)
         if model.config.tie_word_embeddings:
-            cast(nn.Linear, head.output_embeddings()).weight = cast(Any, encoder).get_input_embeddings().weight
-        shared = {id(parameter) for parameter in encoder.parameters()}
-        self._own_names = {name for name, parameter in self.named_parameters() if id(parameter) not in shared}
-        self.to(model.device, next(encoder.parameters()).dtype)
+            self._head.output_embeddings().weight = encoder.get_input_embeddings().weight
+        shared = set(encoder.parameters())
+        self._own_names = {name for name, parameter in self.named_parameters() if parameter not in shared}
+        self.to(model.device, encoder.dtype)
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with more than a sentence and its damaged copy, and damaged sentences (`view_both`).
@@ -96,15 +103,16 @@ class TSDAE(Objective):
         """
         advice = "give one column of texts, or two, where the second holds a damaged copy of the first"
         check_rows(rows, 2, f"objective 'tsdae' reconstructs single sentences: {advice}")
-        require(
-            not getattr(rows.dataset, "both", False),
-            "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: unset "
-            "view_both",
-        )
+        if getattr(rows.dataset, "both", False):
+            raise ValueError(
+                "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: "
+                "unset view_both"
+            )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean cross-entropy of the tokens of all processes, as a scalar; see [`Objective.forward`]."""
-        ids, mask = batch.inputs["input_ids"][:, 0], batch.inputs["attention_mask"][:, 0].bool()
+        ids = batch.inputs["input_ids"][:, 0]
+        mask = batch.inputs["attention_mask"][:, 0].bool()
         states = self.decoder(
             # Padding comes last, so no token attends to it and no mask is needed beside the causal one.
             input_ids=ids[:, :-1],
@@ -113,60 +121,44 @@ class TSDAE(Objective):
         ).last_hidden_state
         predicted = token_index(mask[:, 1:], None if batch.lengths is None else batch.lengths[:, 0] - 1)
         targets = ids[:, 1:].flatten().index_select(0, predicted)
-        logits = self._head.logits(states.flatten(0, 1).index_select(0, predicted))
-        with torch.autocast(logits.device.type, enabled=False):
-            total = F.cross_entropy(as_full_precision(logits), targets, reduction="sum")
-        return mean_over_processes(total, torch.full((), len(targets), device=total.device), self.training)
+        logits = as_full_precision(self._head.logits(states.flatten(0, 1).index_select(0, predicted)))
+        with no_autocast(logits):
+            total = F.cross_entropy(logits, targets, reduction="sum")
+        return mean_over_processes(total, len(targets), self.training)
 
 
-def _check_model(model: Encoder, dim: int) -> None:
-    size = model.config.hidden_size
-    require(
-        dim == size,
-        f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the embeddings "
-        f"have size {dim}: train without dense_layers that change the size",
-    )
-
-
-def _build_decoder(model: Encoder) -> nn.Module:
+def _build_decoder(encoder: nn.Module, config: PreTrainedConfig) -> nn.Module:
     """Build the encoder's own architecture as a decoder, on the encoder's modules wherever it has them."""
-    encoder = model.base_model
-    config = copy.deepcopy(model.config)
+    config = copy.deepcopy(config)
     config.update({"is_decoder": True, "add_cross_attention": True, "use_cache": False})
-    decoder = cast(Any, type(encoder))(config)
+    decoder: Any = type(encoder)(config)
     cross_attentions = [module for name, module in decoder.named_modules() if name.endswith(".crossattention")]
-    require(
-        cross_attentions,
-        "objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
-        f"cross-attention for model_type {model.config.model_type!r}: choose an encoder of the family of BERT, "
-        "RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective",
-    )
+    if not cross_attentions:
+        raise ValueError(
+            "objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
+            f"cross-attention for model_type {config.model_type!r}: choose an encoder of the family of BERT, RoBERTa, "
+            "XLM-R, CamemBERT or ELECTRA, or another objective"
+        )
     decoder.pooler = None
     shared = dict(encoder.named_modules())
     for name, module in list(decoder.named_modules()):
-        is_leaf = next(module.children(), None) is None
+        is_leaf = not list(module.children())
         if is_leaf and name in shared:
-            parent, _, child = name.rpartition(".")
-            setattr(decoder.get_submodule(parent), child, shared[name])
+            decoder.set_submodule(name, shared[name])
     for attention in cross_attentions:
         attention.self.query.requires_grad_(False)
         attention.self.key.requires_grad_(False)
     return decoder
 
 
-def _load_trained_head(head: StockMaskedLMHead, model: Encoder) -> None:
-    """Copy the masked-LM head of the checkpoint that the model was loaded from, if there is one that fits."""
-    if not model.name_or_path:
-        return
+def _load_trained_head(head: StockMaskedLMHead, source: str) -> None:
+    """Copy the masked-LM head of a checkpoint, if it has one that fits."""
     try:
-        trained = load_masked_lm(model.name_or_path)
-        message = f"its vocabulary has {trained.config.vocab_size} tokens"
-        require(trained.config.vocab_size == model.config.vocab_size, message)
-    except ValueError as error:
+        trained = load_masked_lm(source)
+        for name, module in head.modules.items():
+            module.load_state_dict(getattr(trained, name).state_dict())
+    except (ValueError, RuntimeError) as error:
         logger.info(f"The language-model head of objective 'tsdae' starts at random: {error}")
-        return
-    for name, module in head.modules.items():
-        module.load_state_dict(getattr(trained, name).state_dict())
 
 
 def _remove_shared_weights(module: TSDAE, state_dict: dict[str, Any], prefix: str, _: Any) -> None:

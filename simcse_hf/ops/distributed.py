@@ -122,7 +122,7 @@ def sum_over_processes(value: Tensor) -> Tensor:
     return total
 
 
-def mean_over_processes(total: Tensor, count: Tensor, over_processes: bool = True) -> Tensor:
+def mean_over_processes(total: Tensor, count: Tensor | int, over_processes: bool = True) -> Tensor:
     """Scale this process's sum so that the average over the processes is the mean over all items.
 
     The processes may hold different numbers of items. Two processes with the items 1, 2, 3 and 6 return
@@ -131,13 +131,15 @@ def mean_over_processes(total: Tensor, count: Tensor, over_processes: bool = Tru
 
     Args:
         total (`torch.Tensor`): The sum over this process's items.
-        count (`torch.Tensor`): The number of this process's items, an integer tensor.
+        count (`torch.Tensor` or `int`): The number of this process's items.
         over_processes (`bool`, *optional*, defaults to `True`): Whether to count the items of all processes. With
             `False` the result is the mean over this process's own items.
 
     Returns:
         `torch.Tensor`: A scalar; 0 if no process has an item.
     """
+    if isinstance(count, int):
+        count = torch.full((), count, device=total.device)
     if over_processes:
         total = total * world()[1]
         count = sum_over_processes(count)

@@ -5,7 +5,6 @@ import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
 from safetensors.torch import load_file
-from simcse_hf.training.checks import check_sharding
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
@@ -164,13 +163,6 @@ def trainer_of(tmp_path, tokenizer, **arguments):
     )
     rows = Dataset.from_dict({"sent0": [" ".join(WORDS[:10]), "cat"] * 50})
     return SimCSETrainer(model_of(), args, rows, processing_class=tokenizer)
-
-
-def test_fsdp_is_refused(tmp_path, tokenizer):
-    trainer = trainer_of(tmp_path, tokenizer)
-    trainer.is_fsdp_enabled = True
-    with pytest.raises(ValueError, match="objective 'tsdae' does not work with FSDP"):
-        check_sharding(trainer)
 
 
 # --- the view ---

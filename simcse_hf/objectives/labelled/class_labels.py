@@ -4,12 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from ...ops.distributed import first_row, gather_rows, mean_over_processes
-from ..base import Objective, TrainingRows, comparable
-from ..checks import check_similarity, require
+from ..base import Objective, TrainingRows, comparable, no_autocast
+from ..checks import check_similarity
 from ..encoder import EncodedBatch
 from ..ragged import ABSENT, POSITIVE, gather_ragged
-
-_MEMBER = POSITIVE  # also the relation of an anchor here: a text of the row's class
 
 
 def supervised_contrastive(logits: torch.Tensor, positives: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
@@ -89,16 +87,16 @@ class ClassLabels(Objective):
                 of texts with labels.
         """
         has_labels = rows.dataset is not None and "label" in rows.dataset.column_names
-        require(
-            has_labels or rows.has_relations,
-            f"objective {self.name!r} learns from texts with a class label or from anchors with a list of positives: "
-            "give the columns text and label, or anchor and positives",
-        )
-        require(
-            rows.global_batch > 3 and not (has_labels and rows.global_batch % 2),
-            f"objective {self.name!r} compares classes, and a batch holds two texts of each: give batches of an even "
-            f"number of rows, at least 4, instead of {rows.global_batch} (per_device_train_batch_size)",
-        )
+        if not has_labels and not rows.has_relations:
+            raise ValueError(
+                f"objective {self.name!r} learns from texts with a class label or from anchors with a list of "
+                "positives: give the columns text and label, or anchor and positives"
+            )
+        if rows.global_batch < 4 or (has_labels and rows.global_batch % 2):
+            raise ValueError(
+                f"objective {self.name!r} compares classes, and a batch holds two texts of each: give batches of an "
+                f"even number of rows, at least 4, instead of {rows.global_batch} (per_device_train_batch_size)"
+            )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the loss of the global batch; see [`Objective.forward`].
@@ -109,23 +107,25 @@ class ClassLabels(Objective):
         Returns:
             `torch.Tensor`: A scalar; 0, with a gradient of 0, if no text has a positive.
         """
-        vectors, (rows, width) = batch.embeddings, batch.embeddings.shape[:2]
+        vectors = comparable(batch.embeddings, self.similarity)
+        rows, width = vectors.shape[:2]
         if "labels" in batch.inputs:
             classes = batch.inputs["labels"]
-            relations = classes.new_full((rows, width), _MEMBER)
+            relations = classes.new_full((rows, width), POSITIVE)
         else:
-            classes, relations = batch.text_ids[:, 0], F.pad(batch.inputs["relations"], (1, 0), value=_MEMBER)
-        first, all_classes = first_row(rows, self.training), gather_rows(classes, self.training)
+            classes = batch.text_ids[:, 0]
+            relations = F.pad(batch.inputs["relations"], (1, 0), value=POSITIVE)  # an anchor is of the class, too
         all_vectors, all_relations = gather_ragged(vectors, relations, self.training)
+        all_classes = gather_rows(classes, self.training)[:, None].expand_as(all_relations).flatten()
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
-        own = (first + torch.arange(rows, device=vectors.device))[:, None] * all_relations.shape[1]
-        own = (own + torch.arange(width, device=vectors.device)).flatten()
-        members = all_relations.flatten() == _MEMBER
-        all_classes = all_classes[:, None].expand_as(all_relations).flatten()
-        positives = members[own][:, None] & members & (all_classes[own][:, None] == all_classes)
-        positives = positives.scatter(1, own[:, None], False)
-        candidates = (all_relations.flatten() != ABSENT).expand_as(positives).scatter(1, own[:, None], False)
-        with torch.autocast(vectors.device.type, enabled=False):
-            anchors, others = (comparable(x.flatten(0, 1), self.similarity) for x in (vectors, all_vectors))
-            losses = supervised_contrastive(anchors @ others.T / self.temperature, positives, candidates)
+        own_rows = torch.arange(rows, device=vectors.device) + first_row(rows, self.training)
+        own = own_rows[:, None] * all_relations.shape[1] + torch.arange(width, device=vectors.device)
+        own = own.flatten()[:, None]
+        members = all_relations.flatten() == POSITIVE
+        positives = members[own] & members & (all_classes[own] == all_classes)
+        positives.scatter_(1, own, False)
+        candidates = (all_relations.flatten() != ABSENT).expand_as(positives).scatter(1, own, False)
+        with no_autocast(vectors):
+            logits = vectors.flatten(0, 1) @ all_vectors.flatten(0, 1).T / self.temperature
+            losses = supervised_contrastive(logits, positives, candidates)
         return mean_over_processes(losses.sum(), positives.any(1).sum(), self.training)

@@ -8,20 +8,15 @@ import torch
 import torch.nn.functional as F
 from pyarrow.compute import list_value_length
 from torch import nn
-from transformers.utils import logging
 
 from ...ops.distributed import first_row, gather_rows, mean_over_processes
-from ..base import Objective, TrainingRows, as_full_precision, comparable
-from ..checks import check_choice, check_options, check_similarity, require
+from ..base import Objective, TrainingRows, as_full_precision, comparable, no_autocast
+from ..checks import check_choice, check_options, check_similarity
 from ..encoder import EncodedBatch
-from ..ragged import ABSENT, gather_ragged
+from ..ragged import ABSENT, POSITIVE, gather_ragged
 from .class_labels import supervised_contrastive
 
-logger = logging.get_logger(__name__)
-
-#: The labels of the numbers 0, 1 and 2.
-RELATIONS = ("entailment", "neutral", "contradiction")
-ENTAILMENT, CONTRADICTION = 0, 2
+CONTRADICTION = 2
 
 #: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
 #: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
@@ -56,20 +51,20 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
             "labelled hypotheses. build_nli_groups makes them from pairs with the labels entailment, neutral and "
             "contradiction, such as SNLI's and MultiNLI's"
         )
-    dataset = rows.dataset.with_format("arrow")
-    relations = dataset.select_columns("relations")[:]["relations"].to_pylist()
-    sentences = list_value_length(dataset.select_columns("input_ids")[:]["input_ids"]).to_pylist()
+    table = rows.dataset.with_format("arrow").select_columns(["input_ids", "relations"])[:]
+    relations = table["relations"].to_pylist()
+    sentences = list_value_length(table["input_ids"]).to_pylist()
     for number, (row, count) in enumerate(zip(relations, sentences, strict=True), 1):
-        require(
-            row and len(row) == count - 1,
-            f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and at "
-            "least one hypothesis, with one relation for each hypothesis",
-        )
-        require(
-            {0, 1, 2}.issuperset(row),
-            f"training row {number} has the relations {row}: each must be 0 (entailment), 1 (neutral) or "
-            "2 (contradiction)",
-        )
+        if not row or len(row) != count - 1:
+            raise ValueError(
+                f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and "
+                "at least one hypothesis, with one relation for each hypothesis"
+            )
+        if not {0, 1, 2}.issuperset(row):
+            raise ValueError(
+                f"training row {number} has the relations {row}: each must be 0 (entailment), 1 (neutral) or "
+                "2 (contradiction)"
+            )
     return relations
 
 
@@ -116,27 +111,23 @@ def premise_candidates(
     Raises:
         ValueError: If the batch has no `text_ids`, by which rows of one premise are recognized.
     """
-    premises, hypotheses = batch.embeddings[:, 0], batch.embeddings[:, 1:]
-    relations, premise_ids = batch.inputs["relations"], batch.text_ids[:, 0]
-    first, all_ids = first_row(len(premises), gather), gather_rows(premise_ids, gather)
-    hypotheses, relations = gather_ragged(hypotheses, relations, gather)
-    present = relations >= 0
-    row_of_hypothesis = torch.arange(len(relations), device=relations.device)[:, None].expand_as(relations)[present]
-    same_premise = premise_ids[:, None] == all_ids
-    rows = first + torch.arange(len(premises), device=relations.device)
+    premise_ids = batch.text_ids[:, 0]
+    hypotheses, relations = gather_ragged(batch.embeddings[:, 1:], batch.inputs["relations"], gather)
+    row, column = (relations != ABSENT).nonzero(as_tuple=True)
+    relation = relations[row, column]
+    same_premise = premise_ids[:, None] == gather_rows(premise_ids, gather)
+    is_own = same_premise[:, row]
+    positives = is_own & (relation == POSITIVE)
     # argmax returns the first row of the batch with this premise, perhaps one of another process.
-    is_anchor = same_premise.int().argmax(1) == rows
-    is_own = same_premise[:, row_of_hypothesis]
-    relation = relations[present]
-    positives = is_own & (relation == ENTAILMENT)
-    is_anchor &= positives.any(1)
-    is_own, positives = is_own[is_anchor], positives[is_anchor]
+    own_row = torch.arange(len(premise_ids), device=row.device) + first_row(len(premise_ids), gather)
+    is_anchor = (same_premise.int().argmax(1) == own_row) & positives.any(1)
+    positives = positives[is_anchor]
     return PremiseCandidates(
-        premises[is_anchor],
-        hypotheses[present],
-        _draw(positives, max_positives),
-        _draw(~positives, max_negatives),
-        torch.where(is_own, relation, CONTRADICTION),
+        premises=batch.embeddings[is_anchor, 0],
+        hypotheses=hypotheses[row, column],
+        positives=_draw(positives, max_positives),
+        negatives=_draw(~positives, max_negatives),
+        labels=torch.where(is_own[is_anchor], relation, CONTRADICTION),
     )
 
 
@@ -195,25 +186,26 @@ class Softmax(Objective):
     ):
         super().__init__(dim)
         check_choice("nli_sampling", nli_sampling, SAMPLINGS)
+        check_choice("layers", layers, (1, 2))
         check_options("true or false", augment=augment)
-        limits = {"max_positives": max_positives, "max_negatives": max_negatives}
-        check_options("an integer above 0", hidden_dim=hidden_dim, **limits)
-        require(layers in (1, 2), f"layers must be 1 or 2, got {layers!r}")
-        message = "hidden_dim is the width between two layers: leave it out with layers=1"
-        require(layers == 2 or hidden_dim is None, message)
-        message = "max_positives and max_negatives limit the pairs that augment adds: set augment to true"
-        require(augment or limits == dict.fromkeys(limits), message)
-        self.augment = self.needs_text_ids = augment
+        check_options("an integer above 0", hidden_dim=hidden_dim)
+        check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
+        if layers == 1 and hidden_dim:
+            raise ValueError("hidden_dim is the width between two layers: leave it out with layers=1")
+        if not augment and (max_positives or max_negatives):
+            raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
+        self.augment = augment
+        self.needs_text_ids = augment
         self.max_positives = max_positives
         self.max_negatives = max_negatives
         self.hidden_dim = hidden_dim
         self.layers = layers
         self.nli_sampling = nli_sampling
-        width = hidden_dim or dim
         if layers == 1:
-            self.classifier = nn.Sequential(nn.Linear(3 * dim, len(RELATIONS), bias=False))
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, 3, bias=False))
         else:
-            self.classifier = nn.Sequential(nn.Linear(3 * dim, width), nn.ReLU(), nn.Linear(width, len(RELATIONS)))
+            width = hidden_dim or dim
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, width), nn.ReLU(), nn.Linear(width, 3))
 
     def check(self, rows: TrainingRows) -> None:
         """Check that every row has valid relations; see [`row_relations`]."""
@@ -241,16 +233,17 @@ class Softmax(Objective):
             hypotheses (`torch.Tensor`): Embeddings of the same shape.
 
         Returns:
-            `torch.Tensor`: Logits of shape `(..., 3)`, in the order of `RELATIONS`.
+            `torch.Tensor`: Logits of shape `(..., 3)`: of entailment, neutral and contradiction.
         """
-        u, v = as_full_precision(premises), as_full_precision(hypotheses)
+        u = as_full_precision(premises)
+        v = as_full_precision(hypotheses)
         features = torch.cat([u, v, (u - v).abs()], dim=-1)
         return self.classifier(features.to(next(self.classifier.parameters()).dtype))
 
     def _cross_entropy(
         self, premises: torch.Tensor, hypotheses: torch.Tensor, relations: torch.Tensor
     ) -> torch.Tensor:
-        with torch.autocast(premises.device.type, enabled=False):
+        with no_autocast(premises):
             logits = as_full_precision(self.logits(premises, hypotheses))
             # Hypotheses that a row lacks are ignored. To select the others, the host would wait for their number.
             targets = relations.flatten()
@@ -326,21 +319,16 @@ class SupCon(Objective):
                 a single hypothesis.
         """
         relations = row_relations(rows)
-        require(
-            any(ENTAILMENT in row for row in relations),
-            f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0), so no premise has a "
-            "positive: check the labels of the training file",
-        )
-        alone = next((number for number, row in enumerate(relations, 1) if len(row) == 1), None)
-        require(
-            alone is None or rows.global_batch > 1,
-            f"training row {alone}: a batch of one premise with one hypothesis has nothing to contrast, so its loss "
-            "is 0: raise per_device_train_batch_size",
-        )
-        if (self.similarity, self.temperature) != ("dot", 1.0):
-            logger.info(
-                f"supcon uses the similarity {self.similarity!r} with temperature {self.temperature}; its paper (Liao "
-                "2021) uses 'dot' with 1."
+        if not any(POSITIVE in row for row in relations):
+            raise ValueError(
+                f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0), so no premise "
+                "has a positive: check the labels of the training file"
+            )
+        alone = [number for number, row in enumerate(relations, 1) if len(row) == 1]
+        if alone and rows.global_batch == 1:
+            raise ValueError(
+                f"training row {alone[0]}: a batch of one premise with one hypothesis has nothing to contrast, so its "
+                "loss is 0: raise per_device_train_batch_size"
             )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
@@ -354,12 +342,10 @@ class SupCon(Objective):
         """
         limits = (self.max_positives, self.max_negatives) if self.training else (None, None)
         candidates = premise_candidates(batch, self.training, *limits)
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
-            premises, hypotheses = (
-                comparable(x, self.similarity) for x in (candidates.premises, candidates.hypotheses)
-            )
+        with no_autocast(batch.embeddings):
+            premises = comparable(candidates.premises, self.similarity)
+            hypotheses = comparable(candidates.hypotheses, self.similarity)
             logits = premises @ hypotheses.T / self.temperature
             counted = candidates.positives | candidates.negatives
-            total = supervised_contrastive(logits, candidates.positives, counted).sum()
-        count = torch.full((), len(candidates.premises), device=logits.device)
-        return mean_over_processes(total, count, self.training)
+            losses = supervised_contrastive(logits, candidates.positives, counted)
+        return mean_over_processes(losses.sum(), len(losses), self.training)

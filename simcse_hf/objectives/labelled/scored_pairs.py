@@ -4,10 +4,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ...ops.distributed import gather_rows
-from ..base import Objective, TrainingRows, as_full_precision
-from ..checks import check_options, require
+from ...ops.distributed import gather_rows, mean_over_processes
+from ..base import Objective, TrainingRows, as_full_precision, comparable, no_autocast
+from ..checks import check_options
 from ..encoder import EncodedBatch
+from ..info_nce import InfoNCE
 
 
 class CoSENT(Objective):
@@ -53,7 +54,7 @@ class CoSENT(Objective):
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
+        with no_autocast(batch.embeddings):
             embeddings = as_full_precision(batch.embeddings)
             cosines = gather_rows(F.cosine_similarity(embeddings[:, 0], embeddings[:, 1]), self.training)
             scores = gather_rows(batch.inputs["scores"], self.training)
@@ -80,7 +81,7 @@ def ranking_loss(similarities: torch.Tensor, scores: torch.Tensor) -> torch.Tens
     return F.softplus(torch.logsumexp(counted.flatten(), dim=0))
 
 
-def check_scored_pairs(rows: TrainingRows, name: str) -> torch.Tensor:
+def check_scored_pairs(rows: TrainingRows, name: str) -> np.ndarray:
     """Check that the training rows are pairs with scores that can be ranked.
 
     Args:
@@ -88,38 +89,39 @@ def check_scored_pairs(rows: TrainingRows, name: str) -> torch.Tensor:
         name (`str`): The name of the objective, for messages.
 
     Returns:
-        `torch.Tensor`: The scores.
+        `np.ndarray`: The scores.
 
     Raises:
         ValueError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite number,
             all scores are equal, or a batch holds a single pair.
     """
-    require(
-        rows.num_sentences == 2,
-        f"objective {name!r} learns from pairs with a score, but a training row holds {rows.num_sentences} "
-        "sentence(s): give the columns sentence1, sentence2 and score",
-    )
+    if rows.num_sentences != 2:
+        raise ValueError(
+            f"objective {name!r} learns from pairs with a score, but a training row holds {rows.num_sentences} "
+            "sentence(s): give the columns sentence1, sentence2 and score"
+        )
     if rows.dataset is None or "score" not in rows.dataset.column_names:
         raise ValueError(
             f"objective {name!r} needs a score for each pair, but the training rows have no column 'score': add it to "
             "the file or the dataset, beside sentence1 and sentence2"
         )
-    scores = torch.from_numpy(np.array(rows.dataset.with_format(None)["score"][:], dtype=np.float64))
-    row = int(torch.isfinite(scores).int().argmin())
-    require(
-        torch.isfinite(scores[row]),
-        f"training row {row + 1}: the score {scores[row]:g} is not a finite number: correct or remove the row",
-    )
-    require(
-        (scores != scores[0]).any(),
-        f"all {len(scores)} training pairs have the score {scores[0]:g}, so objective {name!r} has no order to learn: "
-        "give pairs with different scores",
-    )
-    require(
-        rows.global_batch > 1,
-        f"objective {name!r} compares the pairs of a batch, and a batch of 1 has none to compare: raise "
-        "per_device_train_batch_size to at least 2",
-    )
+    scores = np.array(rows.dataset.with_format(None)["score"][:], dtype=np.float64)
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if len(wrong):
+        raise ValueError(
+            f"training row {wrong[0] + 1}: the score {scores[wrong[0]]:g} is not a finite number: correct or remove "
+            "the row"
+        )
+    if (scores == scores[0]).all():
+        raise ValueError(
+            f"all {len(scores)} training pairs have the score {scores[0]:g}, so objective {name!r} has no order to "
+            "learn: give pairs with different scores"
+        )
+    if rows.global_batch == 1:
+        raise ValueError(
+            f"objective {name!r} compares the pairs of a batch, and a batch of 1 has none to compare: raise "
+            "per_device_train_batch_size to at least 2"
+        )
     return scores
 
 
@@ -174,19 +176,21 @@ class AnglE(Objective):
         positive_score: float = 1.0,
     ) -> None:
         super().__init__(dim)
-        weights = {"cosine": cosine_weight, "in_batch": in_batch_weight, "angle": angle_weight}
-        check_options("a number of 0 or more", **{f"{name}_weight": weight for name, weight in weights.items()})
+        if dim % 2:
+            raise ValueError(
+                f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "
+                f"got {dim}: choose other dimensions"
+            )
+        check_options("a number of 0 or more", cosine_weight=cosine_weight, in_batch_weight=in_batch_weight)
+        check_options("a number of 0 or more", angle_weight=angle_weight)
         check_options("a number above 0", angle_temperature=angle_temperature)
         check_options("a finite number", positive_score=positive_score)
-        require(
-            dim % 2 == 0,
-            f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, got "
-            f"{dim}: choose other dimensions",
-        )
-        check_options("a number above 0", temperature=temperature)
+        self.info_nce = InfoNCE(temperature, symmetric=True)
         self.temperature = temperature
+        self.cosine_weight = cosine_weight
+        self.in_batch_weight = in_batch_weight
+        self.angle_weight = angle_weight
         self.angle_temperature = angle_temperature
-        self.cosine_weight, self.in_batch_weight, self.angle_weight = weights.values()
         self.positive_score = positive_score
 
     def check(self, rows: TrainingRows) -> None:
@@ -199,39 +203,32 @@ class AnglE(Objective):
             ValueError: As in [`check_scored_pairs`], or if no pair is positive.
         """
         scores = check_scored_pairs(rows, self.name)
-        require(
-            not self.in_batch_weight or (scores >= self.positive_score).any(),
-            f"no training pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
-            f"{scores.max():g}), so none is positive: lower positive_score, or set in_batch_weight to 0",
-        )
+        if self.in_batch_weight and scores.max() < self.positive_score:
+            raise ValueError(
+                f"no training pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
+                f"{scores.max():g}), so none is positive: lower positive_score, or set in_batch_weight to 0"
+            )
 
     def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
         """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""
-        with torch.autocast(batch.embeddings.device.type, enabled=False):
-            own = as_full_precision(batch.embeddings), batch.inputs["scores"], batch.text_ids
-            embeddings, scores, text_ids = (gather_rows(x, self.training) for x in own)
-            first, second = F.normalize(embeddings, dim=-1).unbind(1)
-            cosines, angles = (first * second).sum(-1), angle_similarity(first, second)
-            in_batch = self._in_batch_loss(torch.cat([first, second]), text_ids.T.flatten(), scores)
+        with no_autocast(batch.embeddings):
+            own = comparable(batch.embeddings, "cosine")
+            first, second = gather_rows(own, self.training).unbind(1)
+            scores = gather_rows(batch.inputs["scores"], self.training)
+            cosines = (first * second).sum(-1) / self.temperature
+            angles = angle_similarity(first, second) / self.angle_temperature
             return {
-                "cosine_loss": self.cosine_weight * ranking_loss(cosines / self.temperature, scores),
-                "in_batch_loss": self.in_batch_weight * in_batch,
-                "angle_loss": self.angle_weight * ranking_loss(angles / self.angle_temperature, scores),
+                "cosine_loss": self.cosine_weight * ranking_loss(cosines, scores),
+                "in_batch_loss": self.in_batch_weight * self._in_batch_loss(own, batch),
+                "angle_loss": self.angle_weight * ranking_loss(angles, scores),
             }
 
-    def _in_batch_loss(self, sentences: torch.Tensor, text_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Compute the mean over the sentences of positive pairs, from all first and then all second sentences."""
-        # With 3 pairs, sentences 0 to 5 have the partners 3, 4, 5, 0, 1, 2. All of them are compared, and those of
-        # positive pairs count: selecting them would make the host wait for their number.
-        pairs = len(scores)
-        partners = torch.arange(2 * pairs, device=scores.device).roll(pairs)
-        logits = sentences @ sentences.T / self.temperature
-        positive = logits.gather(1, partners[:, None])
-        same_text = (text_ids[:, None] == text_ids) | (text_ids.roll(pairs)[:, None] == text_ids)
-        others = (logits - positive).masked_fill(same_text, torch.finfo(logits.dtype).min)
-        counts = (scores >= self.positive_score).repeat(2)
-        terms = F.softplus(torch.logsumexp(others, dim=1)).masked_fill(~counts, 0.0)
-        return terms.sum() / counts.sum().clamp(min=1)
+    def _in_batch_loss(self, embeddings: torch.Tensor, batch: EncodedBatch) -> torch.Tensor:
+        """Compute the mean over the sentences of positive pairs."""
+        losses = self.info_nce.losses(embeddings, gather=self.training, text_ids=batch.text_ids)
+        # All of them are compared: to select those of positive pairs, the host would wait for their number.
+        counts = (batch.inputs["scores"] >= self.positive_score).repeat(2)
+        return mean_over_processes(losses.masked_fill(~counts, 0.0).sum(), counts.sum(), self.training)
 
 
 def angle_similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
