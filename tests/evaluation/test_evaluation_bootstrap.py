@@ -37,23 +37,19 @@ def test_resampled_scores_use_the_aggregation(monkeypatch, aggregation, elements
     if elements > 1:
         drawing = np.random.default_rng(3)
         counts = {part: resampled_counts(np.arange(len(values)), 5, drawing) for part, values in gold.items()}
-        drawn = {
-            part: [np.repeat(parts[part][name], counts[part][4]) for name in ("predicted", "gold")] for part in gold
-        }
-        single = [np.corrcoef(*drawn[part])[0, 1] for part in gold]
-        expected = {
-            "all": np.corrcoef(*(np.concatenate([drawn["a"][i], drawn["b"][i]]) for i in (0, 1)))[0, 1],
-            "mean": np.mean(single),
-            "wmean": (20 * single[0] + 50 * single[1]) / 70,
-        }
+        x, y = [
+            {part: np.repeat(parts[part][name], counts[part][4]) for part in gold} for name in ("predicted", "gold")
+        ]
+        single = [np.corrcoef(x[part], y[part])[0, 1] for part in gold]
+        expected = {"mean": np.mean(single), "wmean": (20 * single[0] + 50 * single[1]) / 70}
+        expected["all"] = np.corrcoef(np.concatenate([*x.values()]), np.concatenate([*y.values()]))[0, 1]
         assert result[0, 4] == pytest.approx(100 * expected[aggregation])
 
 
 def test_accuracies_are_resampled():
     correct = np.array([True] * 30 + [False] * 10)
-    result = resampled_scores(
-        [{"MR": {"correct": correct, "gold": np.ones(40)}}], "all", "spearman", 2000, np.random.default_rng(0)
-    )
+    named = {"correct": correct, "gold": np.ones(40)}
+    result = resampled_scores([{"MR": named}], resamples=2000)
     assert result.mean() == pytest.approx(75, abs=1)
     assert result.std() == pytest.approx(100 * np.sqrt(0.75 * 0.25 / 40), abs=0.5)
 
@@ -70,18 +66,16 @@ def repeated(copies, group=True):
 
 
 def test_rows_that_share_a_text_are_drawn_together():
-    alone, grouped, by_row = (
-        resampled_scores([parts], "all", "spearman", 4000, np.random.default_rng(0))[0].std()
-        for parts in (repeated(1), repeated(9), repeated(9, group=False))
-    )
+    systems = repeated(1), repeated(9), repeated(9, group=False)
+    alone, grouped, by_row = (resampled_scores([parts], resamples=4000)[0].std() for parts in systems)
     assert grouped == pytest.approx(alone, rel=0.05) and grouped == pytest.approx(3 * by_row, rel=0.1)
 
 
 def test_any_system_may_say_which_rows_belong_together():
     systems = [repeated(9, group=False), repeated(9)]
-    drawn = resampled_scores(systems, "all", "spearman", 50, np.random.default_rng(0))
+    drawn = resampled_scores(systems, resamples=50)
     assert np.array_equal(drawn[0], drawn[1])
-    assert np.array_equal(drawn, resampled_scores(systems[::-1], "all", "spearman", 50, np.random.default_rng(0)))
+    assert np.array_equal(drawn, resampled_scores(systems[::-1], resamples=50))
 
 
 @pytest.mark.parametrize(

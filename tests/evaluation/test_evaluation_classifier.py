@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from simcse_hf.evaluation.classifier import (
-    FAST_CONFIG,
-    SEED,
-    TEST_CONFIG,
-    ClassifierConfig,
-    LogisticRegressionGrid,
-)
+from simcse_hf.evaluation.classifier import FAST_CONFIG, SEED, TEST_CONFIG, ClassifierConfig, LogisticRegressionGrid
 
 
 def data(n, classes, seed, noise=2.0):

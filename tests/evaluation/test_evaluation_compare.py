@@ -25,18 +25,15 @@ def evaluation(noise, seed, stored=True, accuracy=None):
 
 
 def test_the_interval_of_a_clear_difference_excludes_zero():
-    comparison = compare_evaluations(
-        {"good": evaluation(0.2, 1, accuracy=0.8), "bad": evaluation(0.6, 2, accuracy=0.6)}
-    )
+    pair = {"good": evaluation(0.2, 1, accuracy=0.8), "bad": evaluation(0.6, 2, accuracy=0.6)}
+    comparison = compare_evaluations(pair)
     assert comparison["baseline"] == "good" and comparison["tasks"] == ["STS12", "STS16", "MR"]
     for task in ("STS12", "MR", "average", "average_transfer"):
         result = comparison["differences"]["bad"][task]
         assert result["low"] < result["difference"] < result["high"] < 0
-    scores = comparison["scores"]
-    assert scores["bad"]["STS16"] is None
-    assert comparison["differences"]["bad"]["STS12"]["difference"] == pytest.approx(
-        scores["bad"]["STS12"] - scores["good"]["STS12"]
-    )
+    good, bad = comparison["scores"].values()
+    assert bad["STS16"] is None
+    assert comparison["differences"]["bad"]["STS12"]["difference"] == pytest.approx(bad["STS12"] - good["STS12"])
     assert comparison["averages"]["average"]["tasks"] == ["STS12"]
 
 
@@ -73,33 +70,27 @@ def test_the_formatted_comparison_has_a_row_per_model_and_per_difference():
 
 def test_scores_of_another_split_are_not_resampled():
     results = {"STSBenchmark": {"splits": {split: {"spearman": 50.0} for split in ("dev", "test")}}}
-    scores = {
-        "STSBenchmark": {"test": {"predicted": random.rand(90), "gold": random.rand(90), "group": np.arange(90)}}
-    }
-    pair = {name: Evaluation(results, scores) for name in ("x", "y")}
+    named = {"predicted": random.rand(90), "gold": random.rand(90), "group": np.arange(90)}
+    pair = {name: Evaluation(results, {"STSBenchmark": {"test": named}}) for name in ("x", "y")}
     compare_evaluations(pair, Protocol(mode="test"), resamples=10)
-    with pytest.raises(
-        ValueError, match="STSBenchmark: mode dev compares the split dev, but the stored scores are of test"
-    ):
+    with pytest.raises(ValueError, match="STSBenchmark: mode dev compares the split dev, but .* are of test"):
         compare_evaluations(pair, Protocol(mode="dev"), resamples=10)
     pair = {name: evaluation(0.3, seed, accuracy=0.7) for seed, name in enumerate("xy")}
     assert compare_evaluations(pair, Protocol(mode="dev"))["differences"]["y"]["MR"]["low"] is None
 
 
 def test_the_resamples_of_tasks_are_independent():
-    pairs = [(evaluation(0.2, 2 * i), evaluation(0.6, 2 * i + 1)) for i in range(2)]
+    one, other = ({"x": evaluation(0.2, i), "y": evaluation(0.6, i + 1)} for i in (0, 2))
     both = {}
-    for name, (first, second) in zip("xy", pairs, strict=True):
+    for name in "xy":
+        parts = {"STS12": one[name], "STS13": other[name]}
         both[name] = Evaluation(
-            {"STS12": first.results["STS12"], "STS13": second.results["STS12"]},
-            {"STS12": first.scores["STS12"], "STS13": second.scores["STS12"]},
+            {task: each.results["STS12"] for task, each in parts.items()},
+            {task: each.scores["STS12"] for task, each in parts.items()},
         )
-    same = {name: Evaluation({"STS12": x.results["STS13"]}, {"STS12": x.scores["STS13"]}) for name, x in both.items()}
-    interval, other = (
-        compare_evaluations(each, resamples=200)["differences"]["y"][task]
-        for each, task in ((both, "STS13"), (same, "STS12"))
-    )
-    assert interval["difference"] == other["difference"] and interval["low"] != other["low"]
+    drawn = compare_evaluations(both, resamples=200)["differences"]["y"]["STS13"]
+    alone = compare_evaluations(other, resamples=200)["differences"]["y"]["STS12"]
+    assert drawn["difference"] == alone["difference"] and drawn["low"] != alone["low"]
 
 
 def test_accuracies_alone_make_the_average_as_in_the_table_of_one_model():

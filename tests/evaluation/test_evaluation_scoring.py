@@ -71,9 +71,8 @@ def test_mode_dev_encodes_and_scores_dev_splits_only(folder):
     dev = read_scored_pairs(folder / "STS/STSBenchmark/sts-dev.csv")
     sick = read_scored_pairs(folder / "SICK/SICK_trial.txt")
     assert set(model.calls[0]) == {t for p in (dev, sick) for t in p.sentences1 + p.sentences2}
-    assert results["average"]["value"] == pytest.approx(
-        np.mean([results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")])
-    )
+    scores = [results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")]
+    assert results["average"]["value"] == pytest.approx(np.mean(scores))
     named = evaluate_sts(model, folder, tasks=("STS12", "STSBenchmark"), mode="dev")
     assert named["STS12"]["missing"] == "the task has no dev split"
     accuracy = evaluate_transfer(model, folder, tasks=("TREC",), mode="dev", device="cpu")

@@ -6,14 +6,7 @@ import pytest
 from evaluation_helpers import SHARED, random_pairs, write, write_sick, write_sts, write_stsb
 
 from simcse_hf.evaluation import sts
-from simcse_hf.evaluation.sts import (
-    STS_PAIRS,
-    STS_SUBSETS,
-    TaskNotFound,
-    load_hub_pairs,
-    read_pairs_argument,
-    read_sts_task,
-)
+from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_pairs_argument, read_sts_task
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
@@ -27,10 +20,9 @@ def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
     assert tuple(parts) == STS_SUBSETS["STS15"]
     texts = (tmp_path / "STS/STS15-en-test/STS.input.belief.txt").read_text().splitlines()
     kept = [i for i in range(len(lines)) if i not in (0, 5)]
-    assert parts["belief"].scores == [float(lines[i]) for i in kept]
-    assert [f"{a}\t{b}" for a, b in zip(parts["belief"].sentences1, parts["belief"].sentences2, strict=True)] == [
-        texts[i] for i in kept
-    ]
+    belief = parts["belief"]
+    assert belief.scores == [float(lines[i]) for i in kept]
+    assert list(map("\t".join, zip(belief.sentences1, belief.sentences2, strict=True))) == [texts[i] for i in kept]
 
 
 def test_only_the_first_requested_split_must_exist(tmp_path):
@@ -46,16 +38,14 @@ def test_only_the_first_requested_split_must_exist(tmp_path):
 
 def test_folders_of_tables_are_read(tmp_path):
     rows = random_pairs(5, 0)
-    write(tmp_path / "STS16/headlines.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
-    write(
-        tmp_path / "STS16/plagiarism.jsonl", [json.dumps(dict(sentence1=a, sentence2=b, score=s)) for a, b, s in rows]
-    )
+    scored = [f"{score}\t{a}\t{b}" for a, b, score in rows]
+    write(tmp_path / "STS16/headlines.tsv", scored)
+    named = [json.dumps(dict(sentence1=a, sentence2=b, score=s)) for a, b, s in rows]
+    write(tmp_path / "STS16/plagiarism.jsonl", named)
     write(tmp_path / "STS16/notes.md", ["not a table"])
-    assert {part: len(pairs) for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()} == {
-        "headlines": 5,
-        "plagiarism": 5,
-    }
-    write(tmp_path / "SICKRelatedness/test.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
+    sizes = {part: len(pairs) for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()}
+    assert sizes == {"headlines": 5, "plagiarism": 5}
+    write(tmp_path / "SICKRelatedness/test.tsv", scored)
     write(tmp_path / "STSBenchmark/sts-dev.csv", [f"g\tf\t1\t1\t{score}\t{a}\t{b}" for a, b, score in rows])
     assert list(read_sts_task("SICKRelatedness", tmp_path, ("test", "dev"))) == ["test"]
     assert list(read_sts_task("STSBenchmark", tmp_path, ("dev",))) == ["dev"]
@@ -90,15 +80,13 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     rows = random_pairs(6, 0)
     local = hub_folder(tmp_path, "set", rows)
     monkeypatch.setattr(sts, "HUB_DATASETS", dict.fromkeys(sts.HUB_DATASETS, local))
-    assert {s: len(p) for s, p in read_sts_task("STSBenchmark", "hub", ("test", "dev")).items()} == {
-        "test": 6,
-        "dev": 3,
-    }
+    splits = read_sts_task("STSBenchmark", "hub", ("test", "dev"))
+    assert {split: len(pairs) for split, pairs in splits.items()} == {"test": 6, "dev": 3}
     whole = read_sts_task("STS12", "hub", ("test",))
     assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
-    assert len(load_hub_pairs(local, "train", "mine")) == 2
+    assert len(sts.load_hub_pairs(local, "train", "mine")) == 2
 
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
@@ -110,10 +98,8 @@ def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monke
     monkeypatch.setattr(sts, "load_hub_pairs", lambda *arguments: asked.append(arguments))
     read_pairs_argument("someone/sts-nl")
     read_pairs_argument("someone/sts-nl:validation")
-    assert asked == [
-        ("someone/sts-nl", "test", "someone/sts-nl"),
-        ("someone/sts-nl:validation", "test", "someone/sts-nl"),
-    ]
+    assert [each[0] for each in asked] == ["someone/sts-nl", "someone/sts-nl:validation"]
+    assert {each[1:] for each in asked} == {("test", "someone/sts-nl")}
 
 
 @needs_shared

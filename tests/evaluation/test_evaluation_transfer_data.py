@@ -11,10 +11,8 @@ def test_tasks_are_read_with_their_splits_and_labels(tmp_path):
     write_transfer(tmp_path)
     mr = read_transfer_task("MR", tmp_path)
     assert list(mr) == ["train"] and mr["train"].labels == [1] * 60 + [0] * 60
-    assert all(
-        text.startswith("good" if label else "bad")
-        for text, label in zip(mr["train"].texts, mr["train"].labels, strict=True)
-    )
+    starts = {(text.split()[0], label) for text, label in zip(mr["train"].texts, mr["train"].labels, strict=True)}
+    assert starts == {("good", 1), ("bad", 0)}
     sst = read_transfer_task("SST2", tmp_path)
     assert list(sst) == ["train", "dev", "test"] and sst["dev"].labels[:4] == [0, 1, 0, 1]
     trec = read_transfer_task("TREC", tmp_path)
