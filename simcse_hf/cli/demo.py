@@ -114,16 +114,19 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
         ImportError: If gradio is not installed; the message names the extra.
     """
     gr = _import_gradio()
+    measure = index.similarity.capitalize()
 
-    def search(query: str, top_k: int, threshold: float) -> str:
+    def search(query: str, top_k: int, threshold: float | None) -> str:
         if problem := _problem(query):
             return problem
         best: Any = index.search(query, top_k=int(top_k))
-        found = [match for match in best if match.score >= threshold]
-        return _table(found, index.kept) if found else f"The best sentence has a cosine of {best[0].score:.2f} only."
+        found = [match for match in best if threshold is None or match.score >= threshold]
+        if not found:
+            return f"The best sentence has a {index.similarity} of {best[0].score:.2f} only."
+        return _table(found, index.kept)
 
     def compare(first: str, second: str) -> str:
-        return _problem(first) or _problem(second) or f"Cosine: {index.model.similarity(first, second):.4f}"
+        return _problem(first) or _problem(second) or f"{measure}: {index.model.similarity(first, second):.4f}"
 
     name = str(getattr(index.model, "name_or_path", ""))
     if Path(name).exists():
@@ -138,7 +141,10 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
                 button = gr.Button("Search", variant="primary", elem_id="search", scale=1)
             with gr.Row():
                 most = gr.Slider(1, max(_MAX_TOP_K, top_k), value=top_k, step=1, label="Number of sentences")
-                least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
+                if index.similarity == "cosine":
+                    least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
+                else:
+                    least = gr.Number(threshold, label=f"Lowest {index.similarity}")
             shown = gr.Examples(
                 list(examples)[:4], query, label="Examples: sentences of the index", elem_id="examples"
             )
@@ -166,7 +172,7 @@ def _problem(text: str) -> str | None:
 
 def _table(matches: Iterable[Any], kept: Iterable[str]) -> str:
     """Write matches as a table with a bar for each cosine. Markup in a sentence is shown as text."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("Cosine", "Row", "Sentence", *kept))
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("Score", "Row", "Sentence", *kept))
     lines = []
     for match in matches:
         bar = f"linear-gradient(90deg, #fdba7480 {100 * max(match.score, 0):.0f}%, transparent 0); min-width: 8em"

@@ -97,6 +97,9 @@ def encode_main(argv: list[str]) -> int:
             ranges = read_npy(arguments.ranges)
         except ARRAY_DAMAGE as error:
             raise ValueError(f"--ranges {arguments.ranges}: not a readable npy file: {error}") from error
+    settings = {name: getattr(arguments, name) for name in _SETTINGS}
+    if arguments.no_normalize:
+        settings["normalize_embeddings"] = False
     model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
     with hold_together(arguments.output):
         if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
@@ -105,11 +108,10 @@ def encode_main(argv: list[str]) -> int:
             model,
             arguments.input,
             arguments.output,
-            normalize_embeddings=not arguments.no_normalize,
             ranges=ranges,
             file_format=arguments.format,
             show_progress_bar=not arguments.quiet,
-            **{name: getattr(arguments, name) for name in _SETTINGS},
+            **settings,
         )
     if state.is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]

@@ -183,6 +183,9 @@ def evaluate_main(argv: list[str]) -> int:
 
     protocol = _protocol(arguments)
     model = _load(arguments.model, arguments)
+    similarity = getattr(model, "similarity_fn_name", "cosine")
+    if arguments.threshold is not None and similarity != "cosine":
+        parser.error(f"--threshold chooses a cosine, and {arguments.model} compares by {similarity}")
     evaluation: Evaluation | None = Evaluation({}, {})
     if _names_data(arguments):
         evaluation = _evaluate(model, arguments, protocol)

@@ -11,7 +11,6 @@ from .common import (
     add_output_options,
     add_text_options,
     command_parser,
-    cosine,
     load_encoder,
     positive_int,
     report,
@@ -31,8 +30,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "rank at which the search ends; default: range_min + num_negatives, or range_min + 10 * num_negatives "
         "if scores or margins drop candidates",
     },
-    "max_score": {"type": cosine, "help": "drop candidates that are more similar to the anchor"},
-    "min_score": {"type": cosine, "help": "drop candidates that are less similar to the anchor"},
+    "max_score": {"type": float, "help": "drop candidates that are more similar to the anchor"},
+    "min_score": {"type": float, "help": "drop candidates that are less similar to the anchor"},
     "absolute_margin": {"type": float, "help": "drop candidates above the positive's similarity minus this margin"},
     "relative_margin": {
         "type": float,
@@ -117,7 +116,7 @@ def mine_main(argv: list[str]) -> int:
     lines = [
         f"{arguments.output}: {result.rows} rows of {', '.join(rows.column_names)}",
         f"{result.pairs} pairs, {result.anchors} distinct anchors, {result.candidates} distinct candidates",
-        f"mean cosine similarity of positives {result.positive_score:.4f}, of negatives {similarity}",
+        f"mean similarity of positives {result.positive_score:.4f}, of negatives {similarity}",
         "left out:",
         *(f"  {count:>10}  {reason}" for reason, count in result.dropped.items()),
         f"  {result.pairs_without_negatives:>10}  pairs with too few negatives",

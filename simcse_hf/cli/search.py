@@ -14,7 +14,6 @@ from .common import (
     add_prompt_options,
     add_text_options,
     command_parser,
-    cosine,
     load_encoder,
     positive_int,
     report,
@@ -164,7 +163,7 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _threshold(text: str) -> float | str:
-    return text if text == SAVED else cosine(text)
+    return text if text == SAVED else float(text)
 
 
 def add_search_options(parser: ArgumentParser) -> None:
@@ -173,8 +172,8 @@ def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         type=_threshold,
-        help="hide sentences with a lower cosine: a number, or `saved` for the one that `evaluate --save_threshold` "
-        "wrote; default: hide none",
+        help="hide sentences with a lower cosine, or a lower score of the model's own kind: a number, or `saved` for "
+        "the one that `evaluate --save_threshold` wrote; default: hide none",
     )
 
 
@@ -192,6 +191,7 @@ def find_threshold(index: "SentenceIndex", arguments: Namespace) -> float | None
         ValueError: If the saved threshold is asked for and there is none, or it does not hold for this index.
     """
     if arguments.threshold != SAVED:
+        index.check_threshold(arguments.threshold)
         return arguments.threshold
     prompts = [name for name in ("query", "document") if index.model.prompts[name]]
     if prompts or index.truncate_dim is not None:

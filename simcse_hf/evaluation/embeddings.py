@@ -38,6 +38,8 @@ class SentenceEmbeddings:
 
     def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
         distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
+        #: How the model compares embeddings.
+        self.similarity = getattr(model, "similarity_fn_name", "cosine")
         self._rows = {text: row for row, text in enumerate(distinct)}
         if distinct:
             self._embeddings = _encode(model, distinct, show_progress_bar)

@@ -10,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from ..ops.errors import check_finite
+from ..ops.similarity import similarity_pairs
 
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 #: Ends of the names of metrics of which a lower value is better. A high mean cosine is a step towards collapse.
@@ -76,7 +77,7 @@ def pearson(a: Any, b: Any) -> float:
 METRICS = {"spearman": spearman, "pearson": pearson}
 
 
-def cosine_similarity_pairs(x: Any, y: Any) -> ndarray:
+def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarray:
     """Compute the cosine similarity of two arrays row by row, as SentEval scores sentence pairs.
 
     Float64 embeddings are compared in float64 and all others in float32, as in SentEval. More digits would not be more
@@ -85,6 +86,7 @@ def cosine_similarity_pairs(x: Any, y: Any) -> ndarray:
     Args:
         x (`numpy.ndarray | torch.Tensor`): Embeddings of the first sentences, of shape `(n, dim)`.
         y (`numpy.ndarray | torch.Tensor`): Embeddings of the second sentences, of shape `(n, dim)`.
+        similarity (`str`, *optional*, defaults to `"cosine"`): The measure, as in [`similarity_pairs`].
 
     Returns:
         `numpy.ndarray`: Cosines of shape `(n,)` in float64. The cosine with a zero embedding is 0, as in SentEval; an
@@ -107,6 +109,8 @@ def cosine_similarity_pairs(x: Any, y: Any) -> ndarray:
         y = y.float()
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
+    if similarity != "cosine":
+        return similarity_pairs(x, y, similarity).double().numpy()
     return torch.nn.functional.cosine_similarity(x, y, dim=1).double().numpy()
 
 

@@ -193,7 +193,7 @@ def score_tasks(
         results[name] = correlations(part["predicted"], part["gold"], name)
         scores[name] = {"pairs": part}
     for name, user_task in data.user_tasks.items():
-        result = user_task.evaluate(embeddings)
+        result = user_task.evaluate(embeddings, embeddings.similarity)
         results[name] = user_task.document(result)
         scores[name] = {user_task.kind: result.scores}
     if data.geometry:

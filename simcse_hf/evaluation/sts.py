@@ -344,8 +344,10 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
 
 
 def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> ndarray:
-    """Return the cosine similarities of `pairs`, of shape `(n,)`."""
-    return cosine_similarity_pairs(embeddings(pairs.sentences1), embeddings(pairs.sentences2))
+    """Return the similarities of `pairs`, of shape `(n,)`, by the model's own measure."""
+    first = embeddings(pairs.sentences1)
+    second = embeddings(pairs.sentences2)
+    return cosine_similarity_pairs(first, second, embeddings.similarity)
 
 
 def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:

@@ -104,7 +104,8 @@ def encode_file(
         ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
     """
     check_precision(precision)
-    options = {"normalize_embeddings": True, "truncate_dim": None, "token_budget": None} | options
+    is_cosine = model.similarity_fn_name == "cosine"
+    options = {"normalize_embeddings": is_cosine, "truncate_dim": None, "token_budget": None} | options
     check_truncate_dim(options["truncate_dim"], model.dim)
     if file_format not in FORMATS:
         raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")

@@ -28,6 +28,7 @@ from ..models.tokenizers import check_tokenizer
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained
+from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import FOLDER, METHODS, Fit, find_transform, save_transform
 from ..postprocessing.whitening import fit_whitening
@@ -181,6 +182,11 @@ class SimCSE:
             return self.model.embedding_dim
         return self.postprocessing.output_dim
 
+    @property
+    def similarity_fn_name(self) -> str:
+        """Return how the model compares embeddings: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`."""
+        return self.model.settings.similarity_fn_name
+
     def encode(
         self,
         sentences: Texts,
@@ -192,7 +198,7 @@ class SimCSE:
         max_length: int | None = None,
         long_texts: str | None = None,
         show_progress_bar: bool = False,
-        normalize_embeddings: bool | None = True,
+        normalize_embeddings: bool | str | None = "auto",
         truncate_dim: int | None = None,
         precision: str = "float32",
         convert_to_tensor: bool = False,
@@ -214,9 +220,10 @@ class SimCSE:
             max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as in [`SimCSE`]. The default is the model's.
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, so that a
-                dot product is a cosine. With `False`, a sentence-transformers model that ends in `Normalize` gives
-                unit vectors all the same; with `None`, none does.
+            normalize_embeddings (`bool`, *optional*): Scale embeddings to unit length, so that a dot product is a
+                cosine. By default (`"auto"`) this is done if the model compares by the cosine. With `False`, a
+                sentence-transformers model that ends in `Normalize` gives unit vectors all the same; with `None`, none
+                does.
             truncate_dim (`int`, *optional*): Keep only the leading dimensions (of a Matryoshka model), after a
                 whitening or flow and before the scaling to unit length.
             precision (`str`, *optional*, defaults to `"float32"`): `"float32"`, `"binary"` or `"ubinary"`. The codes
@@ -275,7 +282,7 @@ class SimCSE:
         *,
         max_length: int | None = None,
         long_texts: str | None = None,
-        normalize_embeddings: bool | None = True,
+        normalize_embeddings: bool | str | None = "auto",
         truncate_dim: int | None = None,
         **batching: Any,
     ) -> Iterator[tuple[Any, torch.Tensor]]:
@@ -286,7 +293,7 @@ class SimCSE:
             prefix (`str`, *optional*, defaults to `""`): The prompt.
             max_length (`int`, *optional*): As in [`SimCSE.encode`], as the others.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`.
-            normalize_embeddings (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length.
+            normalize_embeddings (`bool`, *optional*): Scale embeddings to unit length.
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
             **batching (`Any`): Further arguments of [`encode_token_ids`].
 
@@ -298,6 +305,8 @@ class SimCSE:
             ValueError: As [`SimCSE.encode`].
         """
         check_truncate_dim(truncate_dim, self.dim)
+        if normalize_embeddings == "auto":
+            normalize_embeddings = self.similarity_fn_name == "cosine"
         long_texts = check_long_texts(long_texts or self.long_texts)
         pad_token_id = self.tokenizer.pad_token_id
         tokenized = ((key, self.tokenize(texts, prefix, max_length, long_texts)) for key, texts in windows)
@@ -394,7 +403,7 @@ class SimCSE:
         return self.prompts[prompt_name]
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
-        """Compute the cosine of each pair of an item of `a` and an item of `b`.
+        """Compare each item of `a` with each item of `b`, by the cosine or the model's own `similarity_fn_name`.
 
         Args:
             a (`str`, `Sequence[str]`, `torch.Tensor` or `np.ndarray`): Texts, or embeddings of any length.
@@ -407,31 +416,31 @@ class SimCSE:
         Raises:
             ValueError: If an item is not a text, or an embedding is not finite.
         """
-        x = self._unit_embeddings(a)
-        y = self._unit_embeddings(b)
-        cosines = torch.atleast_2d(x) @ torch.atleast_2d(y).T
+        x = self._embeddings(a)
+        y = self._embeddings(b)
+        scores = similarity_matrix(torch.atleast_2d(x), torch.atleast_2d(y), self.similarity_fn_name)
         if x.dim() == 2:
-            return cosines
-        return cosines.item() if y.dim() == 1 else cosines[0]
+            return scores
+        return scores.item() if y.dim() == 1 else scores[0]
 
     def similarity_pairwise(self, a: Sequence[str] | Embeddings, b: Sequence[str] | Embeddings) -> torch.Tensor:
-        """Compute the cosine of each item of `a` with the item of `b` at the same position.
+        """Compare each item of `a` with the item of `b` at the same position; see [`similarity`].
 
         Args:
             a (`Sequence[str]`, `torch.Tensor` or `np.ndarray`): Texts, or embeddings of any length.
             b (`Sequence[str]`, `torch.Tensor` or `np.ndarray`): As many texts or embeddings.
 
         Returns:
-            `torch.Tensor`: Cosines of shape `(n,)`.
+            `torch.Tensor`: Of shape `(n,)`.
 
         Raises:
             ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
         """
-        x = torch.atleast_2d(self._unit_embeddings(a))
-        y = torch.atleast_2d(self._unit_embeddings(b))
+        x = torch.atleast_2d(self._embeddings(a))
+        y = torch.atleast_2d(self._embeddings(b))
         if x.shape != y.shape:
             raise ValueError(f"pairs need equally many items on both sides, got {len(x)} and {len(y)}")
-        return (x * y).sum(dim=1)
+        return similarity_pairs(x, y, self.similarity_fn_name)
 
     def is_similar(self, a: Texts | Embeddings, b: Texts | Embeddings) -> bool | torch.Tensor:
         """Return whether cosines reach the saved threshold; arguments and shapes are those of [`similarity`].
@@ -652,11 +661,11 @@ class SimCSE:
         embeddings = encode_token_ids(self.model, ids, self.tokenizer.pad_token_id, split_over_processes=False)
         return F.normalize(embeddings[0], dim=-1)
 
-    def _unit_embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
+    def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):
             embeddings = torch.as_tensor(items, dtype=torch.float32)
             check_finite(embeddings, "item {}")
-            return F.normalize(embeddings, dim=-1)
+            return F.normalize(embeddings, dim=-1) if self.similarity_fn_name == "cosine" else embeddings
         return self.encode(items)
 
 

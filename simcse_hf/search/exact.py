@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..ops.similarity import similarity_matrix
+
 # The products of 64 queries with 16,384 embeddings are 4 MB, which stay in the processor's caches.
 _QUERIES = 64
 _BLOCK = 2**14
@@ -14,6 +16,11 @@ def unit_length(embeddings: np.ndarray) -> np.ndarray:
     """Scale embeddings of shape `(n, dim)` to length 1; a zero embedding stays zero."""
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return embeddings / np.where(norms > 0, norms, 1)
+
+
+def comparable(embeddings: np.ndarray, similarity: str) -> np.ndarray:
+    """Scale embeddings to length 1 if they are compared by their cosine."""
+    return unit_length(embeddings) if similarity == "cosine" else embeddings
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
@@ -28,13 +35,15 @@ class ExactIndex:
 
     Args:
         dim (`int`): Embedding size.
+        similarity (`str`, *optional*, defaults to `"cosine"`): As in [`similarity_matrix`].
     """
 
     FILE = "vectors.npy"
     backend = "exact"
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, similarity: str = "cosine") -> None:
         self.dim = dim
+        self.similarity = similarity
         self._blocks: list[torch.Tensor] = []
 
     def __len__(self) -> int:
@@ -55,7 +64,7 @@ class ExactIndex:
     def search(
         self, queries: np.ndarray, top_k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the embeddings with the largest inner products.
+        """Find the most similar embeddings.
 
         Equal scores come in the order of the index.
 
@@ -80,8 +89,8 @@ class ExactIndex:
                     positions = positions[chosen]
                     block = block[chosen]
                 # One whole number orders by score first, and then by position: topk alone may take any of equal ones.
-                scores = (batch @ block.T).view(torch.int32)
-                keys = (_ordered(scores).long() << 32) - positions
+                bits = similarity_matrix(batch, block, self.similarity).view(torch.int32)
+                keys = (_ordered(bits).long() << 32) - positions
                 best = torch.cat([best, keys.topk(min(top_k, len(positions))).values], 1)
                 best = best.topk(min(top_k, best.shape[1])).values
             found.append(best)
@@ -99,9 +108,9 @@ class ExactIndex:
                 block.numpy().tofile(stream)
 
     @classmethod
-    def load(cls, folder: Path) -> "ExactIndex":
+    def load(cls, folder: Path, similarity: str = "cosine") -> "ExactIndex":
         """Map the embeddings from what `save` wrote; changes to them never reach the file."""
         vectors = np.lib.format.open_memmap(folder / cls.FILE, mode="c")  # unlike np.load, it opens no pickles
-        index = cls(vectors.shape[1])
+        index = cls(vectors.shape[1], similarity)
         index._blocks.extend(torch.from_numpy(vectors).split(_BLOCK))
         return index

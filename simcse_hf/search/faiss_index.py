@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.errors import require_extra
+from .exact import ExactIndex
 
 #: Least embeddings of a cell, which faiss's k-means asks for.
 _CELL = 39
@@ -168,3 +169,24 @@ class FaissIndex:
             self._index = self._faiss.read_index(str(self._mapped))
             self._mapped = None
             self.set_parameters(self._parameters)
+
+
+def new_index(dim: int, backend: str, similarity: str) -> ExactIndex | FaissIndex:
+    """Make an empty index.
+
+    Args:
+        dim (`int`): Embedding size.
+        backend (`str`): `"exact"`, or what [`FaissIndex`] takes.
+        similarity (`str`): As in [`similarity_matrix`].
+
+    Returns:
+        `ExactIndex` or `FaissIndex`: The index.
+
+    Raises:
+        ValueError: If faiss does not know the backend, or is to rank by a distance.
+    """
+    if backend == "exact":
+        return ExactIndex(dim, similarity)
+    if similarity not in ("cosine", "dot"):
+        raise ValueError(f"the backend {backend!r} cannot rank by the model's {similarity} similarity: use 'exact'")
+    return FaissIndex(dim, backend)

@@ -9,10 +9,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 
-from .exact import ExactIndex
-from .faiss_index import FaissIndex
+from ..ops.similarity import similarity_matrix
+from .faiss_index import new_index
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
 SAMPLING_STRATEGIES = ("top", "random")
@@ -35,7 +36,7 @@ class MiningOptions:
         range_min (`int`, *optional*, defaults to `0`): Skip so many of the most similar candidates.
         range_max (`int`, *optional*): The rank at which the search ends. Defaults to `range_min + num_negatives`, or
             to `range_min + 10 * num_negatives` if a bound may drop candidates or they are drawn.
-        max_score (`float`, *optional*): Drop candidates with a higher cosine similarity to the anchor.
+        max_score (`float`, *optional*): Drop candidates with a higher similarity to the anchor (of the model's kind).
         min_score (`float`, *optional*): Drop candidates with a lower one.
         absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
         relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of its
@@ -103,8 +104,8 @@ class MiningReport:
         rows (`int`): Rows that were written.
         pairs_without_negatives (`int`): Pairs with fewer negatives than requested. With `"n-tuple"` they give no row.
         dropped (`dict[str, int]`): Candidates that were left out, by reason.
-        positive_score (`float`): Mean cosine similarity of anchors and positives.
-        negative_score (`float`, *optional*): Mean cosine similarity of anchors and mined negatives.
+        positive_score (`float`): Mean similarity of anchors and positives.
+        negative_score (`float`, *optional*): Mean similarity of anchors and mined negatives.
     """
 
     pairs: int
@@ -132,7 +133,7 @@ def mine_hard_negatives(
     output_format: str = "n-tuple",
     show_progress_bar: bool = False,
 ) -> tuple[Dataset, MiningReport]:
-    """Add hard negatives to pairs of an anchor and a positive.
+    """Add hard negatives to pairs of an anchor and a positive, by the model's own similarity.
 
     Each distinct anchor and candidate is encoded once. Candidates are all positives, hard negatives that the rows
     already have, and the texts of `corpus`. Texts that differ in white space or case only count as one. An anchor
@@ -178,8 +179,12 @@ def mine_hard_negatives(
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
 
-    dim = candidates.shape[1]
-    index = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
+    similarity = getattr(model, "similarity_fn_name", "cosine")
+    for name in ("max_score", "min_score"):
+        score = getattr(options, name)
+        if similarity == "cosine" and score is not None and abs(score) > 1:
+            raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
+    index = new_index(candidates.shape[1], backend, similarity)
     index.add(candidates)
     dropped = Counter(
         {
@@ -211,8 +216,10 @@ def mine_hard_negatives(
                 elif candidate >= 0:  # faiss gives -1 where it finds fewer
                     ranked.append((candidate, score))
             ranked = ranked[options.range_min : options.last_rank]
-            for pair, positive in zip(own_pairs, positives, strict=True):
-                positive_score = float(anchors[anchor] @ candidates[positive])
+            own_scores = similarity_matrix(
+                torch.as_tensor(anchors[[anchor]]), torch.as_tensor(candidates[positives]), similarity
+            )
+            for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
                 positive_scores.append(positive_score)
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
 

@@ -20,8 +20,8 @@ from ..data.file_texts import stream_rows
 from ..data.texts import list_texts
 from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
-from .exact import ExactIndex, unit_length
-from .faiss_index import FaissIndex
+from .exact import ExactIndex, comparable
+from .faiss_index import FaissIndex, new_index
 
 logger = logging.get_logger(__name__)
 
@@ -62,6 +62,7 @@ _SETTINGS = {
     "max_length": ("max_length", None),
     "long_texts": ("long_texts", "cut"),
     "model_backend": ("backend", "torch"),
+    "similarity": ("similarity_fn_name", "cosine"),
 }
 _DAMAGED = "Build the index again."
 
@@ -74,11 +75,11 @@ class _Pair(NamedTuple):
 
 
 class Match(_Pair):
-    """A sentence that a search found, and its cosine: `sentence, score = match`.
+    """A sentence that a search found, and its similarity: `sentence, score = match`.
 
     Attributes:
         sentence (`str`): The sentence.
-        score (`float`): Its cosine with the query.
+        score (`float`): Its similarity to the query, by the model's own measure; often the cosine.
         row (`int`): The number of the sentence in the index, from 0: its place in the list, or among the texts of the
             file, that the index was built from.
         columns (`dict[str, str]`): The kept columns of its row.
@@ -129,6 +130,11 @@ class SentenceIndex:
         return str(self.rows[_SENTENCE][row])
 
     @property
+    def similarity(self) -> str:
+        """Return the similarity that ranks the sentences: the model's own."""
+        return _similarity_of(self.model)
+
+    @property
     def kept(self) -> list[str]:
         """Return the names of the kept columns."""
         return [name.removeprefix(_KEPT) for name in self.rows.column_names[1:]]
@@ -173,7 +179,7 @@ class SentenceIndex:
             ImportError: If faiss is needed and not installed.
         """
         dim = len(_encode_documents(model, [PROBE], truncate_dim)[0])
-        empty = ExactIndex(dim) if backend == "exact" else FaissIndex(dim, backend)
+        empty = new_index(dim, backend, _similarity_of(model))
         if parameters is not None:
             empty.set_parameters(parameters)
         names = [_SENTENCE, *(_KEPT + name for name in keep)]
@@ -234,10 +240,10 @@ class SentenceIndex:
                 raise ValueError(f"there are more vectors than the {count + len(part)} sentences")
             if not part:
                 continue
-            embeddings = unit_length(embeddings)
+            embeddings = comparable(embeddings, self.similarity)
             place = int(draw.integers(len(part)))
             text = part[place][0]
-            cosine = _encode_documents(self.model, [text], self.truncate_dim)[0] @ embeddings[place]
+            cosine = _agreement(_encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
                     f"the vectors are not this model's for these sentences: for sentence {count + place}, "
@@ -263,23 +269,22 @@ class SentenceIndex:
             queries (`str`, `Sequence[str]`, `np.ndarray` or `torch.Tensor`): One text or several; or embeddings of
                 this model, of shape `(dim,)` or `(queries, dim)` and of any length.
             top_k (`int`, *optional*, defaults to `5`): The most sentences to return.
-            threshold (`float`, *optional*): Leave out sentences with a smaller cosine. If no sentence reaches it, a
+            threshold (`float`, *optional*): Leave out sentences with a smaller score. If no sentence reaches it, a
                 warning names the best score. By default nothing is left out.
             filters (`Mapping[str, str]`, *optional*): Look only among the sentences whose kept columns hold these
                 values, written as text.
 
         Returns:
-            `list[Match]` or `list[list[Match]]`: For one query, up to `top_k` sentences with their cosines in
+            `list[Match]` or `list[list[Match]]`: For one query, up to `top_k` sentences with their similarities in
             descending order; for several, a list of such lists.
 
         Raises:
             ValueError: If a query is not a text or has other dimensions than the index, `top_k` is below 1,
-                `threshold` is not a cosine, or a column of `filters` was not kept.
+                `threshold` is no possible cosine, or a column of `filters` was not kept.
         """
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
-        if threshold is not None and not -1 <= threshold <= 1:
-            raise ValueError(f"threshold must be a cosine, between -1 and 1, got {threshold}")
+        self.check_threshold(threshold)
         embeddings, single = self._encode_queries(queries)
         among = self._select(filters) if filters else None
         top_k = min(top_k, len(self) if among is None else int(among.sum()))
@@ -295,10 +300,16 @@ class SentenceIndex:
             empty = [number for number, result in enumerate(results) if not result]
             if threshold is not None and empty:
                 logger.warning(
-                    f"{len(empty)} of {len(results)} queries found no sentence with a cosine of at least {threshold}: "
-                    f"their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
+                    f"{len(empty)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
+                    f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
                 )
         return results[0] if single else results
+
+    def check_threshold(self, threshold: float | None) -> None:
+        """Raise a `ValueError` if no score can be compared with a threshold: NaN, or a cosine beyond 1."""
+        most = 1 if self.similarity == "cosine" else np.inf
+        if threshold is not None and not -most <= threshold <= most:
+            raise ValueError(f"threshold must be a {self.similarity}, between {-most} and {most}, got {threshold}")
 
     def _match(self, row: int, score: float) -> Match:
         sentence, *cells = (column[row].as_py() for column in self.rows.columns)
@@ -308,7 +319,7 @@ class SentenceIndex:
         return match
 
     def _encode_queries(self, queries: str | Sequence[str] | np.ndarray | torch.Tensor) -> tuple[np.ndarray, bool]:
-        """Return unit embeddings of shape `(queries, dim)`, and whether there was a single query."""
+        """Return embeddings of shape `(queries, dim)`, and whether there was a single query."""
         if isinstance(queries, (np.ndarray, torch.Tensor)):
             embeddings = torch.as_tensor(queries).float().cpu().numpy()
             single = embeddings.ndim == 1
@@ -320,7 +331,7 @@ class SentenceIndex:
             encode = getattr(self.model, "encode_query", self.model.encode)
             embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
         check_finite(embeddings, "query {}")
-        return unit_length(embeddings), single
+        return comparable(embeddings, self.similarity), single
 
     def _select(self, filters: Mapping[str, str]) -> np.ndarray:
         """Return whether the kept columns of each row hold some values."""
@@ -409,7 +420,7 @@ class SentenceIndex:
                     raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
             rows = pq.ParquetFile(data / _ROWS).read()
             if backend == "exact":
-                vectors = ExactIndex.load(data)
+                vectors = ExactIndex.load(data, described.get("similarity", "cosine"))
             else:
                 vectors = FaissIndex.load(data, len(described["probe"]), backend)
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
@@ -468,9 +479,10 @@ def check_target(folder: str | os.PathLike) -> None:
 
 def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     """Refuse a model that does not give the embeddings of a saved index."""
-    for name, default in (("long_texts", "cut"), ("max_length", None)):  # 0.3 cut all texts and wrote no long_texts
-        saved = described.get(name, default)
-        now = getattr(model, name, saved)
+    for name in ("long_texts", "max_length", "similarity"):
+        attribute, default = _SETTINGS[name]
+        saved = described.get(name, default)  # 0.3 wrote neither the first nor the last
+        now = getattr(model, attribute, saved)
         if now != saved:
             raise ValueError(
                 f"{folder} was built with {name} {saved!r}, and the model has {now!r}: load it with {name}={saved!r}."
@@ -480,7 +492,7 @@ def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     if len(probe) != len(expected):
         problem = f"embeddings of {len(probe)} dimensions instead of {len(expected)}"
     else:
-        cosine = float(probe @ expected)
+        cosine = _agreement(probe, expected)
         if cosine >= SAME:  # it may be NaN
             return
         problem = f"another embedding for a fixed sentence (cosine {cosine:.4f})"
@@ -494,4 +506,14 @@ def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
 def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
     """Encode texts as the model encodes documents, with its prompt for them if it has one."""
     encode = getattr(model, "encode_document", model.encode)
-    return unit_length(np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True)))
+    embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
+    return comparable(embeddings, _similarity_of(model))
+
+
+def _similarity_of(model: Any) -> str:
+    return getattr(model, "similarity_fn_name", "cosine")
+
+
+def _agreement(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the cosine of two unit embeddings, and of others what falls as fast with their relative distance."""
+    return float(1 - np.square(x - y).sum() / (2 * np.square(y).sum()))

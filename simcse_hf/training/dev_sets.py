@@ -103,6 +103,7 @@ class DevSetCallback(TrainerCallback, ABC):
     def _encode(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
         """Return the embeddings of the distinct texts in all processes, which share the work."""
         inner: Any = getattr(model, "module", model)
+        self._similarity = inner.settings.similarity_fn_name
         prompt = default_prompt(inner.settings)
         max_length = length_limit(inner.config, inner.settings, tokenizer)  # as in inference
         how = (tokenizer, max_length, inner.settings.templates, prompt)
@@ -153,7 +154,7 @@ class SimilarityEvalCallback(DevSetCallback):
         embeddings = self._encode(model, tokenizer)
         first = embeddings[self._first]
         second = embeddings[self._second]
-        predicted = cosine_similarity_pairs(first, second)
+        predicted = cosine_similarity_pairs(first, second, self._similarity)
         gold = np.asarray(self.gold, dtype=np.float64)
         scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
         self.scores = {self.headline: {"pairs": scores}}
@@ -206,7 +207,7 @@ class TasksEvalCallback(DevSetCallback):
         def score() -> dict[str, float]:
             metrics: dict[str, float] = {}
             for name, task in self.tasks.items():
-                result = task.evaluate(lambda texts: embeddings[[self._row[text] for text in texts]])
+                result = task.evaluate(lambda texts: embeddings[[self._row[text] for text in texts]], self._similarity)
                 self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
                 metrics |= {f"{name}_{metric}": value for metric, value in result.metrics.items()}
             return metrics

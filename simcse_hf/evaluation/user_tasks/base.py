@@ -69,11 +69,12 @@ class UserTask(ABC):
         return len(self.units)
 
     @abstractmethod
-    def score(self, embeddings: ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Score the embeddings of `texts`.
 
         Args:
             embeddings (`numpy.ndarray`): Of shape `(len(texts), dim)`, not normalised.
+            similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares embeddings.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.
@@ -83,11 +84,12 @@ class UserTask(ABC):
     def linking_texts(self, unit: Any) -> Sequence[str]:
         """Return the texts of a unit that must not be in both parts of a split."""
 
-    def evaluate(self, encode: Callable) -> TaskResult:
+    def evaluate(self, encode: Callable, similarity: str = "cosine") -> TaskResult:
         """Encode the texts of the task once, and score their embeddings.
 
         Args:
             encode (`Callable`): Takes a list of texts and returns an array or tensor of shape `(n, dim)`.
+            similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares embeddings.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.
@@ -96,7 +98,7 @@ class UserTask(ABC):
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
         embeddings = SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)
-        result = self.score(embeddings(self.texts))
+        result = self.score(embeddings(self.texts), similarity)
         result.scores["group"] = self._groups()
         return result
 

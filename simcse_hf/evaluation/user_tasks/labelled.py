@@ -130,7 +130,7 @@ class ClassificationTask(LabelledTask):
         self._rows = [*units, *(shared or [])]
         self.texts, self._positions = distinct([text for text, _ in self._rows])
 
-    def score(self, embeddings: ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
         x = unit_length(embeddings.astype(np.float32))[self._positions]
         y = np.array([label for _, label in self._rows], dtype=object)
@@ -173,7 +173,7 @@ class ClusteringTask(LabelledTask):
         super().__init__(source, name, units)
         self.texts = [text for text, _ in units]
 
-    def score(self, embeddings: ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
         count = len(set(self.labels))
         x = unit_length(embeddings.astype(np.float32))

@@ -51,15 +51,20 @@ class PairsTask(UserTask):
         """Return both texts of a pair."""
         return unit[:2]
 
-    def score(self, embeddings: ndarray) -> TaskResult:
-        """Compute the average precision of the cosines; see [`UserTask.score`]."""
-        predicted = cosine_similarity_pairs(*np.split(embeddings[self._positions], 2))
+    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+        """Compute the average precision of the similarities; see [`UserTask.score`]."""
+        first, second = np.split(embeddings[self._positions], 2)
+        predicted = cosine_similarity_pairs(first, second, similarity)
         gold = np.array([label for *_, label in self.units], dtype=np.int64)
         units = fingerprints([(first, second, f"{label:g}") for first, second, label in self.units])
         return TaskResult(
             {"average_precision": 100 * float(average_precision_score(gold, predicted))},
             {"similarity": predicted, "gold": gold, "unit": units},
-            {"protocol": "average precision of the cosine", "examples": len(gold), "positives": int(gold.sum())},
+            {
+                "protocol": f"average precision of the {similarity}",
+                "examples": len(gold),
+                "positives": int(gold.sum()),
+            },
         )
 
 

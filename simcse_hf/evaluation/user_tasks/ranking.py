@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
 from ...data.open_table import open_table
-from ...search.exact import ExactIndex, unit_length
+from ...ops.similarity import similarity_matrix
+from ...search.exact import ExactIndex, comparable
 from ..groups import distinct
 from .base import (
     TaskResult,
@@ -152,27 +154,27 @@ class RerankingTask(RankingTask):
         """Return the query and its positives; other candidates may be shared, like the corpus of a retrieval task."""
         return [unit.text, *unit.positives]
 
-    def score(self, embeddings: ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
-        x = unit_length(embeddings.astype(np.float64))
+        x = torch.from_numpy(comparable(embeddings.astype(np.float64), similarity))
         precision = []
         reciprocal = []
         units = []
         start = 0
         for query, row in zip(self.units, self._query_rows, strict=True):
             end = start + len(query.candidates)
-            cosines = x[self._document_rows[start:end]] @ x[row]
+            scores = similarity_matrix(x[[row]], x[self._document_rows[start:end]], similarity)[0].numpy()
             start = end
-            relevant = np.arange(len(cosines)) < len(query.positives)
-            precision.append(average_precision_score(relevant, cosines))
-            # Of candidates with equal cosines, the relevant one counts as the last.
-            rank = 1 + np.count_nonzero(cosines[~relevant] >= cosines[relevant].max())
+            relevant = np.arange(len(scores)) < len(query.positives)
+            precision.append(average_precision_score(relevant, scores))
+            # Of candidates with equal scores, the relevant one counts as the last.
+            rank = 1 + np.count_nonzero(scores[~relevant] >= scores[relevant].max())
             reciprocal.append(1 / rank if rank <= MRR_CUTOFF else 0.0)
             units.append((query.text, *query.positives, "", *query.negatives))
         return self._result(
             {"map": precision, f"mrr@{MRR_CUTOFF}": reciprocal},
             units,
-            protocol="candidates ranked by cosine, mean over the queries",
+            protocol=f"candidates ranked by {similarity}, mean over the queries",
             candidates=start,
         )
 
@@ -229,10 +231,10 @@ class RetrievalTask(RankingTask):
         """Return the query."""
         return [unit.text]
 
-    def score(self, embeddings: ndarray) -> TaskResult:
+    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
-        x = unit_length(embeddings.astype(np.float32))
-        index = ExactIndex(x.shape[1])
+        x = comparable(embeddings.astype(np.float32), similarity)
+        index = ExactIndex(x.shape[1], similarity)
         index.add(x[self._document_rows])
         rankings = index.search(x[self._query_rows], min(DEPTH + 1, len(self.shared)))[1]
         ids = list(self.shared)
@@ -256,7 +258,7 @@ class RetrievalTask(RankingTask):
         return self._result(
             {"ndcg@10": gains, f"mrr@{MRR_CUTOFF}": reciprocal, "recall@100": recalls},
             units,
-            protocol="exact search by cosine; metrics as in trec_eval, mean over the queries",
+            protocol=f"exact search by {similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
 

@@ -307,7 +307,7 @@ class _Adaptation:
 
 def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
     """Score a model on a task."""
-    return task.evaluate(partial(model.encode, normalize_embeddings=None))
+    return task.evaluate(partial(model.encode, normalize_embeddings=None), model.similarity_fn_name)
 
 
 def _open_present(name: str, pooler: str | None) -> tuple[str | None, SimCSE]:

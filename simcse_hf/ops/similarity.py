@@ -1,0 +1,30 @@
+"""Compare embeddings by the similarities of sentence-transformers: cosine, dot, euclidean and manhattan."""
+
+import torch
+from torch import Tensor
+
+#: The norms of the similarities that are negative distances.
+_NORMS = {"euclidean": 2.0, "manhattan": 1.0}
+
+
+def similarity_matrix(x: Tensor, y: Tensor, similarity: str) -> Tensor:
+    """Compare each embedding of `x` with each of `y`.
+
+    Args:
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`; for `"cosine"`, of unit length.
+        y (`torch.Tensor`): Embeddings of shape `(m, dim)`.
+        similarity (`str`): `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`. The last two are negative distances.
+
+    Returns:
+        `torch.Tensor`: Of shape `(n, m)`; larger for embeddings that are more similar.
+    """
+    if similarity in _NORMS:
+        return -torch.cdist(x, y, _NORMS[similarity], "donot_use_mm_for_euclid_dist")
+    return x @ y.T
+
+
+def similarity_pairs(x: Tensor, y: Tensor, similarity: str) -> Tensor:
+    """Compare each row of `x` with the same row of `y`; arguments as in [`similarity_matrix`]."""
+    if similarity in _NORMS:
+        return -torch.linalg.vector_norm(x - y, _NORMS[similarity], dim=1)
+    return (x * y).sum(dim=1)
