@@ -39,4 +39,6 @@ def test_the_prediction_for_a_pair_is_the_cosine_of_the_embeddings_of_its_texts(
     def embeddings(texts):
         return np.array([[np.cos(angles[text]), np.sin(angles[text])] for text in texts])
 
+    embeddings.similarity = "cosine"
+
     assert predict_similarities(embeddings, pairs) == pytest.approx([0, np.sqrt(0.5), 1], abs=1e-6)
