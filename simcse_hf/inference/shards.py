@@ -33,8 +33,9 @@ from .quantization import (
 )
 from .simcse import SimCSE
 
-MANIFEST = "manifest.json"
-RANGES = "ranges.npy"
+#: Readers of parquet data sets, such as pandas and datasets, skip files whose names begin with `_`.
+MANIFEST = "_manifest.json"
+RANGES = "_ranges.npy"
 FORMATS = ("npy", "parquet")
 
 _MAX_SHARDS = 1_000_000
@@ -68,7 +69,7 @@ def encode_file(
 
     A first pass over the file counts and checks its rows, so that a bad row is found before hours of encoding. The
     file is then streamed. A shard gets its name when it is complete, and `resume` writes those that are missing or
-    damaged. `manifest.json` records the settings and digests of the input and the weights; a run that differs in any
+    damaged. `_manifest.json` records the settings and digests of the input and the weights; a run that differs in any
     of them is refused.
 
     Under several processes (`accelerate launch` or `torchrun`, on one machine or on several with a shared folder),
@@ -87,7 +88,7 @@ def encode_file(
             default prompt, if it has one.
         precision (`str`, *optional*, defaults to `"float32"`): One of `quantization.PRECISIONS`.
         ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`. The default are the ranges of the
-            first 10,000 embeddings. The ranges are written to `ranges.npy`.
+            first 10,000 embeddings. The ranges are written to `_ranges.npy`.
         shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. One shard and the texts of the
             next one are in memory at a time.
         file_format (`str`, *optional*, defaults to `"npy"`): `"npy"`, or `"parquet"` with the columns `row` (1-based
@@ -151,7 +152,7 @@ def encode_file(
         shards = _shards(folder, manifest)
         missing = _missing(shards)
         if precision in SCALAR_PRECISIONS:
-            ranges = on_first_process(lambda: _common_ranges(folder / RANGES, ranges, sample))
+            ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
         total = sum(shards[path] for path in missing.values())
         hidden = not show_progress_bar or world()[0] != 0
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
@@ -248,6 +249,12 @@ def write_vectors(
     write_json(folder / MANIFEST, manifest)
 
 
+def find_own(folder: Path, name: str) -> Path:
+    """Return where `MANIFEST` or `RANGES` is, or will be: up to version 0.3 their names began without `_`."""
+    old = folder / name.removeprefix("_")
+    return old if old.exists() else folder / name
+
+
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
     """Read what the shards of a folder were made from.
 
@@ -261,7 +268,7 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
     Raises:
         ValueError: If there is no manifest, or it is damaged.
     """
-    path = Path(folder).expanduser() / MANIFEST
+    path = find_own(Path(folder).expanduser(), MANIFEST)
     if not path.is_file():
         raise ValueError(
             f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
@@ -327,8 +334,9 @@ def remove_run(folder: str | os.PathLike) -> None:
         ValueError: If the manifest was not written by [`encode_file`].
     """
     folder = Path(folder).expanduser()
-    if (folder / MANIFEST).exists():
-        for path in [*shard_paths(folder), *_leftovers(folder), folder / RANGES, folder / MANIFEST]:
+    manifest = find_own(folder, MANIFEST)
+    if manifest.exists():
+        for path in [*shard_paths(folder), *_leftovers(folder), find_own(folder, RANGES), manifest]:
             path.unlink(missing_ok=True)
 
 
@@ -387,7 +395,7 @@ def _start(
 ) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
     manifest = {"input": source.describe(), "model": describe_model(model), "settings": dict(settings)}
-    if (folder / MANIFEST).exists():
+    if find_own(folder, MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
         earlier = read_manifest(folder)

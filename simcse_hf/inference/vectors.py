@@ -19,7 +19,16 @@ from transformers.utils import logging
 from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import hold, read_npy, write_atomically
 from ..search.exact import ExactIndex
-from .shards import MANIFEST, describe_model, describe_texts, encode_file, read_manifest, shard_paths, texts_of_rows
+from .shards import (
+    MANIFEST,
+    describe_model,
+    describe_texts,
+    encode_file,
+    find_own,
+    read_manifest,
+    shard_paths,
+    texts_of_rows,
+)
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
@@ -58,7 +67,8 @@ class RowVectors:
         self._teachers: list[_Vectors] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
-            if not (folder / MANIFEST).is_file() or (folder / "config.json").is_file():  # checkpoints have one, too
+            has_shards = find_own(folder, MANIFEST).is_file()
+            if not has_shards or (folder / "config.json").is_file():  # checkpoints have a manifest.json, too
                 folder = _encode(source, rows, texts[1], device)
             manifest = read_manifest(folder)
             _check(folder, manifest, *texts)

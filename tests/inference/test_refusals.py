@@ -137,6 +137,6 @@ def test_folders_and_inputs_of_encode_file_are_refused(checkpoint, tmp_path):
         assert not list(tmp_path.glob("out/*.npy")), "nothing is encoded before an input is checked"
     with pytest.raises(ValueError, match="not a folder that"):
         list(read_shards(full))
-    (full / "manifest.json").write_text(json.dumps({"input": {}})[:-1])
+    (full / "_manifest.json").write_text(json.dumps({"input": {}})[:-1])
     with pytest.raises(ValueError, match="not a JSON file"):
         read_manifest(full)

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import tiny_config
+from datasets import load_dataset
 from inference_helpers import random_texts
 from process_helpers import held_elsewhere
 from transformers import BertModel
@@ -97,7 +99,7 @@ def test_parquet_shards_name_the_row_and_the_text_of_each_embedding(model, tmp_p
 def test_int8_uses_the_ranges_of_the_first_texts_for_all_shards(model, source, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8")
     vectors = model.encode(random_texts(53), convert_to_numpy=True)
-    ranges = np.load(tmp_path / "out" / "ranges.npy")
+    ranges = np.load(tmp_path / "out" / "_ranges.npy")
     np.testing.assert_allclose(ranges, [vectors[:20].min(0), vectors[:20].max(0)], atol=1e-6)
     codes = np.concatenate(list(read_shards(tmp_path / "out")))
     assert codes.dtype == np.int8
@@ -110,12 +112,12 @@ def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(mode
     folder = tmp_path / "out"
     paths = encode_file(model, source, folder, shard_size=20, precision="int8")
     expected = contents(folder)
-    (folder / "ranges.npy").unlink()
+    (folder / "_ranges.npy").unlink()
     paths[1].unlink()
     encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
     assert contents(folder) == expected
     for damage in (b"", (paths[0].read_bytes())):
-        (folder / "ranges.npy").write_bytes(damage)
+        (folder / "_ranges.npy").write_bytes(damage)
         with pytest.raises(ValueError, match=r"ranges\.npy: damaged"):
             encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
 
@@ -126,7 +128,7 @@ def test_ranges_passed_by_the_caller_are_used(model, source, tmp_path):
     codes = np.concatenate(list(read_shards(tmp_path / "out")))
     expected = quantize(model.encode(random_texts(53), convert_to_numpy=True), "int8", ranges)
     assert np.abs(codes.astype(int) - expected).max() <= 1  # a rounding of the encoder may tip a code
-    np.testing.assert_array_equal(np.load(tmp_path / "out" / "ranges.npy"), ranges)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "_ranges.npy"), ranges)
 
 
 def test_int8_codes_are_linear_and_saturate_and_binary_codes_are_the_signs():
@@ -283,7 +285,7 @@ def test_a_full_disk_gives_one_message_and_leaves_no_partial_shard(model, source
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(OSError, match="No space left on device"):
         encode_file(model, source, tmp_path / "out", shard_size=20)
-    assert sorted(contents(tmp_path / "out")) == ["manifest.json", *(f"vectors-0000{i}-of-00003.npy" for i in (0, 1))]
+    assert sorted(contents(tmp_path / "out")) == ["_manifest.json", *(f"vectors-0000{i}-of-00003.npy" for i in (0, 1))]
 
 
 def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(model, checkpoint, source, tmp_path):
@@ -348,10 +350,39 @@ def folder(tmp_path):
     """Shards of 3 and 2 rows."""
     folder = tmp_path / "made"
     folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+    (folder / "_manifest.json").write_text(json.dumps(MANIFEST))
     for path, rows in zip(shard_paths(folder), (3, 2), strict=True):
         np.save(path, np.ones((rows, 4), dtype=np.float32))
     return folder
+
+
+def test_shards_in_parquet_are_a_data_set_for_other_programs(model, source, tmp_path):
+    encode_file(model, source, tmp_path / "out", shard_size=5, file_format="parquet", precision="int8")
+    expected = np.concatenate(list(read_shards(tmp_path / "out"))).tolist()
+    folder = str(tmp_path / "out")
+    tables = [
+        pq.read_table(folder),
+        pa.table(pd.read_parquet(folder)),
+        ds.dataset(folder, format="parquet").to_table(),
+    ]
+    for table in tables:
+        assert table["vector"].to_pylist() == expected
+    loaded = load_dataset(folder, split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded.with_format("arrow")[:]["vector"].to_pylist() == expected
+
+
+def test_a_run_of_an_older_version_is_read_continued_and_removed(model, source, tmp_path):
+    folder = tmp_path / "out"
+    paths = encode_file(model, source, folder, shard_size=5, precision="int8")
+    for name in ("manifest.json", "ranges.npy"):
+        (folder / f"_{name}").rename(folder / name)
+    whole = paths[0].read_bytes()
+    paths[0].unlink()
+    encode_file(model, source, folder, shard_size=5, precision="int8", resume=True)
+    assert paths[0].read_bytes() == whole and read_manifest(folder)["settings"]["shard_size"] == 5
+    assert not (folder / "_manifest.json").exists() and not (folder / "_ranges.npy").exists()
+    remove_run(folder)
+    assert {path.name for path in folder.iterdir()} <= {"_run.lock"}
 
 
 def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source, tmp_path):
@@ -382,7 +413,7 @@ def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source
 )
 def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, source, content):
     written = content if isinstance(content, bytes) else json.dumps(MANIFEST | content).encode()
-    (folder / "manifest.json").write_bytes(written)
+    (folder / "_manifest.json").write_bytes(written)
     before = contents(folder)
     calls = (read_manifest, shard_paths, lambda path: next(read_shards(path)), remove_run)
     for call in (*calls, lambda path: encode_file(model, source, path, resume=True)):
@@ -438,7 +469,7 @@ def test_a_shard_of_another_type_or_width_is_named(folder):
 )
 def test_a_parquet_shard_without_vectors_is_named(folder, table):
     settings = MANIFEST["settings"] | {"format": "parquet"}
-    (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
+    (folder / "_manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
     with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet is missing"):
         list(read_shards(folder))
     path = shard_paths(folder)[0]

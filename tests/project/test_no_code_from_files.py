@@ -168,7 +168,7 @@ def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
     (shard,) = encode_file(model, tmp_path / "t.txt", tmp_path / "shards")
     array = np.array([payload], dtype=object)
     description = tmp_path / "index" / "index.json"
-    for path in [*description.parent.rglob("*.*"), shard, tmp_path / "shards" / "manifest.json"]:
+    for path in [*description.parent.rglob("*.*"), shard, tmp_path / "shards" / "_manifest.json"]:
         if not path.is_file() or path.name == "_run.lock":
             continue
         kept, described = path.read_bytes(), description.read_bytes()
