@@ -17,7 +17,11 @@ Parts = dict[str, Arrays]
 Scores = dict[str, Parts]
 
 
-def resampled_counts(groups: ndarray, resamples: int, random: np.random.Generator) -> ndarray:
+def resampled_counts(
+    groups: ndarray,
+    resamples: int,
+    random: np.random.Generator,
+) -> ndarray:
     """Draw whole groups of examples with replacement; return how often each example occurs in each sample.
 
     Args:
@@ -53,7 +57,12 @@ def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
     return ranks[:, group]
 
 
-def counted_correlation(x: ndarray, y: ndarray, counts: ndarray, metric: str) -> ndarray:
+def counted_correlation(
+    x: ndarray,
+    y: ndarray,
+    counts: ndarray,
+    metric: str,
+) -> ndarray:
     """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
 
     Args:
@@ -120,7 +129,8 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     Returns:
         `numpy.ndarray`: V-measures of shape `(samples,)`; 1 where there is one label and one cluster only.
     """
-    both = np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel()
+    pairs = np.stack([gold, clusters])
+    both = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
     total = _counted_entropy(gold, counts) + _counted_entropy(clusters, counts)
     mutual = total - _counted_entropy(both, counts)
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
@@ -145,11 +155,16 @@ def check_resampling(resamples: int, confidence: float) -> None:
 
 def interval(drawn: ndarray, confidence: float) -> tuple:
     """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13)."""
-    low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = np.nanquantile(drawn, ends)
     return float(low), float(high)
 
 
-def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confidence: float) -> ndarray:
+def mean_over_drawn_seeds(
+    scores: ndarray,
+    random: np.random.Generator,
+    confidence: float,
+) -> ndarray:
     """Average the resampled scores of several seeds, and add what other seeds of the training would change.
 
     The scores of n seeds differ by their training and by their test examples. The variance s² of their means over the
@@ -208,8 +223,9 @@ def resampled_scores(
     """
     Protocol(aggregation=aggregation, metric=metric)  # refuses unknown names
     random = random or np.random.default_rng(0)
-    grouped = [parts for parts in systems if all("group" in part for part in parts.values())] or systems
-    groups = [groups_to_draw(part, name) for name, part in grouped[0].items()]
+    grouped = [parts for parts in systems if all("group" in part for part in parts.values())]
+    known = grouped[0] if grouped else systems[0]
+    groups = [groups_to_draw(part, name) for name, part in known.items()]
 
     def scores(counts: list) -> list:
         return [_scores(list(parts.values()), counts, aggregation, metric) for parts in systems]
@@ -228,12 +244,18 @@ def resampled_scores(
     return 100 * values
 
 
-def _scores(parts: list, counts: list, aggregation: str, metric: str) -> ndarray:
+def _scores(
+    parts: list,
+    counts: list,
+    aggregation: str,
+    metric: str,
+) -> ndarray:
     if "predicted" not in parts[0]:
         return _score(parts[0], counts[0])
     if aggregation == "all":
         whole = join_parts(parts)
-        return counted_correlation(whole["predicted"], whole["gold"], np.concatenate(counts, axis=1), metric)
+        drawn = np.concatenate(counts, axis=1)
+        return counted_correlation(whole["predicted"], whole["gold"], drawn, metric)
     values = []
     for part, count in zip(parts, counts, strict=True):
         values.append(counted_correlation(part["predicted"], part["gold"], count, metric))
@@ -251,6 +273,7 @@ def _score(part: Arrays, counts: ndarray) -> ndarray:
     if "similarity" in part:
         return counted_average_precision(part["similarity"], part["gold"], counts)
     if "clusters" in part:
-        return np.mean([counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T], axis=0)
+        of_columns = [counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T]
+        return np.mean(of_columns, axis=0)
     values = part["correct" if "correct" in part else "value"]
     return counts @ values / counts.sum(axis=1)

@@ -34,8 +34,20 @@ class ClassifierConfig:
     folds: int
 
 
-TEST_CONFIG = ClassifierConfig(optimizer="adam", batch_size=64, tenacity=5, epoch_size=4, folds=10)
-FAST_CONFIG = ClassifierConfig(optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2, folds=5)
+TEST_CONFIG = ClassifierConfig(
+    optimizer="adam",
+    batch_size=64,
+    tenacity=5,
+    epoch_size=4,
+    folds=10,
+)
+FAST_CONFIG = ClassifierConfig(
+    optimizer="rmsprop",
+    batch_size=128,
+    tenacity=3,
+    epoch_size=2,
+    folds=5,
+)
 
 
 @dataclass
@@ -61,7 +73,12 @@ class LogisticRegressionGrid:
     seed: int = SEED
     device: str = "cpu"
 
-    def fit(self, x: ndarray, y: ndarray, held_out: tuple | None = None) -> ndarray:
+    def fit(
+        self,
+        x: ndarray,
+        y: ndarray,
+        held_out: tuple | None = None,
+    ) -> ndarray:
         """Fit all regressions.
 
         Args:
@@ -123,7 +140,14 @@ class LogisticRegressionGrid:
         weight = torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
         return weight.repeat(len(self.l2), 1).to(self.device)
 
-    def _epoch(self, weight: Tensor, optimizer: Any, x: Tensor, y: Tensor, random: np.random.RandomState) -> None:
+    def _epoch(
+        self,
+        weight: Tensor,
+        optimizer: Any,
+        x: Tensor,
+        y: Tensor,
+        random: np.random.RandomState,
+    ) -> None:
         order = torch.as_tensor(random.permutation(len(x)), device=self.device)
         decay = torch.tensor(self.l2, device=self.device).repeat_interleave(self.classes)[:, None]
         for batch in order.split(self.config.batch_size):
@@ -136,6 +160,11 @@ class LogisticRegressionGrid:
             weight.grad = error.flatten(1).T @ features / len(features) + decay * weight
             optimizer.step()
 
-    def _correct(self, weight: Tensor, x: Tensor, y: Tensor) -> ndarray:
+    def _correct(
+        self,
+        weight: Tensor,
+        x: Tensor,
+        y: Tensor,
+    ) -> ndarray:
         predicted = (x @ weight.T).view(len(x), -1, self.classes).argmax(dim=-1)
         return (predicted == y[:, None]).cpu().numpy()

@@ -81,12 +81,19 @@ def compare_evaluations(
         drawn = None
         if all(samples[task] is not None for task in members):
             random = np.random.default_rng([seed, 1])
-            by_system = np.split(np.mean([samples[task] for task in members], axis=0), ends[:-1])
+            means = np.mean([samples[task] for task in members], axis=0)
+            by_system = np.split(means, ends[:-1])
             drawn = [mean_over_drawn_seeds(seeds, random, confidence) for seeds in by_system]
         for row, name in enumerate(others, start=1):
-            low, high = (None, None) if drawn is None else interval(drawn[row] - drawn[0], confidence)
             difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
-            differences[name][key] = {"difference": difference, "low": low, "high": high}
+            low = high = None
+            if drawn is not None:
+                low, high = interval(drawn[row] - drawn[0], confidence)
+            differences[name][key] = {
+                "difference": difference,
+                "low": low,
+                "high": high,
+            }
     return {
         "baseline": baseline,
         "mode": protocol.mode,
@@ -107,7 +114,11 @@ def format_comparison(comparison: dict) -> str:
     """Format a comparison as text: the scores of all systems, then the differences of each to the baseline."""
     tasks = comparison["tasks"]
     averages = comparison["averages"]
-    labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
+    labels = {
+        "average": "Avg.",
+        "average_transfer": "Avg. transfer",
+        **comparison["labels"],
+    }
     rows = [["", *(labels.get(key, key) for key in (*tasks, *averages))]]
     for name, scores in comparison["scores"].items():
         cells = [scores[task] for task in tasks] + [average[name] for average in averages.values()]
@@ -160,14 +171,24 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _score(seeds: Sequence, task: str, protocol: Protocol) -> float | None:
+def _score(
+    seeds: Sequence,
+    task: str,
+    protocol: Protocol,
+) -> float | None:
     """Return the mean score of a system over its seeds, or `None` if one of them has none."""
     scores = [protocol.headline(each.results.get(task, {"missing": ""})) for each in seeds]
     present = [score for score in scores if score is not None]
     return _mean(present) if len(present) == len(seeds) else None
 
 
-def _samples(systems: dict, task: str, protocol: Protocol, resamples: int, seed: int) -> ndarray | None:
+def _samples(
+    systems: dict,
+    task: str,
+    protocol: Protocol,
+    resamples: int,
+    seed: int,
+) -> ndarray | None:
     """Return the scores of all evaluations on the same resamples, or `None` if one of them has no stored scores."""
     found = []
     for name, seeds in systems.items():
@@ -187,7 +208,8 @@ def _samples(systems: dict, task: str, protocol: Protocol, resamples: int, seed:
     for name, parts in found:
         same = list(parts) == stored
         for part, key in product(first, ("gold", "unit")):
-            same = same and np.array_equal(parts[part].get(key, []), first[part].get(key, []))
+            if same:
+                same = np.array_equal(parts[part].get(key, []), first[part].get(key, []))
         if not same:
             raise ValueError(
                 f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "

@@ -36,7 +36,12 @@ class SentenceEmbeddings:
             all embeddings are the same.
     """
 
-    def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
+    def __init__(
+        self,
+        model: Encoder,
+        texts: Iterable[str],
+        show_progress_bar: bool = True,
+    ) -> None:
         distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
         #: How the model compares embeddings.
         self.similarity = getattr(model, "similarity_fn_name", "cosine")
@@ -61,7 +66,8 @@ class SentenceEmbeddings:
             )
         check_finite_texts(embeddings, texts)
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
-        if len(texts) > 1 and np.ptp(embeddings, axis=0).max() <= 1e-5 * np.abs(embeddings).max():
+        spread = np.ptp(embeddings, axis=0).max()
+        if len(texts) > 1 and spread <= 1e-5 * np.abs(embeddings).max():
             raise ValueError(
                 f"the embeddings of all {len(texts)} texts are the same, so no similarity can be scored. The model "
                 "has collapsed, or its pooler reads a constant."
@@ -71,7 +77,8 @@ class SentenceEmbeddings:
 def _encode(model: Encoder, texts: list, show_progress_bar: bool) -> ndarray:
     taken = inspect.signature(model.encode).parameters
     settings: dict = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
-    embeddings = model.encode(texts, **{name: value for name, value in settings.items() if name in taken})
+    known = {name: value for name, value in settings.items() if name in taken}
+    embeddings = model.encode(texts, **known)
     if isinstance(embeddings, (list, tuple)) and isinstance(embeddings[0], torch.Tensor):
         embeddings = torch.stack(list(embeddings))
     if isinstance(embeddings, torch.Tensor):

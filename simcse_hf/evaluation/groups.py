@@ -39,7 +39,8 @@ def connected_groups(memberships: Sequence) -> ndarray:
     units = np.repeat(np.arange(n), list(map(len, memberships)))
     ends = np.stack([units, n + positions]).astype(np.int32)  # SciPy 1.11 accepts no others here
     size = n + len(texts)
-    graph = coo_array((np.ones(len(units), dtype=np.int8), tuple(ends)), shape=(size, size))
+    links = np.ones(len(units), dtype=np.int8)
+    graph = coo_array((links, tuple(ends)), shape=(size, size))
     return connected_components(graph, directed=False)[1][:n]
 
 

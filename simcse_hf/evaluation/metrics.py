@@ -33,7 +33,7 @@ def _checked(a: Any, b: Any) -> list:
     """Return two sequences as float64 arrays that can be correlated."""
     pair = [as_float64(a), as_float64(b)]
     shapes = [values.shape for values in pair]
-    if shapes[0] != shapes[1] or len(shapes[0]) != 1 or shapes[0] < (2,):
+    if shapes[0] != shapes[1] or len(shapes[0]) != 1 or len(pair[0]) < 2:
         raise ValueError(
             "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
             f"{shapes[0]} and {shapes[1]}."
@@ -185,7 +185,8 @@ def uniformity(x: Tensor, t: float = 2) -> float:
         block.masked_fill_(~others, -math.inf)
         # Each row is summed in the block's own type, and the rows are summed in float64.
         log_sums.append(block.logsumexp(dim=1).double())
-    return (torch.cat(log_sums).logsumexp(dim=0) - math.log(n * (n - 1) / 2)).item()
+    total = torch.cat(log_sums).logsumexp(dim=0)
+    return (total - math.log(n * (n - 1) / 2)).item()
 
 
 def singular_spectrum(x: Tensor) -> list[float]:
@@ -240,7 +241,9 @@ def effective_rank(x: Tensor) -> float:
         ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
     """
     x = _normalized(x).double()
-    gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
+    if len(x) > x.shape[1]:
+        x = x.T
+    gram = x @ x.T
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
     entropy = torch.special.entr(values / values.sum()).sum()
     return entropy.exp().item()

@@ -40,13 +40,21 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
     groups["average"] = [task for members in groups.values() for task in members]
     present = {name: [scores[task] for task in members if task in scores] for name, members in groups.items()}
     return {
-        name: {"value": sum(values) / len(values), "tasks": len(values), "of": len(groups[name])}
+        name: {
+            "value": sum(values) / len(values),
+            "tasks": len(values),
+            "of": len(groups[name]),
+        }
         for name, values in present.items()
         if values
     }
 
 
-def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
+def mteb_encoder(
+    model: Encoder,
+    name: str,
+    revision: str | None = None,
+) -> Any:
     """Wrap an encoder for `mteb`; the distinct texts of each call are encoded once.
 
     Args:
@@ -75,7 +83,12 @@ def mteb_encoder(model: Encoder, name: str, revision: str | None = None) -> Any:
     return MTEBEncoder()
 
 
-def evaluate_mteb(model: Encoder, tasks: Sequence[str], name: str = "model", revision: str | None = None) -> dict:
+def evaluate_mteb(
+    model: Encoder,
+    tasks: Sequence[str],
+    name: str = "model",
+    revision: str | None = None,
+) -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
     The data sets of the English benchmark are used with its splits and languages. For STS12 to STS16 and the test

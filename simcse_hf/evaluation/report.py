@@ -55,7 +55,11 @@ def average_members(tasks: Sequence[str]) -> dict:
     return {"average": sts or transfer} if tasks else {}
 
 
-def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> None:
+def add_averages(
+    results: dict,
+    tasks: Sequence[str],
+    protocol: Protocol,
+) -> None:
     """Add the averages of [`average_members`] to results.
 
     A task without a score is listed in `missing` and does not enter the average.
@@ -86,7 +90,11 @@ def format_rows(rows: list) -> str:
     return "\n".join(lines)
 
 
-def format_table(results: dict, protocol: Protocol, verbose: bool = False) -> str:
+def format_table(
+    results: dict,
+    protocol: Protocol,
+    verbose: bool = False,
+) -> str:
     """Format results as text: a table and average for each kind of task, and why any task has no score.
 
     Args:
@@ -183,7 +191,11 @@ def describe_protocol(protocol: Protocol, classifier: ClassifierConfig) -> dict:
         "similarity": "cosine",
         "text": "tokens joined by single spaces",
         "scale": 100,
-        "classifier": {"model": "logistic regression", **vars(classifier), "l2": list(L2_GRID)},
+        "classifier": {
+            "model": "logistic regression",
+            **vars(classifier),
+            "l2": list(L2_GRID),
+        },
     }
 
 
@@ -194,7 +206,11 @@ def versions() -> dict:
     return own | {package: metadata.version(package) for package in PACKAGES}
 
 
-def write_results(path: str | Path, document: dict, scores: Scores) -> None:
+def write_results(
+    path: str | Path,
+    document: dict,
+    scores: Scores,
+) -> None:
     """Write the JSON document, and beside it the predicted and gold scores that `simcse-hf compare` resamples.
 
     Args:

@@ -40,7 +40,11 @@ ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive 
 def default_tasks(task_set: str, mode: str) -> tuple:
     """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev score."""
     sts = tuple(task for task in STS_TASKS if mode != "dev" or task not in STS_SUBSETS)
-    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
+    return {
+        "sts": sts,
+        "transfer": TRANSFER_TASKS,
+        "full": sts + TRANSFER_TASKS,
+    }[task_set]
 
 
 @dataclass
@@ -70,7 +74,8 @@ class TaskData:
         pair = [prompts.get(name, "") for name in ("query", "document")]
         if not any(pair) or getattr(model, "default_prompt_name", None) is not None:
             return self
-        return replace(self, user_tasks={name: task.with_prompts(*pair) for name, task in self.user_tasks.items()})
+        prompted = {name: task.with_prompts(*pair) for name, task in self.user_tasks.items()}
+        return replace(self, user_tasks=prompted)
 
 
 @dataclass
@@ -204,10 +209,19 @@ def score_tasks(
 
 def _predicted(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
     predicted = predict_similarities(embeddings, pairs)
-    return {"predicted": predicted, "gold": np.asarray(pairs.scores), "group": pairs.groups}
+    return {
+        "predicted": predicted,
+        "gold": np.asarray(pairs.scores),
+        "group": pairs.groups,
+    }
 
 
-def _score_sts(task: str, parts: dict, embeddings: SentenceEmbeddings, protocol: Protocol) -> tuple:
+def _score_sts(
+    task: str,
+    parts: dict,
+    embeddings: SentenceEmbeddings,
+    protocol: Protocol,
+) -> tuple:
     scores = {part: _predicted(embeddings, pairs) for part, pairs in parts.items()}
     if task in STS_SUBSETS:
         return score_subsets(task, scores), scores

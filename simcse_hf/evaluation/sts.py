@@ -146,7 +146,12 @@ def read_pairs_argument(argument: str) -> ScoredPairs:
     return load_hub_pairs(argument, "test", argument.partition(":")[0])
 
 
-def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = None) -> ScoredPairs:
+def load_hub_pairs(
+    dataset: str,
+    split: str,
+    name: str,
+    revision: str | None = None,
+) -> ScoredPairs:
     """Load the scored pairs of a split of a hub data set.
 
     Args:
@@ -198,7 +203,8 @@ def _rows(path: Path, suffix: str) -> Iterator:
     else:
         lines = read_lines(path)
         if lines and "\t" in lines[0]:
-            numbered = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip())
+            rows = (line.split("\t") if line.strip() else [] for line in lines)
+            numbered = ((number, row) for number, row in enumerate(rows, start=1) if row)
         else:
             numbered = csv_records(path, ",")
         numbered = _table_rows(path, numbered)
@@ -234,7 +240,11 @@ def _table_rows(path: Path, rows: Iterator) -> Iterator:
         yield line, [row[pick] for pick in picks]
 
 
-def read_sts_task(task: str, data_dir: str | Path, splits: tuple) -> dict:
+def read_sts_task(
+    task: str,
+    data_dir: str | Path,
+    splits: tuple,
+) -> dict:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
@@ -385,7 +395,15 @@ def score_subsets(task: str, parts: Parts) -> dict:
             values = [scores[metric] for scores in subsets.values()]
             mean[metric] = float(np.mean(values))
             weighted[metric] = float(np.average(values, weights=weights))
-    return {"pairs": pairs, "subsets": subsets, "aggregate": {"all": whole, "mean": mean, "wmean": weighted}}
+    return {
+        "pairs": pairs,
+        "subsets": subsets,
+        "aggregate": {
+            "all": whole,
+            "mean": mean,
+            "wmean": weighted,
+        },
+    }
 
 
 def score_parts(task: str, parts: Parts) -> dict:

@@ -17,7 +17,11 @@ SEED = 0
 LEAST_PAIRS = 10
 
 
-def choose_threshold(scores: dict, precision: float | None, source: str) -> dict:
+def choose_threshold(
+    scores: dict,
+    precision: float | None,
+    source: str,
+) -> dict:
     """Choose a threshold on one half of labelled pairs, and measure its precision and recall on the other half.
 
     Pairs that share a text are in the same half, and are drawn together for the intervals. The chosen threshold lies
@@ -51,7 +55,8 @@ def choose_threshold(scores: dict, precision: float | None, source: str) -> dict
     similar = similarity[~first] >= cosine
     if not similar.any():
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
-    common = {"gold": gold[~first], "group": np.unique(groups[~first], return_inverse=True)[1]}
+    numbers = np.unique(groups[~first], return_inverse=True)[1]
+    common = {"gold": gold[~first], "group": numbers}
     found = positive & similar
     parts = [{source: {"value": each.astype(float), **common}} for each in (found, similar, positive)]
     hits, *totals = resampled_scores(parts, random=np.random.default_rng(SEED))
@@ -77,7 +82,12 @@ def choose_threshold(scores: dict, precision: float | None, source: str) -> dict
     }
 
 
-def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, source: str) -> float:
+def _best_cosine(
+    similarity: ndarray,
+    gold: ndarray,
+    precision: float | None,
+    source: str,
+) -> float:
     """Return the threshold with the highest F1 or, at a precision, the highest recall; see [`choose_threshold`]."""
     order = np.argsort(-similarity, kind="stable")
     ranked = similarity[order]

@@ -15,7 +15,11 @@ from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
 from .sts import HUB, TaskNotFound, warn_of_size
 
-CLASSIFIER_CONFIGS = {"test": TEST_CONFIG, "dev": FAST_CONFIG, "fasttest": FAST_CONFIG}
+CLASSIFIER_CONFIGS = {
+    "test": TEST_CONFIG,
+    "dev": FAST_CONFIG,
+    "fasttest": FAST_CONFIG,
+}
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 must be named
 TRANSFER_EXAMPLES = {  # examples in SentEval's archive; another number means another data set
@@ -124,10 +128,10 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
     else:
         texts = []
         labels = []
-        for label, path in zip((1, 0), paths.values(), strict=True):
+        for label, path in paths.items():
             for line in read_lines(path, encoding="latin-1"):
                 texts.append(" ".join(line.split()))
-                labels.append(label)
+                labels.append(int(label))
         splits = {"train": LabelledTexts(texts, labels)}
     for split, examples in splits.items():
         size = len(examples)
@@ -207,7 +211,8 @@ def score_transfer_task(
             return float(accuracies.max()), fitted, accuracies.argmax()
         held_out = []
         for train, held in tqdm(list(folds.split(y, y)), desc=task, leave=False):
-            held_out.append(fitted.fit(x[train], y[train], (x[held], y[held])))
+            dev = x[held], y[held]
+            held_out.append(fitted.fit(x[train], y[train], dev))
         accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
         fitted = grid((L2_GRID[accuracies.argmax()],))
         fitted.fit(x, y)
@@ -216,7 +221,10 @@ def score_transfer_task(
     x, y = data["train"]
     scored = "test" if "test" in data else "train"
     test_x, gold = data[scored]
-    parts: Any = [(slice(None), slice(None))] if scored == "test" else folds.split(y, y)
+    whole = slice(None)
+    parts: Any = [(whole, whole)]
+    if scored == "train":
+        parts = folds.split(y, y)
     correct = np.empty(len(gold), dtype=bool)
     by_part = []
     for train, held in parts:
@@ -225,10 +233,18 @@ def score_transfer_task(
         by_part.append((dev_accuracy, 100 * correct[held].mean()))
     dev_accuracy, accuracy = (float(np.mean(each)) for each in zip(*by_part, strict=True))
     examples = {split: len(each) for split, each in splits.items()}
-    result = {"accuracy": accuracy, "dev_accuracy": dev_accuracy, "examples": examples}
+    result = {
+        "accuracy": accuracy,
+        "dev_accuracy": dev_accuracy,
+        "examples": examples,
+    }
     if task == "MRPC":
         result["f1"] = 100 * f1(gold, correct)
-    return result, {"correct": correct, "gold": gold, "group": ordered[scored].groups}
+    return result, {
+        "correct": correct,
+        "gold": gold,
+        "group": ordered[scored].groups,
+    }
 
 
 def f1(labels: ndarray, correct: ndarray) -> float:

@@ -59,7 +59,13 @@ class UserTask(ABC):
     unit = "row"
     texts: list[str]
 
-    def __init__(self, source: str, name: str, units: list, shared: Any = None):
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        units: list,
+        shared: Any = None,
+    ):
         self.source = source
         self.name = name
         self.units = units

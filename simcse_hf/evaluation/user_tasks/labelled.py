@@ -54,7 +54,13 @@ class LabelledTask(UserTask):
     #: Rows of a label that a part of a split needs.
     least = 1
 
-    def __init__(self, source: str, name: str, units: list, shared: list | None = None):
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        units: list,
+        shared: list | None = None,
+    ):
         super().__init__(source, name, units, shared)
         _check_labels(source, "scored", units)
 
@@ -85,8 +91,20 @@ class LabelledTask(UserTask):
 
     def _result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
-        scores = {name: scored, "gold": gold, "unit": fingerprints(self.units)}
-        return TaskResult(metrics, scores, {"examples": len(self), "labels": len(known), **details})
+        scores = {
+            name: scored,
+            "gold": gold,
+            "unit": fingerprints(self.units),
+        }
+        return TaskResult(
+            metrics,
+            scores,
+            {
+                "examples": len(self),
+                "labels": len(known),
+                **details,
+            },
+        )
 
 
 class ClassificationTask(LabelledTask):
@@ -108,7 +126,13 @@ class ClassificationTask(LabelledTask):
     kind = "classification"
     metric = "accuracy"
 
-    def __init__(self, source: str, name: str, units: list, shared: list | None = None):
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        units: list,
+        shared: list | None = None,
+    ):
         super().__init__(source, name, units, shared)
         self.least = 2 if shared is None else 0
         counts = Counter(self.labels)
@@ -135,7 +159,8 @@ class ClassificationTask(LabelledTask):
         x = unit_length(embeddings.astype(np.float32))[self._positions]
         y = np.array([label for _, label in self._rows], dtype=object)
         if self.shared is not None:
-            parts = [np.split(np.arange(len(x)), [len(self)])[::-1]]
+            scored, fitted_on = np.split(np.arange(len(x)), [len(self)])
+            parts = [(fitted_on, scored)]
             protocol = f"fitted on {len(self.shared)} training rows"
         else:
             parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
@@ -169,7 +194,13 @@ class ClusteringTask(LabelledTask):
     kind = "clustering"
     metric = "v_measure"
 
-    def __init__(self, source: str, name: str, units: list, shared: None = None):
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        units: list,
+        shared: None = None,
+    ):
         super().__init__(source, name, units)
         self.texts = [text for text, _ in units]
 

@@ -31,7 +31,13 @@ class PairsTask(UserTask):
     metric = "average_precision"
     unit = "pair"
 
-    def __init__(self, source: str, name: str, units: list, shared: None = None):
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        units: list,
+        shared: None = None,
+    ):
         super().__init__(source, name, units)
         for number, (text, _, label) in enumerate(units, start=1):
             if label not in (0, 1):

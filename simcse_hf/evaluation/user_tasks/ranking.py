@@ -99,7 +99,13 @@ class RankingTask(UserTask):
     query_prompt = ""
     document_prompt = ""
 
-    def __init__(self, source: str, name: str, units: list, shared: dict | None = None):
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        units: list,
+        shared: dict | None = None,
+    ):
         kept = [query for query in units if query.can_be_scored]
         super().__init__(source, name, kept, shared)
         left_out = len(units) - len(kept)
@@ -136,7 +142,11 @@ class RankingTask(UserTask):
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
         metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
         marks = fingerprints(units)
-        scores = {"value": np.array(values[self.metric]), "gold": marks, "unit": marks}
+        scores = {
+            "value": np.array(values[self.metric]),
+            "gold": marks,
+            "unit": marks,
+        }
         return TaskResult(metrics, scores, {"examples": len(self), **details})
 
 
@@ -236,7 +246,8 @@ class RetrievalTask(RankingTask):
         x = comparable(embeddings.astype(np.float32), similarity)
         index = ExactIndex(x.shape[1], similarity)
         index.add(x[self._document_rows])
-        rankings = index.search(x[self._query_rows], min(DEPTH + 1, len(self.shared)))[1]
+        depth = min(DEPTH + 1, len(self.shared))
+        rankings = index.search(x[self._query_rows], depth)[1]
         ids = list(self.shared)
         gains = []
         reciprocal = []
@@ -254,9 +265,14 @@ class RetrievalTask(RankingTask):
             gains.append(_gain(grades) / _gain(ideal))
             reciprocal.append(1 / (1 + found[0]) if len(found) else 0.0)
             recalls.append(np.count_nonzero(grades) / len(ideal))
-            units.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
+            judged = [f"{id} {grade}" for id, grade in sorted(query.relevance.items())]
+            units.append((query.text, *judged))
         return self._result(
-            {"ndcg@10": gains, f"mrr@{MRR_CUTOFF}": reciprocal, "recall@100": recalls},
+            {
+                "ndcg@10": gains,
+                f"mrr@{MRR_CUTOFF}": reciprocal,
+                "recall@100": recalls,
+            },
             units,
             protocol=f"exact search by {similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
@@ -339,7 +355,8 @@ def _read_texts(folder: Path, stem: str) -> dict:
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
-            texts[id] = " ".join(part.strip() for part in (*title, text) if part).strip()
+            parts = [part.strip() for part in (*title, text) if part]
+            texts[id] = " ".join(parts).strip()
         else:
             texts[id] = checked_text(text, where)
     return texts
