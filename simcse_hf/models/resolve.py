@@ -20,7 +20,14 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.views import masked_lm_rate
-from ..objectives import find_objective, import_objective, objective_class, part_weights, split_options
+from ..objectives import (
+    build_objective,
+    find_objective,
+    import_objective,
+    objective_class,
+    part_weights,
+    split_options,
+)
 from ..objectives.checks import DEFAULT_TEMPERATURES
 from ..ops.cpu import has_only_cpu
 from .pooling import TEMPLATE_POOLER
@@ -38,6 +45,8 @@ from .settings import (
 
 logger = logging.get_logger(__name__)
 
+#: An embedding size that every width of a Matryoshka fits into; the model checks its own.
+_ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
 #: `None` is a value of these settings. For all others it means that nobody has chosen one.
 _OPTIONAL = ("max_length", "default_prompt_name")
@@ -112,6 +121,7 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
     """
     given = chosen(given)
     options = given_options(given)
+    shared = shared_options(given)
     given = {name: value for name, value in given.items() if name not in LOSS_OPTIONS}
     check_setting_names(given)
     saved = read_section(section)  # type: ignore[arg-type]
@@ -135,7 +145,29 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
                 saved.pop(name, None)
     values = values_of(decide(given=given, checkpoint=saved, paper=paper))
     values["objective_options"] = resolve_options(objective, options, saved_options)
-    return ContrastiveSettings(**values)
+    is_given = "dataset_objectives" in given
+    for name, own in values.get("dataset_objectives", {}).items():
+        if own:
+            known_options = own.get("objective_options", {})
+            new = readable_options(own["objective"], shared)
+            if is_given:
+                complete = resolve_options(own["objective"], new | known_options)
+            else:
+                complete = resolve_options(own["objective"], new, known_options)
+            table = {name: {"objective": own["objective"], "objective_options": complete}}
+            values["dataset_objectives"] = values["dataset_objectives"] | table
+    settings = ContrastiveSettings(**values)
+    if options:
+        _check_options(settings)
+    return settings
+
+
+def _check_options(settings: ContrastiveSettings) -> None:
+    """Build the objectives without weights, which refuses values that are not valid before anything is loaded."""
+    with torch.device("meta"):
+        for objective, options in settings.losses().values():
+            if all(find_objective(part) for part in part_weights(objective)):
+                build_objective(objective, _ANY_SIZE, options)
 
 
 def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
@@ -155,7 +187,7 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If an option is given twice with different values.
     """
-    options = {name: given[name] for name in LOSS_OPTIONS if given.get(name) is not None}
+    options = shared_options(given)
     table = given.get("objective_options") or {}
     if not isinstance(table, Mapping):
         raise ValueError(f"objective_options must be a table of options, got {table!r}")
@@ -163,6 +195,11 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if options.get(name, value) != value:
             raise ValueError(f"{name} is {options[name]!r} and in objective_options {value!r}: give one of the two")
     return options | dict(table)
+
+
+def shared_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a caller gave under their own names, which count in every objective that has them."""
+    return {name: given[name] for name in LOSS_OPTIONS if given.get(name) is not None}
 
 
 def resolve_options(
@@ -198,7 +235,7 @@ def resolve_options(
             options["temperature"] = None  # that of the checkpoint belongs to the other similarity
         options |= new
         if "temperature" in options and options["temperature"] is None:
-            options["temperature"] = DEFAULT_TEMPERATURES.get(options.get("similarity", "cosine"))
+            options["temperature"] = DEFAULT_TEMPERATURES.get(str(options.get("similarity", "cosine")))
         for name, value in options.items():
             resolved[f"{part}.{name}" if len(parts) > 1 else name] = value
     widths = given.get("matryoshka_dims", saved.get("matryoshka_dims"))
@@ -499,7 +536,7 @@ def _dataset_losses(
     # count under the same objective: those of the data set of this name or, if there is none, those of the model.
     losses = {}
     saved = settings.losses()
-    shared = given_options(given)
+    shared = shared_options(given)
     for name, own in tables.items():
         if "objective" not in own:
             continue

@@ -1,4 +1,4 @@
-"""Which value of a setting decides, how settings are saved in config.json, and which values are refused."""
+"""The settings of a model: how they are saved in config.json, which value of a setting decides, what is refused."""
 
 import copy
 import json
@@ -9,40 +9,42 @@ from transformers import AutoConfig, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, ContrastiveSettings
 from simcse_hf.models.pooling import POOLER_TYPES
+from simcse_hf.models.resolve import resolve_settings, settings_of_config
 from simcse_hf.models.settings import SECTION, SETTING_NAMES, TABLES
-from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.script_arguments import parse_arguments
 
+LAYER = {
+    "in_features": 32,
+    "out_features": 8,
+    "bias": False,
+    "activation_function": "torch.nn.modules.linear.Identity",
+}
 OTHER_VALUES = {
     "pooler_type": "cls",
     "mlp_only_train": True,
-    "temperature": 0.07,
-    "similarity": "dot",
-    "hard_negative_weight": -0.693,
     "do_mlm": True,
     "mlm_weight": 0.2,
     "fixed_mask": True,
     "max_seq_length": 17,
     "objective": "vicreg",
-    "objective_options": {"projector_dim": 64},
-    "dataset_objectives": {"plain": {}, "other": {"objective": "simcse"}},
-    "matryoshka_dims": [16, 8],
-    "encoders": 2,
+    "objective_options": {
+        "projector_dim": 64,
+        "invariance_weight": 25.0,
+        "variance_weight": 25.0,
+        "covariance_weight": 2.0,
+        "matryoshka_dims": [16, 8],
+    },
+    "dataset_objectives": {"plain": {}, "other": {"objective": "cosent", "objective_options": {"temperature": 0.2}}},
     "templates": [],
     "mask_token_id": -1,
     "template_edges": [],
     "denoising": "none",
+    "similarity_fn_name": "dot",
     "max_length": 20,
     "prompts": {"query": "query: "},
     "default_prompt_name": "query",
-    "dense_layers": [
-        {
-            "in_features": 32,
-            "out_features": 8,
-            "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
-        }
-    ],
+    "dense_layers": [LAYER],
     "normalize": True,
 }
 IN_A_TEMPLATE = {
@@ -55,11 +57,15 @@ IN_A_TEMPLATE = {
 }
 
 
+def option(settings, name):
+    return settings.objective_options[name]
+
+
 def test_the_defaults_are_the_papers():
-    settings = ContrastiveSettings.resolve()
-    assert settings == ContrastiveSettings()
+    settings = resolve_settings()
     assert (settings.objective, settings.pooler_type, settings.max_seq_length) == ("simcse", "cls", 32)
-    assert (settings.temperature, settings.similarity, settings.mlm_weight) == (0.05, "cosine", 0.1)
+    assert (option(settings, "temperature"), option(settings, "similarity")) == (0.05, "cosine")
+    assert settings.mlm_weight == 0.1
 
 
 @pytest.mark.parametrize("values", [OTHER_VALUES, OTHER_VALUES | IN_A_TEMPLATE], ids=["plain", "template"])
@@ -68,7 +74,7 @@ def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path
     BertForCL(tiny_config(), **values).save_pretrained(tmp_path)
     section = json.loads((tmp_path / "config.json").read_text())[SECTION]
     assert section.keys() == TABLES.keys() and section["pooling"] | section["training"] == values
-    assert ContrastiveSettings.from_config(AutoConfig.from_pretrained(tmp_path)).to_dict() == values
+    assert settings_of_config(AutoConfig.from_pretrained(tmp_path)).to_dict() == values
     assert BertForCL.from_pretrained(tmp_path).settings.to_dict() == values
 
 
@@ -82,9 +88,8 @@ def test_model_type_stays_the_stock_one(tmp_path):
 @pytest.mark.parametrize("empty", [None, {}])
 def test_a_config_without_section_has_the_defaults(empty):
     config = tiny_config()
-    assert ContrastiveSettings.from_config(config) == ContrastiveSettings()
     setattr(config, SECTION, empty)
-    assert ContrastiveSettings.from_config(config) == ContrastiveSettings()
+    assert settings_of_config(config) == settings_of_config(tiny_config()) == resolve_settings()
 
 
 def test_an_mlp_only_train_model_infers_without_its_head():
@@ -93,31 +98,32 @@ def test_an_mlp_only_train_model_infers_without_its_head():
     assert ContrastiveSettings(pooler_type="cls", mlp_only_train=True).inference_pooler == "cls_before_pooler"
 
 
-# --- which value decides --------------------------------------------------------------------------------------------
-
-LAYER = {"in_features": 32, "out_features": 8}
+# The settings of a checkpoint of 70e883a, where options of the objective stand among those of the model.
 SAVED = {
     "pooling": {"pooler_type": "cls", "mlp_only_train": True, "dense_layers": [LAYER], "max_length": 20},
     "training": {"objective": "simcse", "temperature": 0.2, "similarity": "cosine", "encoders": 2},
 }
 RESOLVED = [  # what is given over SAVED, and what comes out
-    ({}, {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.2, "max_length": 20}),
+    ({}, {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.2, "max_length": 20, "encoders": 2}),
     ({"temperature": 0.3, "pooler_type": None}, {"temperature": 0.3, "pooler_type": "cls", "encoders": 2}),
     ({"max_length": None}, {"max_length": None, "dense_layers": [LAYER]}),
     ({"similarity": "dot"}, {"temperature": 1.0}),
+    ({"objective_options": {"similarity": "dot"}}, {"temperature": 1.0}),
     ({"similarity": "dot", "temperature": 0.2}, {"temperature": 0.2}),
     ({"similarity": "cosine"}, {"temperature": 0.2}),
     ({"pooler_type": "avg"}, {"mlp_only_train": False, "dense_layers": [], "max_length": 20, "temperature": 0.2}),
     ({"pooler_type": "cls_before_pooler"}, {"mlp_only_train": False, "dense_layers": [LAYER]}),
-    ({"objective": "supcon"}, {"similarity": "dot", "temperature": 1.0, "encoders": 1, "pooler_type": "cls"}),
+    ({"objective": "supcon"}, {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"}),
     ({"objective": "declutr"}, {"do_mlm": True, "mlm_weight": 1.0, "pooler_type": "cls", "mlp_only_train": True}),
+    ({"matryoshka_dims": [8]}, {"matryoshka_dims": [8], "temperature": 0.2}),
 ]
 
 
 @pytest.mark.parametrize(("given", "expected"), RESOLVED, ids=[str(given) for given, _ in RESOLVED])
-def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_table(given, expected):
+def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(given, expected):
     before = copy.deepcopy(SAVED)
-    settings = ContrastiveSettings.resolve(SAVED, **given).to_dict()
+    settings = resolve_settings(SAVED, **given).to_dict()
+    settings |= settings["objective_options"]
     assert {name: settings[name] for name in expected} == expected
     assert before == SAVED
 
@@ -127,7 +133,7 @@ def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objecti
     start = save_checkpoint(BertForMaskedLM(tiny_config()), "start")
     (tmp_path / "run.yaml").write_text(f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n")
     line = f"--objective {objective} --model_name_or_path {start} --use_cpu --output_dir {tmp_path / 'run'}".split()
-    arguments = [parse_arguments(argv)[0] for argv in (line, [str(tmp_path / "run.yaml"), *line[-2:]])]
+    arguments = [parse_arguments(argv).model for argv in (line, [str(tmp_path / "run.yaml"), *line[-2:]])]
     model = AutoModelForCL.from_pretrained(start, objective=objective)
     others = [AutoModelForCL.from_pretrained(start, **values.settings()) for values in arguments]
     others.append(AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")))
@@ -137,96 +143,95 @@ def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objecti
     for name, value in OBJECTIVES[objective].defaults.items():
         if name in SETTING_NAMES - {"max_seq_length"}:
             assert getattr(model.settings, name) == value, name
-
-
-def test_supcon_trains_with_its_own_similarity_and_temperature(save_checkpoint):
-    start = save_checkpoint(BertForMaskedLM(tiny_config()))
-    model = AutoModelForCL.from_pretrained(start, objective="supcon")
-    model.prepare_objective()
-    assert (model.objective.similarity, model.objective.temperature) == ("dot", 1.0)
-
-
-# --- invalid values -------------------------------------------------------------------------------------------------
-
-
-def test_an_int_is_accepted_for_a_float():
-    settings = ContrastiveSettings(temperature=1, hard_negative_weight=0, mlm_weight=0)
-    assert [type(v) for v in (settings.temperature, settings.hard_negative_weight, settings.mlm_weight)] == [float] * 3
+    options = {name: value for name, value in model.settings.objective_options.items() if value is not None}
+    used = build_objective(objective, 32, options).used_options()
+    assert {name: used[name] for name in options} == options
 
 
 WRONG = [
-    ("pooler_type", "mean", "one of cls, cls_before_pooler, avg"),
-    ("pooler_type", 1, "must be str, got 1"),
-    ("mlp_only_train", "false", "must be bool, got 'false'"),
-    ("mlp_only_train", 1, "must be bool"),
-    ("temperature", 0, "a number above 0, got 0"),
-    ("temperature", -0.05, "a number above 0"),
-    ("temperature", float("nan"), "a number above 0"),
-    ("temperature", float("inf"), "a number above 0"),
-    ("temperature", "0.05", "must be float, got '0.05'"),
-    ("temperature", True, "must be float"),
-    ("similarity", "euclidean", "one of cosine, dot, got 'euclidean'"),
-    ("similarity", ["dot"], "must be str"),
-    ("objective", ["simcse"], "must be str"),
-    ("pooler_type", ["cls"], "must be str"),
-    ("hard_negative_weight", float("inf"), "finite"),
-    ("hard_negative_weight", float("-inf"), "finite"),
-    ("hard_negative_weight", float("nan"), "finite"),
-    ("do_mlm", 0, "must be bool"),
-    ("mlm_weight", -0.1, "0 or more"),
-    ("mlm_weight", float("inf"), "0 or more"),
-    ("mlm_weight", float("nan"), "0 or more"),
-    ("fixed_mask", "yes", "must be bool"),
-    ("max_seq_length", 2, "at least 3"),
-    ("max_seq_length", 32.0, "must be int, got 32.0"),
-    ("max_seq_length", True, "must be int"),
-    ("max_length", 2, "at least 3"),
-    ("prompts", {"query": 1}, "a table of texts by name"),
-    ("default_prompt_name", "query", r"one of the prompts \(none\)"),
-    ("dense_layers", ["dense"], "a list of tables"),
+    ("pooler_type", "mean"),
+    ("pooler_type", 1),
+    ("pooler_type", ["cls"]),
+    ("mlp_only_train", "false"),
+    ("mlp_only_train", 1),
+    ("temperature", 0),
+    ("temperature", -0.05),
+    ("temperature", float("nan")),
+    ("temperature", float("inf")),
+    ("temperature", "0.05"),
+    ("temperature", True),
+    ("similarity", "euclidean"),
+    ("similarity", ["dot"]),
+    ("hard_negative_weight", float("inf")),
+    ("hard_negative_weight", float("nan")),
+    ("matryoshka_dims", [0]),
+    ("encoders", 3),
+    ("objective", ["simcse"]),
+    ("objective", "simcsee"),
+    ("do_mlm", 0),
+    ("mlm_weight", -0.1),
+    ("mlm_weight", float("inf")),
+    ("mlm_weight", float("nan")),
+    ("fixed_mask", "yes"),
+    ("max_seq_length", 2),
+    ("max_seq_length", 32.0),
+    ("max_seq_length", True),
+    ("max_length", 2),
+    ("prompts", {"query": 1}),
+    ("default_prompt_name", "query"),
+    ("dense_layers", ["dense"]),
+    ("similarity_fn_name", "jaccard"),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "message"), WRONG)
-def test_an_invalid_value_is_refused_at_construction(name, value, message):
-    with pytest.raises(ValueError, match=f"{name} must be .*{message}" if "must be" not in message else message) as e:
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}={value!r}" for name, value in WRONG])
+def test_an_invalid_value_is_refused_at_construction_by_its_name(name, value):
+    with pytest.raises(ValueError, match=name) as error:
         BertForCL(tiny_config(), **{name: value})
-    assert name in str(e.value) and repr(value) in str(e.value)
+    shown = value[0] if isinstance(value, list) else value
+    assert repr(shown) in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "section", [{"training": {"temperature": -1.0}}, {"pooling": {"temp": 0.1}}, {"temp": 1}, "cls", ["cls"]]
+    "section", [{"training": {"mlm_weight": -1.0}}, {"pooling": {"temp": 0.1}}, {"temp": 1}, "cls", ["cls"]]
 )
 def test_an_invalid_section_of_config_json_is_refused(section, tmp_path):
     BertForCL(tiny_config()).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {SECTION: section}))
-    with pytest.raises(ValueError, match="temperature|temp|simcse"):
+    with pytest.raises(ValueError, match="mlm_weight|temp|simcse"):
         BertForCL.from_pretrained(tmp_path)
 
 
-def test_an_unknown_setting_is_refused_and_the_known_ones_are_listed():
-    with pytest.raises(
-        ValueError, match=r"\(s\) temprature of a contrastive model \(did you mean temperature\?\); known .*do_mlm, .*"
-    ):
-        BertForCL(tiny_config(), temprature=0.05)
+def test_an_unknown_setting_is_refused_and_a_similar_one_is_named():
+    with pytest.raises(ValueError, match=r"mlm_wieght .*mlm_weight"):
+        BertForCL(tiny_config(), mlm_wieght=0.05)
 
 
 @pytest.mark.parametrize("objective", ["cosent", "angle", "declutr", "distill"])
-def test_a_setting_that_the_objective_does_not_read_is_refused_unless_it_is_the_checkpoints(objective):
-    with pytest.raises(ValueError, match=f"similarity is 'dot', but objective '{objective}' does not read it: leave"):
-        ContrastiveSettings.resolve(objective=objective, similarity="dot")
-    assert ContrastiveSettings.resolve(objective=objective, similarity="cosine", temperature=0.07).temperature == 0.07
-    assert ContrastiveSettings.resolve(objective=objective, hard_negative_weight=0.0).similarity == "cosine"
+def test_an_option_that_no_part_of_the_objective_reads_is_refused(objective):
+    with pytest.raises(ValueError, match=f"{objective}.* similarity"):
+        resolve_settings(objective=objective, similarity="dot")
+    assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
     saved = {"training": {"objective": objective, "similarity": "dot", "temperature": 1.0}}
-    assert ContrastiveSettings.resolve(saved).similarity == "dot"
-    assert ContrastiveSettings.resolve(saved, similarity="dot").temperature == 1.0
+    assert option(resolve_settings(saved), "temperature") == 1.0
 
 
-def test_a_setting_may_be_read_by_a_part_of_a_sum_or_by_the_objective_of_a_data_set():
-    assert ContrastiveSettings.resolve(objective="distill+simcse", similarity="dot").temperature == 1.0
-    tables = {"one": {}, "two": {"objective": "simcse"}}
-    assert ContrastiveSettings.resolve(objective="cosent", similarity="dot", dataset_objectives=tables)
+def test_an_option_goes_to_every_part_of_a_sum_that_has_it():
+    settings = resolve_settings(objective="distill+simcse", similarity="dot", temperature=0.3)
+    assert option(settings, "simcse.similarity") == "dot" and "distill.similarity" not in settings.objective_options
+    assert option(settings, "simcse.temperature") == option(settings, "distill.temperature") == 0.3
+
+
+def test_an_objective_that_a_checkpoint_names_is_not_imported(tmp_path):
+    """A checkpoint must not run code."""
+    model = BertForCL(tiny_config())
+    model.config.simcse = {"training": {"objective": "antigravity:Fly"}}
+    model.config.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    loaded = BertForCL(config)
+    with pytest.raises(ValueError, match="antigravity"):
+        loaded.prepare_objective()
 
 
 @pytest.mark.parametrize("pooler_type", [p for p in POOLER_TYPES if p != "cls"])

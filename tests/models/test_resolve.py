@@ -1,0 +1,171 @@
+"""A run is decided once: each objective has the loss that it has alone, and a default gives way to what is given."""
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+import torch
+from conftest import tiny_config
+from safetensors.torch import load_file
+from transformers import BertForMaskedLM
+
+from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models.resolve import decide, resolve_run, resolve_settings
+from simcse_hf.objectives import build_objective
+from simcse_hf.training.run import UNSUP_DEFAULTS
+from simcse_hf.training.script_arguments import parse_arguments
+
+COSINE = {"similarity": "cosine", "temperature": 0.05}
+DOT = {"similarity": "dot", "temperature": 1.0}
+
+
+def arguments(tmp_path, **values):
+    return SimCSETrainingArguments(str(tmp_path / "run"), use_cpu=True, report_to="none", **values)
+
+
+def losses(model, tables, tmp_path):
+    """The similarity and the temperature of each data set's objective in a run."""
+    run = resolve_run(arguments(tmp_path, datasets=tables), model, list(tables))
+    model.use_settings(dataclasses.replace(model.settings, **run.settings))
+    model.objective = None
+    objective = model.prepare_objective()
+    found = {}
+    for number, name in enumerate(tables):
+        used = objective.of_dataset(number).used_options()
+        found[name] = {key: used[key] for key in COSINE}
+        assert used == run.datasets[name].options
+    return found
+
+
+SIMCSE, SUPCON = {"objective": "simcse"}, {"objective": "supcon"}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"pairs": SIMCSE, "nli": SUPCON},
+        {"nli": SUPCON, "pairs": SIMCSE},
+        {"nli": SUPCON, "pairs": {}},
+        {"pairs": {}, "more": SIMCSE, "nli": SUPCON},
+    ],
+    ids=str,
+)
+def test_each_data_set_has_the_loss_that_it_has_alone(tables, tmp_path):
+    found = losses(BertForCL(tiny_config()), tables, tmp_path)
+    assert found == {name: DOT if own == SUPCON else COSINE for name, own in tables.items()}
+
+
+def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity(tmp_path):
+    tables = {"one": {**SIMCSE, "objective_options": {"similarity": "dot"}}, "two": SIMCSE}
+    assert losses(BertForCL(tiny_config()), tables, tmp_path) == {"one": DOT, "two": COSINE}
+    tables = {"one": {**SUPCON, "objective_options": {"similarity": "cosine"}}, "two": SUPCON}
+    assert losses(BertForCL(tiny_config(), temperature=0.3), tables, tmp_path) == {
+        "one": {"similarity": "cosine", "temperature": 0.3},
+        "two": {"similarity": "dot", "temperature": 0.3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("objective", "part", "given", "expected"),
+    [
+        ("simcse+distill", "simcse", {"simcse.similarity": "dot"}, DOT),
+        ("simcse+distill", "simcse", {"similarity": "dot"}, DOT),
+        ("softmax:0.7+supcon:0.3", "supcon", {"supcon.similarity": "cosine"}, COSINE),
+        ("softmax:0.7+supcon:0.3", "supcon", {}, DOT),
+        ("simcse+supcon", "simcse", {}, COSINE),
+        ("simcse", "simcse", {"similarity": "dot"}, DOT),
+    ],
+    ids=str,
+)
+def test_a_default_temperature_belongs_to_a_similarity_wherever_it_was_chosen(objective, part, given, expected):
+    options = resolve_settings(objective=objective, objective_options=given).objective_options
+    prefix = f"{part}." if "+" in objective else ""
+    assert {name: options[prefix + name] for name in expected} == expected
+    if objective != "simcse+supcon":  # which read other rows
+        used = build_objective(objective, 16, options).used_options()
+        assert {name: used[prefix + name] for name in expected} == expected
+
+
+def test_a_model_trained_with_the_dot_product_is_saved_as_such(tmp_path):
+    model = BertForCL(tiny_config(), objective="supcon")
+    assert resolve_run(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
+    given = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
+    assert "similarity_fn_name" not in resolve_run(arguments(tmp_path), given).settings
+
+
+def test_projectors_go_with_the_names_of_their_data_sets(tmp_path, tokenizer):
+    rows = [{"sent0": f"a {word}", "sent1": f"the {word}"} for word in ("cat", "dog", "bird", "fish")] * 2
+    own = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
+
+    def trainer(model, names):
+        args = arguments(tmp_path, datasets=dict.fromkeys(names, own), per_device_train_batch_size=4, max_steps=1)
+        return SimCSETrainer(model, args, train_dataset=dict.fromkeys(names, rows), processing_class=tokenizer)
+
+    first = trainer(BertForCL(tiny_config(vocab_size=len(tokenizer))), ["c", "b", "a"])
+    first.model.save_pretrained(tmp_path / "saved")
+    again = trainer(AutoModelForCL.from_pretrained(tmp_path / "saved"), ["a", "c", "b"])
+    names = {"c": 0, "b": 1, "a": 2}
+    for number, name in enumerate(["a", "c", "b"]):
+        before = first.model.objective.of_dataset(names[name]).state_dict()
+        after = again.model.objective.of_dataset(number).state_dict()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+    assert all(name.startswith("objective.own.") for name in load_file(tmp_path / "saved" / "_objective.safetensors"))
+
+
+def test_the_first_layer_that_has_a_value_decides():
+    decisions = decide(default={"a": 1, "b": 1, "c": 1}, paper={"b": 2, "c": 2}, given={"c": 3})
+    assert {name: (x.value, x.layer) for name, x in decisions.items()} == {
+        "a": (1, "default"),
+        "b": (2, "paper"),
+        "c": (3, "given"),
+    }
+
+
+def test_a_trainer_never_changes_the_arguments_of_its_caller(tmp_path, tokenizer):
+    args = arguments(tmp_path, load_best_model_at_end=True, eval_strategy="steps", eval_steps=5, save_steps=5)
+    before = dict(vars(args))
+    model = BertForCL(tiny_config(vocab_size=len(tokenizer)))
+    trainer = SimCSETrainer(
+        model, args, train_dataset=["a cat", "a dog"], eval_dataset=["a cat", "a dog"], processing_class=tokenizer
+    )
+    assert vars(args) == before and trainer.args is not args
+    open_fields = ("max_seq_length", "view", "metric_for_best_model", "dataloader_num_workers")
+    assert all(getattr(args, name) is None for name in open_fields)
+    assert all(getattr(trainer.args, name) is not None for name in open_fields)
+    for twin in (copy.copy(args), copy.deepcopy(args), pickle.loads(pickle.dumps(args)), dataclasses.replace(args)):
+        assert all(getattr(twin, name) == getattr(args, name) for name in open_fields)
+    assert trainer.run.decided_by()["max_seq_length"] == "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--eval_strategy no --save_strategy steps", {"load_best_model_at_end": False}),
+        ("--eval_strategy epoch", {"load_best_model_at_end": True, "save_strategy": "epoch"}),
+        ("--save_steps 50", {"load_best_model_at_end": True, "eval_steps": 50}),
+        ("--eval_steps 30", {"load_best_model_at_end": True, "save_steps": 30}),
+        ("--eval_steps 30 --save_steps 50", {"load_best_model_at_end": False}),
+    ],
+)
+def test_a_default_of_the_command_gives_way_to_what_is_given(words, expected, tmp_path, save_checkpoint):
+    start = save_checkpoint(BertForMaskedLM(tiny_config()))
+    line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
+    args = parse_arguments(line.split(), UNSUP_DEFAULTS).training
+    assert {name: getattr(args, name) for name in expected} == expected
+
+
+def test_an_objective_of_a_users_own_module_is_found_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "own_losses.py").write_text(
+        "from simcse_hf.objectives import Objective\n"
+        "class Zero(Objective):\n"
+        "    summary = 'nothing'\n"
+        "    def __init__(self, dim, temperature=0.5):\n"
+        "        super().__init__(dim)\n"
+        "        self.temperature = temperature\n"
+        "    def forward(self, batch):\n"
+        "        return batch.embeddings.sum() * self.temperature\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = BertForCL(tiny_config(), objective="own_losses:Zero", temperature=0.25)
+    assert model.prepare_objective().temperature == model.settings.objective_options["temperature"] == 0.25
