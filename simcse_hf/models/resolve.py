@@ -12,7 +12,7 @@ For each setting the first of these layers that has a value decides:
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -145,8 +145,11 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
                 saved.pop(name, None)
     values = values_of(decide(given=given, checkpoint=saved, paper=paper))
     values["objective_options"] = resolve_options(objective, options, saved_options)
+    settings = ContrastiveSettings(**values)
     is_given = "dataset_objectives" in given
-    for name, own in values.get("dataset_objectives", {}).items():
+    tables = {}
+    for name, own in settings.dataset_objectives.items():
+        tables[name] = own
         if own:
             known_options = own.get("objective_options", {})
             new = readable_options(own["objective"], shared)
@@ -154,9 +157,8 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
                 complete = resolve_options(own["objective"], new | known_options)
             else:
                 complete = resolve_options(own["objective"], new, known_options)
-            table = {name: {"objective": own["objective"], "objective_options": complete}}
-            values["dataset_objectives"] = values["dataset_objectives"] | table
-    settings = ContrastiveSettings(**values)
+            tables[name] = {"objective": own["objective"], "objective_options": complete}
+    settings = replace(settings, dataset_objectives=tables)
     if options:
         _check_options(settings)
     return settings
@@ -226,7 +228,10 @@ def resolve_options(
     if any(find_objective(part) is None for part in parts):
         return dict(saved) | dict(given)  # a class of the user's own, which is not imported yet
     given_parts = split_options(objective, given)
-    saved_parts = split_options(objective, saved)
+    try:
+        saved_parts = split_options(objective, saved)
+    except ValueError as error:
+        raise ValueError(f"objective_options of the checkpoint: {error}") from None
     resolved: dict[str, Any] = {}
     for part in parts:
         options = objective_class(part).options() | saved_parts[part]

@@ -144,6 +144,9 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
         if self.default_prompt_name is not None:
             self._check_choice("default_prompt_name", tuple(self.prompts))
+        for name, own in self.dataset_objectives.items():
+            if not isinstance(own, dict) or (own and not isinstance(own.get("objective"), str)):
+                raise ValueError(f"dataset_objectives, {name!r}: it must be a table with an objective, got {own!r}")
         if not all(isinstance(layer, dict) for layer in self.dense_layers):
             raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
 
@@ -235,7 +238,7 @@ def _move_loss_options(values: dict[str, Any]) -> None:
     if not old:
         return
     main = values.get("objective", TrainingSettings.objective)
-    values["objective_options"] = _read_by(main, old) | values.get("objective_options", {})
+    values["objective_options"] = _read_by(str(main), old) | values.get("objective_options", {})
     tables = values.get("dataset_objectives", {})
     for name, own in tables.items():
         if own:

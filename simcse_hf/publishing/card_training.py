@@ -181,7 +181,7 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
     positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders(settings) == 2)
     if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
         papers.append(VIEWS[view][1])
-    if num_encoders(settings) == 2 or (settings.do_mlm and settings.objective != "declutr"):
+    if _encoders_option(settings) == 2 or (settings.do_mlm and settings.objective != "declutr"):
         papers.append("simcse")
     if settings.matryoshka_dims:
         papers.append("matryoshka")
@@ -194,11 +194,15 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
 
 def num_encoders(settings: ContrastiveSettings) -> int:
     """Return how many independent encoders took part in training."""
+    objectives = [described_objective(name) for name, _ in settings.losses().values()]
+    return max(_encoders_option(settings), *(x.encoders for x in objectives if x), 1)
+
+
+def _encoders_option(settings: ContrastiveSettings) -> int:
+    """Return the number of encoders that an option asks for (SimCSE, Table 2)."""
     numbers = [1]
-    for name, options in settings.losses().values():
-        objective = described_objective(name)
-        numbers.append(objective.encoders if objective else 1)
-        numbers += [value for option, value in options.items() if option.rpartition(".")[2] == "encoders"]
+    for _, options in settings.losses().values():
+        numbers += [value for name, value in options.items() if name.rpartition(".")[2] == "encoders"]
     return max(numbers)
 
 

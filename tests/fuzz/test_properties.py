@@ -17,6 +17,7 @@ from simcse_hf.data.lines import decoded_lines
 from simcse_hf.data.open_table import open_table
 from simcse_hf.data.row_cleaner import RowCleaner
 from simcse_hf.evaluation.sts import read_scored_pairs
+from simcse_hf.models.resolve import resolve_settings
 from simcse_hf.models.settings import ContrastiveSettings
 
 # The same examples in every run. They share a temporary folder, because each one writes its file anew.
@@ -123,8 +124,8 @@ def table_of(name):
 @given(st.sampled_from(sorted(ContrastiveSettings().to_dict())), json_values)
 def test_a_setting_of_any_value_is_accepted_or_named_in_the_error(name, value):
     try:
-        settings = ContrastiveSettings.resolve({table_of(name): {name: value}})
+        settings = resolve_settings({table_of(name): {name: value}})
     except ValueError as error:
         assert name in str(error)
     else:
-        assert ContrastiveSettings.resolve(settings.to_section()) == settings
+        assert resolve_settings(settings.to_section()) == settings

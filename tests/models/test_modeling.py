@@ -46,7 +46,7 @@ def test_update_settings_changes_objective_and_config():
     batch = random_batch(4, 2)
     before = model(**batch).loss.item()
     model.update_settings(temperature=0.5)
-    assert model.config.simcse["training"]["temperature"] == 0.5
+    assert model.config.simcse["training"]["objective_options"]["temperature"] == 0.5
     assert model(**batch).loss.item() != pytest.approx(before)
     objective = model.objective
     model.update_settings(max_seq_length=20, mlm_weight=0.2)
@@ -55,7 +55,7 @@ def test_update_settings_changes_objective_and_config():
         model.update_settings(pooler_type="avg", do_mlm=True)
     with pytest.raises(ValueError, match="temperature"):
         model.update_settings(temperature=-1.0)
-    assert model.config.simcse["training"]["temperature"] == 0.5
+    assert model.config.simcse["training"]["objective_options"]["temperature"] == 0.5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -257,7 +257,8 @@ def test_two_models_of_one_config_do_not_share_settings():
     config = tiny_config()
     first = BertForCL(config, temperature=1.0)
     second = BertForCL(config)
-    assert second.settings.temperature == 0.05 and first.config.simcse["training"]["temperature"] == 1.0
+    assert second.settings.objective_options["temperature"] == 0.05
+    assert first.config.simcse["training"]["objective_options"]["temperature"] == 1.0
 
 
 # --- inputs that are refused --------------------------------------------------------------------------------------

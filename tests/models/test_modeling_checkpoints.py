@@ -74,10 +74,11 @@ def test_automodel_for_masked_lm_loads_the_trained_head(family, save_checkpoint)
 def test_settings_of_config_json_are_used_and_can_be_overridden(save_checkpoint):
     directory = save_checkpoint(BertForCL(tiny_config(), temperature=0.5, pooler_type="avg", similarity="dot"))
     loaded = BertForCL.from_pretrained(directory)
-    assert (loaded.settings.temperature, loaded.settings.similarity) == (0.5, "dot")
+    options = loaded.settings.objective_options
+    assert (options["temperature"], options["similarity"]) == (0.5, "dot")
     changed = BertForCL.from_pretrained(directory, temperature=0.1)
-    assert (changed.settings.temperature, changed.settings.pooler_type) == (0.1, "avg")
-    assert changed.config.simcse["training"]["temperature"] == 0.1
+    assert changed.settings.pooler_type == "avg"
+    assert changed.config.simcse["training"]["objective_options"]["temperature"] == 0.1
     with pytest.raises(ValueError, match="temperature"):
         BertForCL.from_pretrained(directory, temperature=-1.0)
     with pytest.raises(ValueError, match="unknown setting"):

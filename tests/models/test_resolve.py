@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.resolve import decide, resolve_run, resolve_settings
-from simcse_hf.objectives import build_objective
+from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.training.run import UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -167,5 +167,6 @@ def test_an_objective_of_a_users_own_module_is_found_by_its_name(tmp_path, monke
         "        return batch.embeddings.sum() * self.temperature\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("simcse_hf.objectives.registry.OBJECTIVES", dict(OBJECTIVES))
     model = BertForCL(tiny_config(), objective="own_losses:Zero", temperature=0.25)
     assert model.prepare_objective().temperature == model.settings.objective_options["temperature"] == 0.25

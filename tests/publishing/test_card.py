@@ -18,7 +18,6 @@ from simcse_hf.cli.publish import card_main
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing import CARD, name_repository, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS, MARKER
-from simcse_hf.training.run_record import describe_run
 
 
 def numbers(text):
@@ -189,7 +188,7 @@ def test_the_trainer_writes_a_card_about_its_run(trainer, tmp_path):
 def test_the_card_describes_the_run_in_results_json(trainer, directory):
     trainer.train()
     dev = {"stsb_spearman": 10.123, "stsb_pearson": 11.0, "stsb_alignment": 0.5}
-    run = describe_run(trainer) | {
+    run = trainer.describe_run() | {
         "settings": {}, "base_model": "org/encoder", "steps": 2, "epochs": 2.0, "train_seconds": 250.0,
         "initial": {"step": 0, **dev}, "best": {"step": 1, **dev, "stsb_spearman": 12.5}, "final": {"step": 2, **dev},
         "train_texts": "/somewhere/texts.txt", "hub_datasets": ["org/texts"], "dev_texts": ["Eins.", "Zwei.", "Drei."],
@@ -214,7 +213,7 @@ def test_results_of_an_earlier_run_are_not_used(trainer, tmp_path):
     trainer.train()
     trainer.save_model()
     dev = {name: {"step": 0, "stsb_spearman": 77.77} for name in ("initial", "best", "final")}
-    run = describe_run(trainer) | dev | {"settings": {}, "train_seconds": 1.0}
+    run = trainer.describe_run() | dev | {"settings": {}, "train_seconds": 1.0}
     card = tmp_path / "run" / CARD
     written(tmp_path / "run" / "results.json", run)
     trainer.create_model_card()

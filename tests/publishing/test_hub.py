@@ -291,10 +291,10 @@ def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train, monkey
     head = (directory / "2_Dense" / "model.safetensors").read_bytes()
     going = threading.Event()
     trainer.push_in_progress.jobs = [huggingface_hub.hf_api.api.run_as_future(going.wait)]
-    trainer._push_from_checkpoint(str(directory / "checkpoint-2"))
+    trainer.prepare_push(directory / "checkpoint-2")
     assert (directory / "2_Dense" / "model.safetensors").read_bytes() == head
     going.set()
     trainer._finish_current_push()
-    trainer._push_from_checkpoint(str(directory / "checkpoint-2"))
+    trainer.prepare_push(directory / "checkpoint-2")
     assert (directory / "2_Dense" / "model.safetensors").read_bytes() != head
     trainer._finish_current_push()
