@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
-from simcse_hf.models.settings import ContrastiveSettings
+from simcse_hf.models.resolve import resolve_settings
 from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
 from simcse_hf.publishing.card_tables import Table
 
@@ -48,7 +48,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
     """Write the card of the model that a recipe trains."""
     encoder, supervised = recipe["model_name_or_path"], name.startswith("sup-")
     config = AutoConfig.for_model(**paper["encoders"][encoder])
-    settings = ContrastiveSettings(
+    settings = resolve_settings(
         pooler_type=recipe["pooler_type"],
         mlp_only_train=recipe["mlp_only_train"],
         temperature=recipe["temp"],

@@ -227,6 +227,9 @@ def read_section(section: dict[str, Any] | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for table in section.values():
         values.update(table)
+    for name, expected in {"objective": str, "objective_options": dict, "dataset_objectives": dict}.items():
+        if name in values and not isinstance(values[name], expected):
+            raise ValueError(f"{name} must be {expected.__name__}, got {values[name]!r}")
     _move_loss_options(values)
     check_setting_names(values)
     return values
@@ -238,7 +241,7 @@ def _move_loss_options(values: dict[str, Any]) -> None:
     if not old:
         return
     main = values.get("objective", TrainingSettings.objective)
-    values["objective_options"] = _read_by(str(main), old) | values.get("objective_options", {})
+    values["objective_options"] = _read_by(main, old) | values.get("objective_options", {})
     tables = values.get("dataset_objectives", {})
     for name, own in tables.items():
         if own:

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEWS
-from simcse_hf.objectives import OBJECTIVES, Objective, objective_class, register
+from simcse_hf.objectives import OBJECTIVES, Objective, register
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card_training import PAPERS, bibtex_of, described_objective
 from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
@@ -25,7 +25,7 @@ NLI = {"texts": [[text, *TEXTS[:2]] for text in TEXTS], "relations": [[0, 2]] * 
 
 
 def rows_for(objective, tokenizer):
-    kind = objective_class(objective).rows
+    kind = described_objective(objective).rows
     if kind == "spans":
         return SpanDataset([[" ".join(WORDS)] * 4 for _ in range(8)], tokenizer, 12)
     if kind == "scored_pairs":
