@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from .encoder import EncodedBatch, Encoder
 
@@ -145,7 +145,7 @@ class Objective(nn.Module):
         """
         return None
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
         """Compute the loss.
 
         In training mode this is the loss of one process. It is scaled so that its mean over the processes, and so the
@@ -162,30 +162,30 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-def as_full_precision(embeddings: torch.Tensor) -> torch.Tensor:
+def as_full_precision(embeddings: Tensor) -> Tensor:
     """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
     return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
 
 
-def no_autocast(tensor: torch.Tensor) -> torch.autocast:
+def no_autocast(tensor: Tensor) -> torch.autocast:
     """Return the context in which the operations on a tensor have the tensor's own precision."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
-def comparable(embeddings: torch.Tensor, similarity: str) -> torch.Tensor:
+def comparable(embeddings: Tensor, similarity: str) -> Tensor:
     """Return embeddings whose dot product is the similarity, `"cosine"` or `"dot"`, in full precision."""
     embeddings = as_full_precision(embeddings)
     return F.normalize(embeddings, dim=-1) if similarity == "cosine" else embeddings
 
 
-def named_losses(loss: torch.Tensor | dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def named_losses(loss: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the named parts of what an objective returned; a single loss is called `loss`."""
     return loss if isinstance(loss, dict) else {"loss": loss}
 
 
 def total_and_parts(
-    loss: torch.Tensor | dict[str, torch.Tensor],
-) -> tuple[torch.Tensor, dict[str, torch.Tensor] | None]:
+    loss: Tensor | dict[str, Tensor],
+) -> tuple[Tensor, dict[str, Tensor] | None]:
     """Split what an objective returned into the loss and its named parts.
 
     Args:

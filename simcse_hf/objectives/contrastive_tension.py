@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from ..ops.distributed import first_row, gather_rows
+from ..ops.distributed import gather_rows, own_rows
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
 from .encoder import EncodedBatch
@@ -72,7 +72,7 @@ class ContrastiveTension(Objective):
         first, second = as_full_precision(batch.embeddings[:, :2]).unbind(1)
         second = gather_rows(second, self.training)
         negatives = min(self.negatives_per_positive, len(second) - 1)
-        positives = torch.arange(len(first), device=first.device)[:, None] + first_row(len(first), self.training)
+        positives = own_rows(first, self.training)[:, None]
         columns = (positives + torch.arange(negatives + 1, device=first.device)) % len(second)
         with no_autocast(first):
             logits = (first @ second.T).gather(1, columns)

@@ -54,9 +54,6 @@ class DeCLUTR(Objective):
         "num_train_epochs": 1,
     }
 
-    #: Options that say how the scripts draw spans, which are also fields of [`SpanOptions`].
-    span_options = ("anchors", "positives", "max_span", "min_span")
-
     def __init__(
         self,
         dim: int,

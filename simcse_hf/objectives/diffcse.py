@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from ..ops.distributed import mean_over_processes
@@ -166,16 +166,16 @@ class DiffCSE(SimCSEObjective):
         return inputs
 
     @torch.no_grad()
-    def _generate(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _generate(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
         generator = self._generator[0].to(ids.device)
         masked, _ = mask_tokens(ids, self._masker)
         return generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
 
-    def _replaced_logits(self, ids: torch.Tensor, mask: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+    def _replaced_logits(self, ids: Tensor, mask: Tensor, embeddings: Tensor) -> Tensor:
         """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""
 
-        def put_embeddings_first(module: nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
+        def put_embeddings_first(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
             return torch.cat([embeddings[:, None].to(output.dtype), output[:, 1:]], dim=1)
 
         # A hook, because each architecture has its own way from its embedding layer to its first attention layer.

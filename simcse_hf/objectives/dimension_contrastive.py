@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
@@ -13,7 +13,7 @@ EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimen
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
 
 
-def standardise(rows: torch.Tensor, over_processes: bool = False) -> torch.Tensor:
+def standardise(rows: Tensor, over_processes: bool = False) -> Tensor:
     """Scale every dimension to mean 0 and (biased) variance 1 over the rows.
 
     Args:
@@ -36,7 +36,7 @@ def standardise(rows: torch.Tensor, over_processes: bool = False) -> torch.Tenso
     return centred * torch.rsqrt(squares / count + EPSILON)
 
 
-def squared_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def squared_products(first: Tensor, second: Tensor) -> Tensor:
     """Sum the squares of all entries of `first.T @ second` without storing that matrix when it is large.
 
     |A^T B|^2 = trace(B^T A A^T B) = <A A^T, B B^T>. With n rows and width D, the right-hand side needs two (n, n)
@@ -72,7 +72,7 @@ class GlobalBatchNorm(nn.Module):
             self.weight = nn.Parameter(torch.ones(dim))
             self.bias = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: Tensor) -> Tensor:
         """Normalise rows of shape `(n, dim)`, in float32 or wider."""
         with no_autocast(rows):
             rows = standardise(as_full_precision(rows), over_processes=self.training)
@@ -106,7 +106,7 @@ class Projector(nn.Sequential):
             nn.Linear(width, width, bias=False),
         )
 
-    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+    def forward(self, embeddings: Tensor) -> Tensor:
         """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
         return super().forward(embeddings.to(next(self.parameters()).dtype))
 
@@ -137,7 +137,7 @@ class DimensionContrastive(Objective):
         advice = "this objective compares two views: give single sentences or pairs, or use objective 'simcse'"
         check_rows(rows, 2, advice, "this objective takes statistics over the batch, and a batch of 1 has none")
 
-    def project(self, batch: EncodedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def project(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Project both views, and in training gather the rows of all processes.
 
         Args:
@@ -184,7 +184,7 @@ class BarlowTwins(DimensionContrastive):
         check_options("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
         self.off_diagonal_weight = off_diagonal_weight
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss over the rows of all processes, as a scalar."""
         first, second = self.project(batch)
         with no_autocast(first):
@@ -236,7 +236,7 @@ class VICReg(DimensionContrastive):
         self.variance_weight = variance_weight
         self.covariance_weight = covariance_weight
 
-    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute `invariance_loss`, `variance_loss` and `covariance_loss`, each multiplied by its weight."""
         views = self.project(batch)
         rows, width = views[0].shape

@@ -4,9 +4,9 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from ..ops.distributed import first_row, gather_rows
+from ..ops.distributed import gather_rows, own_rows
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_choice, check_options
 from .encoder import EncodedBatch
@@ -101,7 +101,7 @@ class Distill(Objective):
                 "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"
             )
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
         """Compute the loss; see [`Objective.forward`].
 
         Args:
@@ -123,12 +123,12 @@ class Distill(Objective):
         with no_autocast(embeddings):
             return self._ranking(embeddings, teacher) if self.ranks else self._copying(embeddings, teacher)
 
-    def _cosines(self, texts: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+    def _cosines(self, texts: Tensor, candidates: Tensor) -> Tensor:
         """Compare texts of this process with candidates of all processes."""
         candidates = gather_rows(F.normalize(candidates, dim=-1), self.training)
         return F.normalize(texts, dim=-1) @ candidates.T
 
-    def _copying(self, embeddings: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    def _copying(self, embeddings: Tensor, teacher: Tensor) -> Tensor | dict[str, Tensor]:
         """Compute the loss of the similarities, and perhaps that of the vectors."""
         student = embeddings.flatten(0, 1)
         teacher = teacher.flatten(0, 1)
@@ -144,7 +144,7 @@ class Distill(Objective):
         distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
         return {"vector_loss": 10 * distances.mean(), "similarity_loss": 200 * similarities}
 
-    def _ranking(self, embeddings: torch.Tensor, teacher: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
         """Compute the loss of the ranks, and perhaps the consistency."""
         anchors = embeddings[:, 0]
         positives = embeddings[:, :2][:, -1]  # a row of one sentence is its own positive
@@ -159,8 +159,7 @@ class Distill(Objective):
             losses["consistency"] = self.consistency_weight * divergence
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
         rows = len(cosines)
-        itself = torch.arange(rows, device=cosines.device) + first_row(rows, self.training)
-        others = ~F.one_hot(itself, cosines.shape[1]).bool()
+        others = ~F.one_hot(own_rows(cosines, self.training), cosines.shape[1]).bool()
         scores = cosines[others].view(rows, -1) / self.student_temperature
         wanted = wanted[others].view(rows, -1)
         if self.loss == "listnet":

@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 #: What a batch holds of each text.
@@ -43,11 +43,11 @@ class Encoder(Protocol):
 
     def embed(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         lengths: np.ndarray | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Encode token ids of shape `(n, length)`, with `lengths` of shape `(n,)`, into embeddings `(n, dim)`."""
 
     def copy_encoder(self) -> Self:
@@ -94,14 +94,14 @@ class EncodedBatch:
             `attention_mask` does not make the host wait for an accelerator.
     """
 
-    embeddings: torch.Tensor
-    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    embeddings: Tensor
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
     model: Encoder = cast(Encoder, _MissingEncoder())
-    hidden_states: torch.Tensor | None = None
+    hidden_states: Tensor | None = None
     lengths: np.ndarray | None = None
 
     @property
-    def text_ids(self) -> torch.Tensor:
+    def text_ids(self) -> Tensor:
         """The integers `(batch, num_sentences)` that are equal for equal texts.
 
         Raises:

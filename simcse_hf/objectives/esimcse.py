@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..ops.distributed import gather_rows
 from .base import TrainingRows
@@ -54,8 +55,8 @@ class ESimCSE(SimCSEObjective):
         "num_train_epochs": 1,
     }
 
-    queue: torch.Tensor
-    filled: torch.Tensor
+    queue: Tensor
+    filled: Tensor
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class ESimCSE(SimCSEObjective):
             momentum = 0.0 if id(parameter) in head else self.momentum
             parameter.lerp_(trained[name].to(parameter.dtype), 1 - momentum)
 
-    def _enqueue(self, embeddings: torch.Tensor) -> None:
+    def _enqueue(self, embeddings: Tensor) -> None:
         # Newest first, and not normalised: the loss applies the similarity, at the width that it uses.
         newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
         self.queue.copy_(newest[: self.queue_size])

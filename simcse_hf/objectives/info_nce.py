@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ops.distributed import first_row, gather_rows
+from ..ops.distributed import gather_rows, own_rows
 from .base import Objective, TrainingRows, comparable, no_autocast
 from .checks import check_choice, check_options, check_similarity
 from .encoder import EncodedBatch
@@ -27,12 +27,12 @@ ROUNDING = 16
 class Texts(NamedTuple):
     """The texts of some rows, with an axis for the rows and one for the columns."""
 
-    vectors: torch.Tensor
-    ids: torch.Tensor | None
+    vectors: Tensor
+    ids: Tensor | None
     guide: Any
-    present: torch.Tensor | None
+    present: Tensor | None
 
-    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "Texts":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Texts":
         """Apply a function to everything that is known of the texts."""
         return Texts(*(None if x is None else function(x) for x in self))  # type: ignore[arg-type]
 
@@ -96,20 +96,20 @@ class InfoNCE(nn.Module):
         #: The first column of the candidates: the anchors are candidates only if positives look for them.
         self.start = 0 if symmetric else 1
 
-    def forward(self, embeddings: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    def forward(self, embeddings: Tensor, **arguments: Any) -> Tensor:
         """Compute the mean of the [`losses`], as a scalar in float32 or wider."""
         return self.losses(embeddings, **arguments).mean()
 
     def losses(
         self,
-        embeddings: torch.Tensor,
+        embeddings: Tensor,
         *,
         gather: bool = False,
-        extra_negatives: torch.Tensor | None = None,
-        text_ids: torch.Tensor | None = None,
-        guide: torch.Tensor | None = None,
-        present: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        extra_negatives: Tensor | None = None,
+        text_ids: Tensor | None = None,
+        guide: Tensor | None = None,
+        present: Tensor | None = None,
+    ) -> Tensor:
         """Compute the losses of column 0 against column 1, with the further columns as hard negatives.
 
         Args:
@@ -137,7 +137,7 @@ class InfoNCE(nn.Module):
             raise ValueError(f"text_ids must be {(count, columns)}, one per text, got {tuple(text_ids.shape)}")
         missing = 0 if present is None else missing_columns(present, gather)
 
-        def candidates(texts: torch.Tensor) -> torch.Tensor:
+        def candidates(texts: Tensor) -> Tensor:
             texts = texts[:, self.start :]
             if missing:
                 texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing))
@@ -151,8 +151,8 @@ class InfoNCE(nn.Module):
                 pool = pool._replace(vectors=torch.cat([pool.vectors, extra]))
             # Where the texts of each row stand among the candidates: the first one, its other columns beside it.
             width = columns + missing - self.start
-            rows = first_row(count, gather) + torch.arange(count, device=embeddings.device)
-            own = width * rows[:, None] + torch.arange(width, device=rows.device)
+            rows = own_rows(embeddings, gather)[:, None]
+            own = width * rows + torch.arange(width, device=rows.device)
             block_size = -(-CHUNK_LOGITS // len(pool.vectors))
             losses = []
             for column in (0, 1) if self.symmetric else (0,):
@@ -165,7 +165,7 @@ class InfoNCE(nn.Module):
                     losses.append(checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False))
         return torch.cat(losses)
 
-    def _terms(self, texts: Texts, own: torch.Tensor, column: int, pool: Texts) -> torch.Tensor:
+    def _terms(self, texts: Texts, own: Tensor, column: int, pool: Texts) -> Tensor:
         """Return the losses of the texts in a column of some rows.
 
         With two hard negatives, the candidates are numbered row by row. The query of row 1 looks for number 3, and its
@@ -212,7 +212,7 @@ class InfoNCE(nn.Module):
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
 
 
-def _rounding(similarities: torch.Tensor) -> float:
+def _rounding(similarities: Tensor) -> float:
     return ROUNDING * torch.finfo(similarities.dtype).eps
 
 
@@ -232,12 +232,12 @@ class ContrastiveInputs:
             [`Matryoshka`].
     """
 
-    embeddings: torch.Tensor
-    queue: torch.Tensor | None = None
-    text_ids: torch.Tensor | None = None
-    guide: torch.Tensor | None = None
-    present: torch.Tensor | None = None
-    other_losses: dict[str, torch.Tensor] = field(default_factory=dict)
+    embeddings: Tensor
+    queue: Tensor | None = None
+    text_ids: Tensor | None = None
+    guide: Tensor | None = None
+    present: Tensor | None = None
+    other_losses: dict[str, Tensor] = field(default_factory=dict)
 
 
 class SimCSEObjective(Objective):
@@ -337,7 +337,7 @@ class SimCSEObjective(Objective):
             inputs.present = F.pad(batch.inputs["relations"] != ABSENT, (1, 0), value=True)
         return inputs
 
-    def loss_at(self, inputs: ContrastiveInputs, dim: int) -> torch.Tensor:
+    def loss_at(self, inputs: ContrastiveInputs, dim: int) -> Tensor:
         """Compute InfoNCE of the leading dimensions.
 
         Args:
@@ -356,7 +356,7 @@ class SimCSEObjective(Objective):
             present=inputs.present,
         )
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor | dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
         """Compute the loss; see [`Objective.forward`]."""
         inputs = self.prepare(batch)
         loss = self.loss_at(inputs, self.dim)

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from ..ops.distributed import first_row, gather_rows, mean_over_processes
+from ..ops.distributed import gather_rows, mean_over_processes, own_rows
 from ..ops.packing import token_index
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_rows
@@ -34,7 +34,7 @@ class NGramFeatures(nn.Module):
             nn.Conv1d(dim, width, window, padding=window // 2) for width, window in zip(filters, WINDOWS, strict=True)
         )
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
         """Compute features of shape `(n, length, features)` from hidden states of shape `(n, length, dim)`."""
         states = hidden_states.to(next(self.parameters()).dtype)
         states = states.masked_fill(~attention_mask.bool()[:, :, None], 0).transpose(1, 2)
@@ -106,7 +106,7 @@ class ISBERT(Objective):
         advice = "objective 'is_bert' learns from single ones, without positives and negatives: give one text column"
         check_rows(rows, 1, advice, "a sentence is compared with the others of its batch, and a batch of 1 has none")
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute this process's share of the loss, as a scalar."""
         assert batch.hidden_states is not None
         states = batch.hidden_states[:, 0]
@@ -120,7 +120,7 @@ class ISBERT(Objective):
         sentences = gather_rows(as_full_precision(sentences), self.training)
         index = token_index(mask, None if batch.lengths is None else batch.lengths[:, 0])
         tokens = as_full_precision(local).flatten(0, 1).index_select(0, index)
-        sentence_of_token = (first_row(len(mask), self.training) + index // mask.shape[1])[:, None]
+        sentence_of_token = own_rows(mask, self.training)[index // mask.shape[1], None]
         with no_autocast(tokens):
             scores = tokens @ sentences.T
             positive = scores.gather(1, sentence_of_token)

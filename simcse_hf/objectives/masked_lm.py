@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -15,7 +15,7 @@ from ..ops.loading import load_weights
 IGNORED = -100
 
 
-def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling) -> tuple[torch.Tensor, torch.Tensor]:
+def mask_tokens(input_ids: Tensor, masker: DataCollatorForLanguageModeling) -> tuple[Tensor, Tensor]:
     """Mask a copy of the token ids: 80% of the selected tokens become [MASK], 10% a random token, and 10% stay.
 
     The draws come from torch's global generator, like those of dropout, so a resumed run sees the same masks as an
@@ -36,10 +36,10 @@ def mask_tokens(input_ids: torch.Tensor, masker: DataCollatorForLanguageModeling
 
 
 def mask_batch(
-    inputs: Mapping[str, torch.Tensor],
-    masker: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+    inputs: Mapping[str, Tensor],
+    masker: Callable[[Tensor], tuple[Tensor, Tensor]],
     columns: Sequence[int] | None,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Tensor]:
     """Add what the auxiliary masked-LM loss needs to a batch.
 
     Args:
@@ -142,7 +142,7 @@ class StockMaskedLMHead:
         """Replace the output embeddings, as `PreTrainedModel.set_output_embeddings` does."""
         self._stock.set_output_embeddings(embeddings)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states of shape `(n, dim)` into logits of shape `(n, vocabulary)`."""
         return self._stock(hidden[None]).logits[0]
 

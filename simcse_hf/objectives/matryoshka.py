@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .base import Objective, named_losses
 from .combined import Combined
@@ -55,7 +54,7 @@ class Matryoshka(Combined):
         """Return the options of the objective, and the widths."""
         return self.objectives[0].used_options() | {"matryoshka_dims": self.matryoshka_dims}
 
-    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the loss of every width.
 
         Args:
@@ -69,7 +68,7 @@ class Matryoshka(Combined):
         if isinstance(first, SimCSEObjective):
             inputs = first.prepare(batch)
             return {f"loss_{dim}": first.loss_at(inputs, dim) for dim in self.dims} | inputs.other_losses
-        losses: dict[str, torch.Tensor] = {}
+        losses: dict[str, Tensor] = {}
         for dim, objective in zip(self.dims, self.objectives, strict=True):
             states = None if batch.hidden_states is None else batch.hidden_states[..., :dim]
             loss = objective(replace(batch, embeddings=batch.embeddings[..., :dim], hidden_states=states))

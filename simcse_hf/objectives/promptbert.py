@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .base import TrainingRows
 from .checks import check_options
@@ -16,8 +16,8 @@ DENOISINGS = ("none", "transform", "tanh")
 
 
 def embed_templates(
-    embed: Callable[..., torch.Tensor], tokens: Sequence[Any], template: torch.Tensor, edges: Sequence[Sequence[int]]
-) -> torch.Tensor:
+    embed: Callable[..., Tensor], tokens: Sequence[Any], template: Tensor, edges: Sequence[Sequence[int]]
+) -> Tensor:
     """Embed the templates around some texts without the texts, whose places stay empty.
 
     We hide the text's tokens from attention, which is equivalent for every encoder. A text of 2 tokens in a template
@@ -168,7 +168,7 @@ class PromptBERT(SimCSEObjective):
             inputs.embeddings = self.head(inputs.embeddings.to(self.head[0].weight.dtype))
         return inputs
 
-    def _template_embeddings(self, batch: EncodedBatch) -> torch.Tensor:
+    def _template_embeddings(self, batch: EncodedBatch) -> Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
         rows, columns = batch.embeddings.shape[:2]
         tokens = [batch.inputs[name].flatten(0, 1) if name in batch.inputs else None for name in TEXT_INPUTS]

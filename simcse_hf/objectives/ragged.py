@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..ops.distributed import gather_rows, world
 
@@ -11,7 +12,7 @@ POSITIVE = 0
 ABSENT = -100
 
 
-def missing_columns(relations: torch.Tensor, over_processes: bool) -> int:
+def missing_columns(relations: Tensor, over_processes: bool) -> int:
     """Return how many columns the rows of this process lack to be as wide as those of any process.
 
     Args:
@@ -27,9 +28,7 @@ def missing_columns(relations: torch.Tensor, over_processes: bool) -> int:
     return int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
 
 
-def gather_ragged(
-    vectors: torch.Tensor, relations: torch.Tensor, over_processes: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def gather_ragged(vectors: Tensor, relations: Tensor, over_processes: bool) -> tuple[Tensor, Tensor]:
     """Gather the rows of all processes, padded to the most texts that a row has in any of them.
 
     Args:

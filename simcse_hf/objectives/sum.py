@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .base import Objective, named_losses
 from .combined import Combined
@@ -53,7 +52,7 @@ class Sum(Combined):
             for option, value in part.used_options().items()
         }
 
-    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the weighted loss of every part.
 
         Args:
@@ -63,7 +62,7 @@ class Sum(Combined):
             `dict[str, torch.Tensor]`: `simcse_loss` for the part `simcse`, or `esimcse_info_nce` and the like if the
                 part has named parts of its own.
         """
-        losses: dict[str, torch.Tensor] = {}
+        losses: dict[str, Tensor] = {}
         for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
             for what, value in named_losses(part(batch)).items():
                 losses[f"{name}_{what}"] = weight * value

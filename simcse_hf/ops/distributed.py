@@ -69,9 +69,10 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def first_row(rows: int, over_processes: bool = True) -> int:
-    """Return the place of this process's first row among those of all processes, each of which has `rows` rows."""
-    return world()[0] * rows if over_processes else 0
+def own_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
+    """Return the numbers of this process's rows among those of all processes, each of which has as many."""
+    first = world()[0] * len(rows) if over_processes else 0
+    return torch.arange(first, first + len(rows), device=rows.device)
 
 
 def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:

@@ -89,7 +89,7 @@ def test_all_variants_equal_their_terms(
     of_other = [comparable(everything[:4, start:], similarity), *([ids[:4, start:]] if duplicates else ())]
     gathered = iter(of_other)
     monkeypatch.setattr(info_nce, "gather_rows", lambda rows, gather: torch.cat([next(gathered), rows]))
-    monkeypatch.setattr(info_nce, "first_row", lambda rows, gather: rows)
+    monkeypatch.setattr(info_nce, "own_rows", lambda rows, gather: torch.arange(4, 8))
     weight = 0.7 if columns > 2 else 0.0
     fast = InfoNCE(temperature, similarity, weight, symmetric, margin)(
         everything[4:], gather=True, extra_negatives=extra, text_ids=ids[4:] if duplicates else None

@@ -2,15 +2,16 @@
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from ...ops.distributed import first_row, gather_rows, mean_over_processes
+from ...ops.distributed import gather_rows, mean_over_processes, own_rows
 from ..base import Objective, TrainingRows, comparable, no_autocast
 from ..checks import check_similarity
 from ..encoder import EncodedBatch
 from ..ragged import ABSENT, POSITIVE, gather_ragged
 
 
-def supervised_contrastive(logits: torch.Tensor, positives: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+def supervised_contrastive(logits: Tensor, positives: Tensor, candidates: Tensor) -> Tensor:
     r"""Compute the supervised contrastive loss of each anchor (Khosla et al. 2020, arXiv:2004.11362, Eq. 2).
 
     The mean over the positives P_i stands outside the logarithm, and A_i are all candidates, positives included:
@@ -98,7 +99,7 @@ class ClassLabels(Objective):
                 f"even number of rows, at least 4, instead of {rows.global_batch} (per_device_train_batch_size)"
             )
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss of the global batch; see [`Objective.forward`].
 
         Args:
@@ -108,19 +109,17 @@ class ClassLabels(Objective):
             `torch.Tensor`: A scalar; 0, with a gradient of 0, if no text has a positive.
         """
         vectors = comparable(batch.embeddings, self.similarity)
-        rows, width = vectors.shape[:2]
         if "labels" in batch.inputs:
             classes = batch.inputs["labels"]
-            relations = classes.new_full((rows, width), POSITIVE)
+            relations = classes.new_full(vectors.shape[:2], POSITIVE)
         else:
             classes = batch.text_ids[:, 0]
             relations = F.pad(batch.inputs["relations"], (1, 0), value=POSITIVE)  # an anchor is of the class, too
         all_vectors, all_relations = gather_ragged(vectors, relations, self.training)
         all_classes = gather_rows(classes, self.training)[:, None].expand_as(all_relations).flatten()
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
-        own_rows = torch.arange(rows, device=vectors.device) + first_row(rows, self.training)
-        own = own_rows[:, None] * all_relations.shape[1] + torch.arange(width, device=vectors.device)
-        own = own.flatten()[:, None]
+        own = own_rows(vectors, self.training)[:, None] * all_relations.shape[1]
+        own = (own + torch.arange(vectors.shape[1], device=own.device)).flatten()[:, None]
         members = all_relations.flatten() == POSITIVE
         positives = members[own] & members & (all_classes[own] == all_classes)
         positives.scatter_(1, own, False)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from pyarrow.compute import list_value_length
-from torch import nn
+from torch import Tensor, nn
 
-from ...ops.distributed import first_row, gather_rows, mean_over_processes
+from ...ops.distributed import gather_rows, mean_over_processes, own_rows
 from ..base import Objective, TrainingRows, as_full_precision, comparable, no_autocast
 from ..checks import check_choice, check_options, check_similarity
 from ..encoder import EncodedBatch
@@ -82,11 +82,11 @@ class PremiseCandidates:
             hypothesis of another premise counts as a contradiction.
     """
 
-    premises: torch.Tensor
-    hypotheses: torch.Tensor
-    positives: torch.Tensor
-    negatives: torch.Tensor
-    labels: torch.Tensor
+    premises: Tensor
+    hypotheses: Tensor
+    positives: Tensor
+    negatives: Tensor
+    labels: Tensor
 
 
 def premise_candidates(
@@ -119,8 +119,7 @@ def premise_candidates(
     is_own = same_premise[:, row]
     positives = is_own & (relation == POSITIVE)
     # argmax returns the first row of the batch with this premise, perhaps one of another process.
-    own_row = torch.arange(len(premise_ids), device=row.device) + first_row(len(premise_ids), gather)
-    is_anchor = (same_premise.int().argmax(1) == own_row) & positives.any(1)
+    is_anchor = (same_premise.int().argmax(1) == own_rows(premise_ids, gather)) & positives.any(1)
     positives = positives[is_anchor]
     return PremiseCandidates(
         premises=batch.embeddings[is_anchor, 0],
@@ -131,7 +130,7 @@ def premise_candidates(
     )
 
 
-def _draw(mask: torch.Tensor, limit: int | None) -> torch.Tensor:
+def _draw(mask: Tensor, limit: int | None) -> Tensor:
     """Keep at most `limit` of the true entries of each row, drawn without replacement."""
     if limit is None:
         return mask
@@ -211,7 +210,7 @@ class Softmax(Objective):
         """Check that every row has valid relations; see [`row_relations`]."""
         row_relations(rows)
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss; see [`Objective.forward`]."""
         relations = batch.inputs["relations"]
         premises = batch.embeddings[:, :1].expand(-1, relations.shape[1], -1)
@@ -225,7 +224,7 @@ class Softmax(Objective):
         )
         return (loss + augmented) / 2
 
-    def logits(self, premises: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
+    def logits(self, premises: Tensor, hypotheses: Tensor) -> Tensor:
         """Classify pairs.
 
         Args:
@@ -240,9 +239,7 @@ class Softmax(Objective):
         features = torch.cat([u, v, (u - v).abs()], dim=-1)
         return self.classifier(features.to(next(self.classifier.parameters()).dtype))
 
-    def _cross_entropy(
-        self, premises: torch.Tensor, hypotheses: torch.Tensor, relations: torch.Tensor
-    ) -> torch.Tensor:
+    def _cross_entropy(self, premises: Tensor, hypotheses: Tensor, relations: Tensor) -> Tensor:
         with no_autocast(premises):
             logits = as_full_precision(self.logits(premises, hypotheses))
             # Hypotheses that a row lacks are ignored. To select the others, the host would wait for their number.
@@ -331,7 +328,7 @@ class SupCon(Objective):
                 "loss is 0: raise per_device_train_batch_size"
             )
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss; it is 0, with a gradient of 0, if no premise of the batch has a positive.
 
         Args:

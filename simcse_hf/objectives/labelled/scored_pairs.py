@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ...ops.distributed import gather_rows, mean_over_processes
 from ..base import Objective, TrainingRows, as_full_precision, comparable, no_autocast
@@ -52,7 +53,7 @@ class CoSENT(Objective):
         """Check the scores of the training rows; see [`check_scored_pairs`]."""
         check_scored_pairs(rows, self.name)
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
+    def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
         with no_autocast(batch.embeddings):
             embeddings = as_full_precision(batch.embeddings)
@@ -61,7 +62,7 @@ class CoSENT(Objective):
             return ranking_loss(cosines / self.temperature, scores)
 
 
-def ranking_loss(similarities: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+def ranking_loss(similarities: Tensor, scores: Tensor) -> Tensor:
     """Compute log(1 + sum of e^(s_j - s_i)) over all i and j where pair i has a higher score than pair j.
 
     Every process computes the loss of all pairs. The mean over the processes, which DistributedDataParallel takes, is
@@ -209,7 +210,7 @@ class AnglE(Objective):
                 f"{scores.max():g}), so none is positive: lower positive_score, or set in_batch_weight to 0"
             )
 
-    def forward(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""
         with no_autocast(batch.embeddings):
             own = comparable(batch.embeddings, "cosine")
@@ -223,7 +224,7 @@ class AnglE(Objective):
                 "angle_loss": self.angle_weight * ranking_loss(angles, scores),
             }
 
-    def _in_batch_loss(self, embeddings: torch.Tensor, batch: EncodedBatch) -> torch.Tensor:
+    def _in_batch_loss(self, embeddings: Tensor, batch: EncodedBatch) -> Tensor:
         """Compute the mean over the sentences of positive pairs."""
         losses = self.info_nce.losses(embeddings, gather=self.training, text_ids=batch.text_ids)
         # All of them are compared: to select those of positive pairs, the host would wait for their number.
@@ -231,7 +232,7 @@ class AnglE(Objective):
         return mean_over_processes(losses.masked_fill(~counts, 0.0).sum(), counts.sum(), self.training)
 
 
-def angle_similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
     r"""Compare two normalized embeddings as vectors of complex numbers, by the authors' definition.
 
     The first half of an embedding holds real parts, the second half imaginary parts. With z_k = a_k + b_k i from the
