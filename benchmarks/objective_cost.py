@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig
 
 from simcse_hf import BertForCL
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, make_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
 from simcse_hf.objectives.info_nce import ContrastiveInputs, SimCSEObjective
 
 from .harness import Report, machine, markdown, seconds_of
@@ -61,7 +61,7 @@ def time_step(batch: int, repeats: int) -> float:
 
 def time_objective(name: str, batch: int, repeats: int) -> float:
     """Measure a forward and backward pass (median)."""
-    objective = make_objective(name, DIM, SETTINGS, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
+    objective = build_objective(name, DIM, SETTINGS, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
     if name in WITH_PROJECTOR:
         objective.projector = torch.nn.Identity()
     columns = 1 if name == "is_bert" else 3 if OBJECTIVES[name].rows in ("nli", "spans") else 2

@@ -77,20 +77,20 @@ class Objective(nn.Module):
     """
 
     #: The name that the class is registered under, or the name of the class.
-    name: str = "Objective"
-    summary: str = ""
+    name = "Objective"
+    summary = ""
     papers: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
-    supports_gradcache: bool = True
-    supports_matryoshka: bool = True
-    encoders: int = 1
-    num_views: int = 2
-    rows: str = "texts"
+    supports_gradcache = True
+    supports_matryoshka = True
+    encoders = 1
+    num_views = 2
+    rows = "texts"
     view: tuple[str, float | None] = ("identity", None)
-    reconstructs: bool = False
+    reconstructs = False
     vectors: tuple[str, ...] = ()
-    needs_hidden_states: bool = False
-    needs_text_ids: bool = False
+    needs_hidden_states = False
+    needs_text_ids = False
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__name__

@@ -37,9 +37,11 @@ class ByDataset(Combined):
             if objective is not main:
                 # Names of modules have no points, and may not be those of attributes, such as `train`.
                 self.own[f":{name.replace('.', ':')}"] = objective
-        for attribute, what in {"encoders": "other numbers of encoders", "reconstructs": "other embeddings"}.items():
-            if len({getattr(part, attribute) for part in self.objectives}) > 1:
-                raise ValueError(f"the objectives of the data sets ({self.name}) read {what}: train them one by one")
+        if len({(part.encoders, part.reconstructs) for part in self.objectives}) > 1:
+            raise ValueError(
+                f"the objectives of the data sets ({self.name}) need other numbers of encoders or read other "
+                "embeddings: train them one by one"
+            )
         self.num_views = min(part.num_views for part in self.objectives)  # below it a batch has no loss
 
     def of_dataset(self, number: int) -> Objective:

@@ -1,6 +1,7 @@
 """The base class of objectives that are made of several."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from .base import Objective, TrainingRows
@@ -22,24 +23,27 @@ class Combined(Objective):
         super().__init__(dim)
         self.objectives: tuple[Any, ...] = tuple(objectives)
         first = self.objectives[0]
-        self.name = ", ".join(_unique(part.name for part in self.objectives))
+        self.name = ", ".join(dict.fromkeys(self._of_parts("name")))
         self.summary = first.summary
-        self.papers = _unique(paper for part in self.objectives for paper in part.papers)
         self.defaults = first.defaults
         self.rows = first.rows
         self.view = first.view
         self.reconstructs = first.reconstructs
-        self.vectors = _unique(kind for part in self.objectives for kind in part.vectors)
-        self.supports_matryoshka = all(part.supports_matryoshka for part in self.objectives)
-        self.encoders = max(part.encoders for part in self.objectives)
-        self.num_views = max(part.num_views for part in self.objectives)
+        self.papers = tuple(dict.fromkeys(chain(*self._of_parts("papers"))))
+        self.vectors = tuple(dict.fromkeys(chain(*self._of_parts("vectors"))))
+        self.encoders = max(self._of_parts("encoders"))
+        self.num_views = max(self._of_parts("num_views"))
+        self.supports_matryoshka = all(self._of_parts("supports_matryoshka"))
         self._follow_parts()
+
+    def _of_parts(self, attribute: str) -> list[Any]:
+        return [getattr(part, attribute) for part in self.objectives]
 
     def _follow_parts(self) -> None:
         """Take over what may change when the parts are attached to a model."""
-        self.supports_gradcache = all(part.supports_gradcache for part in self.objectives)
-        self.needs_hidden_states = any(part.needs_hidden_states for part in self.objectives)
-        self.needs_text_ids = any(part.needs_text_ids for part in self.objectives)
+        self.supports_gradcache = all(self._of_parts("supports_gradcache"))
+        self.needs_hidden_states = any(self._of_parts("needs_hidden_states"))
+        self.needs_text_ids = any(self._of_parts("needs_text_ids"))
 
     def attach(self, model: Encoder) -> None:
         """Attach every part; see [`Objective.attach`]."""
@@ -59,7 +63,3 @@ class Combined(Objective):
             if columns is not None:
                 return columns
         return None
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

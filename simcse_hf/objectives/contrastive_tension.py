@@ -51,7 +51,7 @@ class ContrastiveTension(Objective):
         "lr_scheduler_kwargs": {"lr_end": 2e-6, "power": 1.0},
     }
 
-    def __init__(self, dim: int, negatives_per_positive: int = 7) -> None:
+    def __init__(self, dim: int, negatives_per_positive: int = 7):
         super().__init__(dim)
         check_options("an integer above 0", negatives_per_positive=negatives_per_positive)
         self.negatives_per_positive = negatives_per_positive

@@ -62,7 +62,7 @@ class DeCLUTR(Objective):
         positives: int | None = None,
         max_span: int | None = None,
         min_span: int | None = None,
-    ) -> None:
+    ):
         super().__init__(dim)
         check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
         self.info_nce = InfoNCE(temperature, symmetric=True)

@@ -78,7 +78,7 @@ class DiffCSE(SimCSEObjective):
         mask_ratio: float = 0.3,
         generator: str | None = None,
         projector: bool = True,
-    ) -> None:
+    ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("a number above 0", replaced_weight=replaced_weight, mask_ratio=mask_ratio)
         check_options("true or false", projector=projector)

@@ -65,7 +65,7 @@ class GlobalBatchNorm(nn.Module):
         affine (`bool`, *optional*, defaults to `True`): Learn a scale and a bias for each dimension.
     """
 
-    def __init__(self, dim: int, affine: bool = True) -> None:
+    def __init__(self, dim: int, affine: bool = True):
         super().__init__()
         self.weight = self.bias = None
         if affine:
@@ -94,7 +94,7 @@ class Projector(nn.Sequential):
         ValueError: If the width is not a positive integer.
     """
 
-    def __init__(self, dim: int, width: int = 8192) -> None:
+    def __init__(self, dim: int, width: int = 8192):
         check_options("an integer above 0", projector_dim=width)
         super().__init__(
             nn.Linear(dim, width, bias=False),
@@ -127,7 +127,7 @@ class DimensionContrastive(Objective):
         "num_train_epochs": 2,
     }
 
-    def __init__(self, dim: int, projector_dim: int = 8192) -> None:
+    def __init__(self, dim: int, projector_dim: int = 8192):
         super().__init__(dim)
         self.projector_dim = projector_dim
         self.projector = Projector(dim, projector_dim)
@@ -179,7 +179,7 @@ class BarlowTwins(DimensionContrastive):
     )
     papers = ("barlow_twins", "non_contrastive")
 
-    def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051) -> None:
+    def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051):
         super().__init__(dim, projector_dim)
         check_options("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
         self.off_diagonal_weight = off_diagonal_weight
@@ -228,7 +228,7 @@ class VICReg(DimensionContrastive):
         invariance_weight: float = 25.0,
         variance_weight: float = 25.0,
         covariance_weight: float = 1.0,
-    ) -> None:
+    ):
         super().__init__(dim, projector_dim)
         check_options("a number of 0 or more", invariance_weight=invariance_weight, variance_weight=variance_weight)
         check_options("a number of 0 or more", covariance_weight=covariance_weight)

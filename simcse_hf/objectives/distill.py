@@ -63,7 +63,7 @@ class Distill(Objective):
         teacher_temperature: float | None = None,
         consistency_weight: float = 1.0,
         teacher_dim: int | None = None,
-    ) -> None:
+    ):
         super().__init__(dim)
         check_choice("loss", loss, LOSSES)
         check_options("a number above 0", temperature=temperature, student_temperature=student_temperature)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
@@ -29,17 +28,12 @@ class Encoder(Protocol):
     #: The n-gram features of pooler `ngrams`.
     ngram_head: Any
 
-    @property
-    def base_model(self) -> nn.Module:
-        """The stock encoder, without the head."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-
-    @property
-    def contrastive_head(self) -> nn.Module:
-        """The dense + tanh head of pooler `cls`."""
+    #: The stock encoder, without the head.
+    base_model: Any
+    #: The device of the weights.
+    device: Any
+    #: The dense + tanh head of pooler `cls`.
+    contrastive_head: Any
 
     def embed(
         self,

@@ -66,7 +66,7 @@ class ESimCSE(SimCSEObjective):
         hard_negative_weight: float = 0.0,
         momentum: float = 0.995,
         queue_size: int = 160,
-    ) -> None:
+    ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("a number of 0 or more", momentum=momentum)
         check_options("an integer above 0", queue_size=queue_size)

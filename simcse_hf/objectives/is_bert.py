@@ -28,7 +28,7 @@ class NGramFeatures(nn.Module):
         filters (`Sequence[int]`, *optional*, defaults to `(256, 256, 256)`): Number of filters for each window.
     """
 
-    def __init__(self, dim: int, filters: Sequence[int] = FILTERS) -> None:
+    def __init__(self, dim: int, filters: Sequence[int] = FILTERS):
         super().__init__()
         self.convolutions = nn.ModuleList(
             nn.Conv1d(dim, width, window, padding=window // 2) for width, window in zip(filters, WINDOWS, strict=True)
@@ -85,7 +85,7 @@ class ISBERT(Objective):
         "num_train_epochs": 1,
     }
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int):
         super().__init__(dim)
         self.ngrams: Any = None
         self.to_global: Any = None

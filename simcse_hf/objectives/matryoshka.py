@@ -42,9 +42,19 @@ class Matryoshka(Combined):
             raise ValueError(f"matryoshka_dims names a width twice: {list(dims)}")
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)
-        _check_leading_dimensions(whole)
-        serves_all = isinstance(whole, SimCSEObjective)
-        super().__init__(dim, [whole] if serves_all else [whole, *map(build, widths[1:])])
+        for part in whole.objectives if isinstance(whole, Combined) else []:
+            if isinstance(part, SimCSEObjective) and not part.supports_gradcache:
+                raise ValueError(
+                    f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
+                    "without matryoshka_dims"
+                )
+        if not whole.supports_matryoshka:
+            raise ValueError(
+                f"objective {whole.name!r} reads whole embeddings and trains no leading dimensions: train without "
+                "matryoshka_dims"
+            )
+        narrower = [] if isinstance(whole, SimCSEObjective) else [build(width) for width in widths[1:]]
+        super().__init__(dim, [whole, *narrower])
         self.parts = nn.ModuleList(self.objectives)
         self.matryoshka_dims = list(dims)
         #: The widths, the largest first.
@@ -75,17 +85,3 @@ class Matryoshka(Combined):
             for name, part in named_losses(loss).items():
                 losses[f"{name}_{dim}"] = part
         return losses
-
-
-def _check_leading_dimensions(objective: Objective) -> None:
-    for part in objective.objectives if isinstance(objective, Combined) else [objective]:
-        if not part.supports_matryoshka:
-            raise ValueError(
-                f"objective {part.name!r} reads whole embeddings and trains no leading dimensions: train without "
-                "matryoshka_dims"
-            )
-        if part is not objective and isinstance(part, SimCSEObjective) and not part.supports_gradcache:
-            raise ValueError(
-                f"objective {objective.name!r}: {part.name} encodes texts itself, at the full size only: train "
-                "without matryoshka_dims"
-            )

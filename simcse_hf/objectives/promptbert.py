@@ -107,7 +107,7 @@ class PromptBERT(SimCSEObjective):
         hard_negative_weight: float = 0.0,
         denoise: bool = True,
         head: bool = True,
-    ) -> None:
+    ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("true or false", denoise=denoise, head=head)
         self.template_edges: list[list[int]] = []

@@ -33,15 +33,10 @@ class Sum(Combined):
         summaries = [f"{part.summary} (weight {weights[name]:g})" for name, part in parts.items()]
         self.summary = "the sum of " + "; and ".join(summaries)
         for name, part in parts.items():
-            differs = None
-            if part.rows != self.rows:
-                differs = "other training rows"
-            elif part.reconstructs != self.reconstructs:
-                differs = "another column of embeddings"
-            if differs:
-                first = next(iter(parts))
+            if part.rows != self.rows or part.reconstructs != self.reconstructs:
                 raise ValueError(
-                    f"objective {self.name!r}: {name} reads {differs} than {first}, so they cannot be summed"
+                    f"objective {self.name!r}: {name} reads other training rows or columns than the first part, so "
+                    "they cannot be summed"
                 )
 
     def used_options(self) -> dict[str, Any]:

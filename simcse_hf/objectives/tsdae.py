@@ -58,7 +58,7 @@ class TSDAE(Objective):
         "max_steps": 100_000,
     }
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int):
         super().__init__(dim)
         self.decoder: Any = None
         self._own_names: set[str] = set()

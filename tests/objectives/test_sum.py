@@ -67,8 +67,8 @@ def test_a_model_with_a_sum_can_be_pickled():
         ("simcse:0", "the weight of simcse must be above 0, got '0'"),
         ("simcse+vicreg:much", "objective must be one of simcse, .*got 'vicreg:much'"),
         ("simcse+simcse:2", "names simcse twice"),
-        ("simcse+cosent", "cosent reads other training rows than simcse"),
-        ("simcse+tsdae", "tsdae reads another column of embeddings than simcse"),
+        ("simcse+cosent", "cosent reads other training rows or columns"),
+        ("simcse+tsdae", "tsdae reads other training rows or columns"),
     ],
 )
 def test_sums_that_cannot_be_formed_are_refused(name, message):

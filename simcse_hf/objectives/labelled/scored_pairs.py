@@ -44,7 +44,7 @@ class CoSENT(Objective):
         "num_train_epochs": 5,
     }
 
-    def __init__(self, dim: int, temperature: float = 0.05) -> None:
+    def __init__(self, dim: int, temperature: float = 0.05):
         super().__init__(dim)
         check_options("a number above 0", temperature=temperature)
         self.temperature = temperature
@@ -175,7 +175,7 @@ class AnglE(Objective):
         angle_weight: float = 1.0,
         angle_temperature: float = 1.0,
         positive_score: float = 1.0,
-    ) -> None:
+    ):
         super().__init__(dim)
         if dim % 2:
             raise ValueError(
