@@ -22,7 +22,6 @@ from .harness import Report, machine, markdown, seconds_of
 
 DIM, LENGTH, MEAN_LENGTH = 768, 32, 25
 BATCHES = (64, 512)
-SETTINGS = {"template_edges": [[6, 4], [6, 4]]}  # tokens before and after a text, for PromptBERT
 WITH_PROJECTOR = ("barlow_twins", "vicreg")
 
 
@@ -61,7 +60,7 @@ def time_step(batch: int, repeats: int) -> float:
 
 def time_objective(name: str, batch: int, repeats: int) -> float:
     """Measure a forward and backward pass (median)."""
-    objective = build_objective(name, DIM, SETTINGS, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
+    objective = build_objective(name, DIM, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
     if name in WITH_PROJECTOR:
         objective.projector = torch.nn.Identity()
     columns = 1 if name == "is_bert" else 3 if OBJECTIVES[name].rows in ("nli", "spans") else 2
