@@ -8,7 +8,7 @@ from datasets import Dataset
 from transformers.utils import logging
 
 from .columns import LABEL, class_columns, quote
-from .dataset_columns import dataset_table
+from .dataset_columns import apply_transform, dataset_table
 from .hub_dataset import load_from_hub
 from .open_table import open_table
 from .read import find_paths
@@ -53,6 +53,7 @@ def load_class_rows(
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
     if isinstance(source, Dataset):
+        source = apply_transform(source)
         names = set(source.column_names)
         if {"texts", "relations"} <= names or (is_resolved(source) and LABEL in names):
             return source

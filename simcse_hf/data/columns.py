@@ -45,6 +45,8 @@ _PAIR_NAMES = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
 )
+#: The same, in tables without labels: a pair with a label may be no positive one.
+_UNLABELLED_NAMES = (("question", "answer"), ("query", "answer"), ("title", "body"))
 #: A hard negative, with its number.
 _NEGATIVE = re.compile(r"(?:hard_neg|negatives?|negs?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")
 _ROLES = {positive for _, positive in _PAIR_NAMES}
@@ -70,9 +72,10 @@ def resolve_columns(
     """Choose the text columns of a table: first the anchor, then the positive, then the hard negatives.
 
     Columns are chosen by the names that the field uses: `sent0, sent1, hard_neg`; `anchor, positive, negative`;
-    `query, pos, neg`; `query, positive, negative`; `sentence1, sentence2`; `premise, hypothesis`; or a single `sent0`,
-    `text` or `sentence`. Several negatives are numbered, as in `hard_neg_1, hard_neg_2` or `sent2, sent3`. Otherwise
-    the only text column is taken. Columns of identifiers, labels, scores or numbers are never taken for text. A log
+    `query, pos, neg`; `query, positive, negative`; `sentence1, sentence2`; `premise, hypothesis`; without labels also
+    `question, answer`; `query, answer`; `title, body`; or a single `sent0`, `text` or `sentence`. Several negatives
+    are numbered, as in `hard_neg_1, hard_neg_2` or `sent2, sent3`. Otherwise the only text column is taken, or two or
+    three that are all there is. Columns of identifiers, labels, scores or numbers are never taken for text. A log
     line says which column plays which part.
 
     Args:
@@ -223,7 +226,8 @@ def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str)
     if len(column_names) == 1:  # there is nothing to confuse it with
         return list(column_names)
     negatives = _negatives(column_names, name)
-    pairs = [pair for pair in _PAIR_NAMES if set(pair) <= set(column_names)]
+    known = _PAIR_NAMES if any(map(_JUDGEMENT.fullmatch, column_names)) else _PAIR_NAMES + _UNLABELLED_NAMES
+    pairs = [pair for pair in known if set(pair) <= set(column_names)]
     if len(pairs) == 1:
         return [*pairs[0], *negatives]
     for anchor, positive in _PAIR_NAMES:
@@ -235,6 +239,9 @@ def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str)
         return texts
     if not pairs and len(named) == 1 and not negatives and _ROLES.isdisjoint(texts):
         return named
+    if not pairs and texts == list(column_names) and 2 <= len(texts) <= 3 and len(negatives) < len(texts) - 1:
+        if not any(map(looks_like_sentence, texts)):
+            return sorted(texts, key=negatives.__contains__)
     excluded = [column for column in column_names if column not in texts]
     raise ValueError(
         f"{name}: the column names do not say which columns hold the texts"
@@ -253,6 +260,11 @@ def _negatives(column_names: Sequence[str], name: str) -> list[str]:
             if other != column:
                 raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
     return [columns[number] for number in sorted(columns)]
+
+
+def looks_like_sentence(column: str) -> bool:
+    """Say whether the name of a column may be the first text of a file without a header."""
+    return len(column.split()) > 4 or re.search(r"\w[.!?]\W*$", column) is not None
 
 
 def _is_not_text(column: str, cells: Iterable) -> bool:

@@ -5,15 +5,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from datasets import Dataset, is_caching_enabled
+from transformers.utils import logging
 
 from .columns import SCORE, quote
 from .table import Row, Table
 from .table_dataset import dataset_of_tables, is_resolved, mark_resolved, table_cleaners
 
+logger = logging.get_logger(__name__)
+
+
+def apply_transform(dataset: Dataset) -> Dataset:
+    """Return the rows that a dataset shows, which `set_transform` may have changed."""
+    if dataset.format["type"] != "custom":
+        return dataset
+    logger.warning(
+        "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
+    )
+    names = dataset.column_names
+    shown = dataset.map(lambda rows: rows, batched=True, remove_columns=names, load_from_cache_file=False)
+    return shown.with_format(None)
+
 
 def dataset_table(dataset: Dataset, name: str) -> Table:
     """Return the rows of a dataset as a table."""
-    dataset = dataset.with_format(None)
+    dataset = apply_transform(dataset).with_format(None)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
@@ -52,6 +67,7 @@ def resolve_dataset_columns(
         ValueError: If the dataset has no rows, its columns are unclear or hold no strings, or every row has an empty
             cell.
     """
+    dataset = apply_transform(dataset)
     column_names = set(dataset.column_names)
     if "input_ids" in column_names or {"texts", "relations"} <= column_names:
         return dataset
@@ -80,6 +96,7 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     Raises:
         ValueError: If the column `score` is missing, a score is not a finite number, or the text columns are unclear.
     """
+    dataset = apply_transform(dataset)
     columns = dataset.column_names
     if "input_ids" in columns or (is_resolved(dataset) and SCORE in columns):
         return dataset
@@ -99,8 +116,19 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
         scores += [score] * len(pairs)
     cleaner.check_any()
     cleaner.log()
+    check_scores(scores, name)
     first, second = zip(*texts, strict=True)
     return mark_resolved(Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores}))
+
+
+def check_scores(scores: Sequence[float], name: str) -> None:
+    """Warn of scores of -1 among others that are not negative, because they often mean that there is none."""
+    missing = list(scores).count(-1)
+    if missing and missing == sum(score < 0 for score in scores):
+        logger.warning(
+            f"{name}: {missing} of {len(scores)} scores are -1, which counts as the lowest score. If it means that "
+            "there is none, remove these rows."
+        )
 
 
 def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it blank to skip the row") -> float:

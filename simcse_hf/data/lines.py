@@ -16,6 +16,8 @@ SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 #: A byte that is not in the encoding of its file, and the start of a file in UTF-16, as they are decoded.
 _UNDECODED = re.compile("[\udc80-\udcff]")
+#: The line by which Excel knows what separates cells.
+_EXCEL = re.compile(r'\ufeff?"?sep=.?"?\s*', re.IGNORECASE)
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
 
@@ -56,6 +58,10 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
                         f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8`."
                     )
                 offset += len(line) if line.isascii() else len(line.encode(encoding))
+                if number == 1 and _EXCEL.fullmatch(line):
+                    raise ValueError(
+                        f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line."
+                    )
                 if "\0" in line:
                     raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
                 if len(line) == limit:

@@ -97,6 +97,8 @@ def _open_csv(path: Path, delimiter: str) -> Table:
                     f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
                     f"({', '.join(names)}). Put double quotes around a cell that contains the delimiter {delimiter!r}."
                 )
+            if cells == header:
+                raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
             yield number, [cells[index] for index in indices]
 
     return Table(str(path), names, rows, "csv")

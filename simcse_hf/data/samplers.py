@@ -98,6 +98,6 @@ class NeighborSampler(PermutedSampler):
         for row in super().order(rng).tolist():
             if row not in drawn:
                 drawn[row] = None
-                near = [other for other in self.neighbors[row].tolist() if other not in drawn]
-                drawn |= dict.fromkeys(near[: self.number])
+                near = dict.fromkeys(other for other in self.neighbors[row].tolist() if other not in drawn)
+                drawn |= dict.fromkeys(list(near)[: self.number])
         return np.array(list(drawn))

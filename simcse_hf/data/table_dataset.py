@@ -1,6 +1,5 @@
 """A data set of texts from tables: their columns are chosen, their rows are cleaned, and the result is cached."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -13,7 +12,7 @@ from transformers.utils import logging
 
 from ..ops.files import read_json, write_json
 from .cache import VERSION, cached_rows
-from .columns import SAMPLE_ROWS, resolve_columns
+from .columns import SAMPLE_ROWS, looks_like_sentence, resolve_columns
 from .row_cleaner import RowCleaner
 from .table import Table
 from .texts import is_list
@@ -124,7 +123,7 @@ def table_cleaners(
     """
     cleaners: list[RowCleaner] = []
     for table in tables:
-        sentences = [name for name in table.columns if len(name.split()) > 4 or re.search(r"\w[.!?]\W*$", name)]
+        sentences = list(filter(looks_like_sentence, table.columns))
         if table.format == "csv" and sentences:
             logger.warning(
                 f"{table.name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If "

@@ -1,6 +1,6 @@
 """What a text is: checks of single texts, and of those that a caller gives."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 #: Characters of a line or a text: a tokenizer took more than 7 GB of memory for 100 million.
@@ -37,7 +37,10 @@ def check_text(text: Any, where: str) -> str:
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:
-    """Return one text or several as a list, or raise a `ValueError` that names the position of what is no text."""
+    """Return one text or several as a list, or raise a `ValueError` that names what is no text or no list of them."""
+    if isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns"):
+        kind = type(texts).__name__
+        raise ValueError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
     items = [texts] if isinstance(texts, str) else list(texts)
     return [check_text(text, f"sentence {position}") for position, text in enumerate(items)]
 

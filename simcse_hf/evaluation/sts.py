@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..data.columns import find_part, find_parts
 from ..data.csv_records import csv_records
-from ..data.dataset_columns import parse_score
+from ..data.dataset_columns import check_scores, parse_score
 from ..data.hub_dataset import load_from_hub
 from ..data.lines import read_lines
 from ..data.open_table import open_table
@@ -191,6 +191,7 @@ def _collect(name: str, where: str, rows: Iterable) -> ScoredPairs:
         pairs.sentences2.append(second)
     if not pairs.scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
+    check_scores(pairs.scores, where)
     return pairs
 
 

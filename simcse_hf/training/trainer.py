@@ -24,6 +24,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
+from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
 from ..models.adapters import (
@@ -181,7 +182,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.rows: Rows | None = None
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
-        collator = kwargs.pop("data_collator", None) or self._make_collator(start.objective)
+        collator = kwargs.pop("data_collator", None)
+        if collator is None:
+            collator = self._make_collator(start.objective)
+        else:
+            collator = CheckedCollator(collator, start.objective.num_views)
         self.masked_lm_view: MaskedLMView | None = None
         if args.view in MASKED_LM_VIEWS:
             rate = masked_lm_rate(args.view, args.view_rate)

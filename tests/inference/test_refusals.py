@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import tiny_config
 from inference_helpers import as_sentence_transformer
@@ -18,6 +19,10 @@ VECTORS = np.ones((3, 4), dtype=np.float32)
 OF_MODELS = {
     "a missing text": (lambda model: model.encode(["a cat", None]), "sentence 1: expected a text, got None"),
     "a list": (lambda model: model.encode([["a", "b"]]), r"sentence 0: expected a text, got \['a', 'b'\]"),
+    "a dict": (lambda model: model.encode({"q1": "a cat", "q2": "a dog"}), "a list of texts, got a dict"),
+    "a set": (lambda model: model.similarity({"a cat", "a dog"}, "a cat"), "a list of texts, got a set"),
+    "a data frame": (lambda model: model.build_index(pd.DataFrame({"text": ["a cat"]})), "got a DataFrame"),
+    "queries in a dict": (lambda model: model.build_index(["a"]) or model.search({"q": "a"}), "got a dict"),
     "half a pair": (lambda model: model.encode(["fine", "half \ud83d"]), "sentence 1: .* surrogate pair"),
     "half a pair in an index": (lambda model: model.build_index(["half \ud83d"]), "sentence 0: .* surrogate pair"),
     "positions": (lambda model: model.encode("a cat", max_length=41), "max_seq_length is 41.* has 40 positions"),
