@@ -59,9 +59,7 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
                     )
                 offset += len(line) if line.isascii() else len(line.encode(encoding))
                 if number == 1 and _EXCEL.fullmatch(line):
-                    raise ValueError(
-                        f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line."
-                    )
+                    raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
                 if "\0" in line:
                     raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
                 if len(line) == limit:

@@ -126,11 +126,13 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
     check_setting_names(given)
     saved = read_section(section)  # type: ignore[arg-type]
     objective = given.get("objective", saved.get("objective", ContrastiveSettings.objective))
-    if "objective" in given:
-        known_parts(given["objective"])
+    if "objective" in given or not isinstance(objective, str):
+        known_parts(objective)
     if saved.get("objective", objective) != objective:
         saved = {name: value for name, value in saved.items() if name in TABLES["pooling"]}
     saved_options = saved.pop("objective_options", {})
+    if not isinstance(saved_options, Mapping):
+        raise ValueError(f"objective_options must be a table of options, got {saved_options!r}")
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
     paper = {name: value for name, value in paper_settings(objective).items() if name in SETTING_NAMES}

@@ -58,25 +58,6 @@ def test_an_anchor_with_several_positives_is_one_row(tmp_path):
     assert rows["relations"][:] == [[0, 0, 2], [0, 2, 2]]
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"text": ["a", "b", "c"], "label": ["x", "x", "y"]},
-            "2 classes in column 'label', of which 1 have two",
-        ),
-        ({"text": ["a", "b"]}, "Add a column 'label', or positives of each text in a column 'positives'"),
-        ({"text": ["a", 1], "label": ["x", "x"]}, "line 2, column 'text': expected a text"),
-    ],
-)
-def test_rows_without_two_classes_are_refused(columns, message, tmp_path):
-    path = tmp_path / "rows.jsonl"
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match=message):
-        load_class_rows(str(path))
-
-
 def test_anchors_and_positives_that_were_loaded_as_texts_are_class_rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"anchor": "a", "positive": ["b", "c"]}) + "\n")

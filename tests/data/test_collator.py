@@ -1,13 +1,13 @@
 """A batch has shape (batch, num_sentences, length), is padded on the right, and repeats single sentences."""
 
-import copy
-
 import pytest
 import torch
 from conftest import CLS, PAD, SEP, tiny_config
+from datasets import Dataset
+from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
 
-from simcse_hf import BertForCL, ContrastiveCollator
-from simcse_hf.data.collator import HostArray, pad
+from simcse_hf import BertForCL, ContrastiveCollator, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.data.collator import HostArray
 
 
 def sentence(words, word=7):
@@ -47,43 +47,48 @@ def test_pads_to_the_longest_of_the_batch_or_to_a_fixed_length(tokenizer):
     assert fixed["attention_mask"].sum(-1).tolist() == [[5, 3]]
 
 
-def test_a_model_accepts_the_batch(tokenizer):
-    model = BertForCL(tiny_config())
-    batch = ContrastiveCollator(tokenizer)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
-    output = model(**batch)
-    assert output.sentence_embeddings.shape == (3, 2, 32) and output.loss > 0
-    padded = ContrastiveCollator(tokenizer, pad_to=20)([{"input_ids": [sentence(n)]} for n in (1, 5, 3)])
-    model.eval()
-    torch.testing.assert_close(
-        model(**padded).sentence_embeddings, model(**batch).sentence_embeddings, rtol=0, atol=1e-6
-    )
-
-
-def test_premises_may_have_different_numbers_of_hypotheses(tokenizer):
+def test_rows_may_have_fewer_texts_than_others_and_those_are_all_padding(tokenizer):
     rows = [
-        {"input_ids": [sentence(2), sentence(1), sentence(3)], "relations": [0, 2]},
-        {"input_ids": [sentence(1), sentence(4)], "relations": [1]},
+        {"input_ids": [sentence(2), sentence(1), sentence(3), []], "relations": [0, 2], "row": 0},
+        {"input_ids": [sentence(1), sentence(4), [], sentence(1)], "relations": [1], "row": 1},
+        {"input_ids": [sentence(1), sentence(2)], "relations": [1], "row": 2},
     ]
-    batch = ContrastiveCollator(tokenizer)(rows)
-    assert batch["input_ids"].shape == (2, 3, 6)
-    assert batch["relations"].tolist() == [[0, 2], [1, -100]]
-    assert batch["attention_mask"].sum(-1).tolist() == [[4, 3, 5], [3, 6, 0]]
-    assert (batch["input_ids"][1, 2] == PAD).all()
+    vectors = torch.arange(3.0 * 5).reshape(3, 5, 1).numpy()
+    options = {"add_text_ids": True, "add_lengths": True, "vectors": {"teacher": lambda numbers: vectors[numbers]}}
+    batch = ContrastiveCollator(tokenizer, **options)(rows)
+    assert batch["input_ids"].shape == (3, 4, 6) and batch["teacher"].shape == (3, 4, 1)
+    assert batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
+    assert batch["attention_mask"].sum(-1).tolist() == [[4, 3, 5, 0], [3, 6, 0, 3], [3, 4, 0, 0]]
+    assert batch["lengths"].tolist() == batch["attention_mask"].sum(-1).tolist()
+    assert (batch["input_ids"][2, 2:] == PAD).all()
+    ids = batch["text_ids"]
+    assert ((ids == 0) == (batch["attention_mask"].sum(-1) == 0)).all()
+    assert ids[0, 1] == ids[1, 0] == ids[1, 3] == ids[2, 0] and ids[0, 0] == ids[2, 1] != ids[0, 1]
 
 
-def test_equal_texts_have_equal_text_ids_in_every_batch(tokenizer):
-    collate = ContrastiveCollator(tokenizer, add_text_ids=True)
-    first = collate([{"input_ids": [sentence(1), sentence(2)]}, {"input_ids": [sentence(2), sentence(1, 9)]}])
-    second = collate([{"input_ids": [sentence(2), sentence(5)]}])
-    (a, b), (c, d) = first["text_ids"].tolist()
-    assert b == c == second["text_ids"][0, 0] and len({a, b, d}) == 3
+def shifted(rows):
+    return {"input_ids": torch.tensor([row["input_ids"][0] for row in rows])}
 
 
-def test_pads_on_the_right():
-    ids, mask = pad([[5, 6, 7], [8], []], PAD)
-    assert ids.tolist() == [[5, 6, 7], [8, PAD, PAD], [PAD] * 3] and ids.dtype == torch.long
-    assert mask.tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
-    assert pad([[5]], PAD, 3)[0].tolist() == [[5, PAD, PAD]]
+FOREIGN = [
+    (DataCollatorWithPadding, "data_collator DataCollatorWithPadding"),
+    (DataCollatorForLanguageModeling, "data_collator DataCollatorForLanguageModeling"),
+    (lambda _: shifted, r"data_collator shifted: its batch has input_ids of shape \(8, 4\)"),
+    (lambda tokenizer: ContrastiveCollator(tokenizer, repeat=1), r"ContrastiveCollator: .* shape \(8, 1, 4\)"),
+    (lambda _: lambda rows: {"ids": 3}, "its batch has no input_ids"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), FOREIGN)
+def test_a_collator_from_which_a_model_cannot_learn_is_named_with_what_is_missing(tmp_path, tokenizer, make, message):
+    args = SimCSETrainingArguments(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=2, report_to=[], use_cpu=True
+    )
+    rows = Dataset.from_dict({"sent0": ["a cat", "a dog"] * 4})
+    model = BertForCL(tiny_config())
+    trainer = SimCSETrainer(model, args, train_dataset=rows, processing_class=tokenizer, data_collator=make(tokenizer))
+    with pytest.raises(ValueError, match=f"{message}.*at least 2 sentences"):
+        trainer.train()
 
 
 def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
@@ -97,30 +102,3 @@ def test_numbers_scores_and_lengths_of_the_rows_are_in_the_batch(tokenizer):
     assert batch["scores"].tolist() == [3.0, 0.5] and batch["scores"].dtype == torch.float32
     assert batch["lengths"].tolist() == [[5, 3], [4, 4]]
     assert isinstance(batch["lengths"], HostArray) and batch["lengths"].to("cuda") is batch["lengths"]
-
-
-def test_a_text_that_a_row_does_not_have_gets_the_number_0(tokenizer):
-    rows = [{"input_ids": [sentence(1)] * 3, "relations": [0, 1]}, {"input_ids": [sentence(1)] * 2, "relations": [1]}]
-    numbers = ContrastiveCollator(tokenizer, add_text_ids=True)(rows)["text_ids"]
-    assert numbers[1, 2] == 0 and len(numbers[numbers != 0].unique()) == 1
-
-
-REFUSED = [
-    ([{"text": "a cat"}], {}, "a list of token id lists.*got .*the keys.*Tokenise first"),
-    ([{"input_ids": [2, 7, 3]}], {}, r"a list of token id lists.*got \[2, 7, 3\]"),
-    ([{"input_ids": []}], {}, "a list of token id lists"),
-    ([{"input_ids": [sentence(3), sentence(1)]}], {"pad_to": 4}, "a text has 5 tokens, but pad_to is 4"),
-]
-
-
-@pytest.mark.parametrize(("rows", "options", "message"), REFUSED)
-def test_the_error_says_what_is_wrong_with_a_row(tokenizer, rows, options, message):
-    with pytest.raises(ValueError, match=message):
-        ContrastiveCollator(tokenizer, **options)(rows)
-
-
-def test_a_tokenizer_without_a_padding_token_is_refused(tokenizer):
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.pad_token = None
-    with pytest.raises(ValueError, match=r"^the tokenizer has no padding token: set tokenizer.pad_token"):
-        ContrastiveCollator(tokenizer)([{"input_ids": [sentence(3)]}])

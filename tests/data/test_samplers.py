@@ -81,6 +81,12 @@ def test_neighbours_of_a_row_follow_it_and_every_row_is_drawn_once():
     assert list(NeighborSampler(NEAREST, 2, seed=3)) != order != list(NeighborSampler(NEAREST, 1, seed=4))
 
 
+def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
+    nearest = np.array([[(row + step) % 20 for step in range(20)] for row in range(20)])
+    padded = np.pad(nearest, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` fills them
+    assert sorted(NeighborSampler(padded, 15, seed=1)) == list(range(20))
+
+
 def test_the_order_of_neighbours_follows_from_seed_and_epoch():
     sampler = NeighborSampler(NEAREST, 2, seed=3)
     epochs = [list(sampler) for _ in range(3)]

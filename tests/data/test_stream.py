@@ -49,17 +49,9 @@ def test_a_stream_has_the_rows_of_the_loaded_file(tmp_path, name, text, packed):
     assert list(load_text_stream(path)) == list(load_text_dataset(path, cache_dir=tmp_path / "cache"))
 
 
-def test_several_files_follow_each_other_and_name_a_bad_line(tmp_path):
+def test_several_files_follow_each_other(tmp_path):
     files = [lines(tmp_path / "a.txt", 3), lines(tmp_path / "b.txt.gz", 3, start=3)]
     assert [row["sent0"] for row in load_text_stream(files)] == [f"sentence number {i}" for i in range(6)]
-    (tmp_path / "c.csv").write_text("sent0,sent1\n" + "a,b\n" * 200 + "a,b,c\n")
-    with pytest.raises(ValueError, match=r"c\.csv, line 202: 3 cells where the header has 2"):
-        list(load_text_stream(tmp_path / "c.csv"))
-
-
-def test_rows_under_our_own_column_names_are_cleaned_too():
-    rows = Dataset.from_dict({"sent0": ["a b", "", None, "d e"]}).to_iterable_dataset()
-    assert [row["sent0"] for row in resolve_stream_columns(rows)] == ["a b", "d e"]
 
 
 def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():

@@ -6,8 +6,9 @@ import pytest
 import torch
 from conftest import CLS, FAMILIES, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AutoModel, BertTokenizer, PreTrainedTokenizer, T5Config
+from transformers import AutoModel, PreTrainedTokenizer, T5Config
 
+from simcse_hf import ContrastiveCollator
 from simcse_hf.data.tokenize import check_known, tokenize_dataset
 from simcse_hf.models.settings import check_max_length, max_positions
 
@@ -84,11 +85,6 @@ def test_refuses_more_tokens_than_positions(family, positions):
         check_max_length(positions + 1, tiny_config(family))
 
 
-def test_refuses_an_empty_dataset(tokenizer):
-    with pytest.raises(ValueError, match="the dataset to tokenise is empty"):
-        tokenize_dataset(Dataset.from_dict({"sent0": []}), tokenizer, 8)
-
-
 def test_groups_keep_their_texts_and_relations(tokenizer):
     groups = Dataset.from_dict(
         {"texts": [["the cat", "a dog sat", "cat"], ["a mat", "dog"]], "relations": [[0, 2], [1]]}
@@ -137,14 +133,17 @@ def test_a_slow_tokenizer_with_other_rules_gets_no_stale_rows(options, tmp_path)
     assert last_row(after) == after(texts[-1], truncation=True, max_length=4)["input_ids"] != last_row(before)
 
 
-def test_a_fast_tokenizer_that_lower_cases_gets_no_stale_rows(tmp_path):
-    Dataset.from_dict({"sent0": ["a cat", "The Dog"]}).save_to_disk(tmp_path / "data")
-    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
-    rows = [
-        tokenize_dataset(Dataset.load_from_disk(str(tmp_path / "data")), tokenizer, 8)["input_ids"][1]
-        for tokenizer in (BertTokenizer(vocab=vocabulary, do_lower_case=lower) for lower in (False, True))
-    ]
-    assert rows == [[[CLS, 0, 0, SEP]], [ids_of("the dog")]]
+@pytest.mark.parametrize(
+    "options", [{"prompts": ("query: ", "passage: ")}, {"max_seq_length": (4, 12)}, {"max_seq_length": 12}]
+)
+def test_equal_texts_are_known_whatever_prompt_or_length_their_columns_have(options, tokenizer):
+    texts = {"sent0": ["the big cat sat", "dog"], "sent1": ["a dog", "the big cat sat"], "sent2": ["", "dog"]}
+    options = {"max_seq_length": 12} | options
+    rows = tokenize_dataset(Dataset.from_dict(texts), tokenizer, **options)
+    ids = ContrastiveCollator(tokenizer, add_text_ids=True)(list(rows))["text_ids"]
+    assert ids[0, 0] == ids[1, 1] and ids[1, 0] == ids[1, 2] and ids[0, 2] == 0
+    assert len(ids.unique()) == 4
+    assert list(rows)[0]["input_ids"][2] == [], "an empty text is absent"
 
 
 FOREIGN = "猫 坐 在 上 狗 跑 了 他".split()

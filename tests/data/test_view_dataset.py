@@ -5,7 +5,7 @@ from conftest import CLS, SEP, WORDS
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from simcse_hf.data.view_dataset import ViewDataset, special_tokens
+from simcse_hf.data.view_dataset import ViewDataset
 from simcse_hf.data.views import make_view
 
 ROWS = 13
@@ -87,17 +87,3 @@ def test_persistent_workers_see_the_next_epoch(texts, tokenizer):
         dataset.set_epoch(epoch)
         rows = [row for batch in loader for row in batch]
         assert rows == rows_of(dataset)
-
-
-def test_finds_the_special_tokens_around_a_text(tokenizer):
-    assert special_tokens(tokenizer) == ([CLS], [SEP])
-
-
-def test_refuses_pairs_empty_datasets_and_missing_rows(texts, tokenizer):
-    pairs = Dataset.from_dict({"sent0": ["a"], "sent1": ["b"]})
-    with pytest.raises(ValueError, match="column sent0; the data set has sent0, sent1. Select"):
-        ViewDataset(pairs, tokenizer, make_view("crop"), 12)
-    with pytest.raises(ValueError, match="is empty"):
-        ViewDataset(texts.select([]), tokenizer, make_view("crop"), 12)
-    with pytest.raises(IndexError, match="no row 13 in a dataset of 13 rows"):
-        ViewDataset(texts, tokenizer, make_view("crop"), 12)[13]

@@ -137,24 +137,6 @@ def test_the_rate_of_a_view_with_masked_lm_is_that_of_the_masked_lm():
     assert {len(text.split()) for text in cropped} == {18}  # the rate is not that of the crop
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 15, float("nan")])
-@pytest.mark.parametrize("name", ["crop", "delete_words", "shuffle", "eda", "repeat_words", "mlm", "crop+mlm"])
-def test_refuses_a_rate_outside_0_to_1(name, rate):
-    with pytest.raises(ValueError, match="view_rate must be at least 0 and below 1"):
-        make_view(name, rate)
-
-
-@pytest.mark.parametrize("name", ["identity", "fixed_mask", "delete_one_word", "synonyms", "next_sentence"])
-def test_refuses_a_rate_for_a_view_that_takes_none(name):
-    with pytest.raises(ValueError, match=f"view {name} takes no view_rate.*crop"):
-        make_view(name, 0.1)
-
-
-def test_refuses_an_unknown_view_and_lists_the_known_ones():
-    with pytest.raises(ValueError, match="one of identity, .*next_three_sentences, got 'croop'"):
-        make_view("croop")
-
-
 UNSPACED = {
     "Chinese": ("我爱北京天安门。", ["我", "爱", "北", "京", "天", "安", "门。"]),
     "Japanese": ("東京へ行きました、ね", ["東", "京", "へ", "行", "き", "ま", "し", "た、", "ね"]),
