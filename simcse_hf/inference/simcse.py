@@ -24,7 +24,7 @@ from ..models.checkpoint import replace_model
 from ..models.pooling import POOLER_TYPES
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
-from ..models.tokenizers import check_tokenizer
+from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained
@@ -609,7 +609,7 @@ class SimCSE:
         limit = self.tokenizer.model_max_length
         try:
             self.tokenizer.model_max_length = self.max_length or limit
-            self.tokenizer.save_pretrained(save_directory)
+            save_tokenizer(self.tokenizer, save_directory, self.model)
         finally:
             self.tokenizer.model_max_length = limit
 

@@ -34,7 +34,7 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, read_section
+from .settings import SECTION, UNLIMITED, ContrastiveSettings, read_section
 
 logger = logging.get_logger(__name__)
 
@@ -165,10 +165,25 @@ class Checkpoint:
 
     @property
     def own_section(self) -> dict[str, Any]:
-        """The section `simcse`, with the prompts of sentence-transformers' file, which other tools edit."""
-        section, files = self.section or {}, self.files.pooling
-        prompts = {name: files[name] for name in ("prompts", "default_prompt_name") if name in files}
-        return {**section, "pooling": {**section.get("pooling", {}), **prompts}}
+        """The section `simcse`, with what other tools edit in the files of sentence-transformers."""
+        section = self.section or {}
+        pooling = dict(section.get("pooling", {}))
+        files = self.files.pooling
+        for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
+            if name in files:
+                pooling[name] = files[name]
+        length = files.get("max_length")
+        is_default = pooling.get("max_length") is None and self.tokenizer_limit in (None, length)
+        if (self.files.unsupported or "pooler_type" in files) and not is_default:
+            pooling["max_length"] = length
+        return {**section, "pooling": pooling}
+
+    @cached_property
+    def tokenizer_limit(self) -> int | None:
+        """The length that its tokenizer names."""
+        path = self.find_file("tokenizer_config.json")
+        length = None if path is None else read_json_object(path).get("model_max_length")
+        return length if isinstance(length, int) and length < UNLIMITED else None
 
     @cached_property
     def weight_names(self) -> frozenset[str]:
@@ -214,15 +229,15 @@ class Checkpoint:
         files = self.files
         section = self.kind.section(self)
         pooler_type = given.get("pooler_type")
+        problem = files.refused or (files.unsupported if self.section is None else "")
+        if problem and pooler_type is None:
+            raise ValueError(
+                f"{problem}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
+            )
         if self.section is not None:
             layout = {name: given[name] for name in ("pooler_type", "mlp_only_train", "dense_layers") if name in given}
             if all(getattr(self.saved, name) == value for name, value in layout.items()):
                 self._check_modules()
-        elif files.unsupported and pooler_type is None:
-            raise ValueError(
-                f"{files.unsupported}. Load it with sentence_transformers, or pass pooler_type to use its encoder "
-                "alone."
-            )
         elif pooler_type not in (None, self.pooler_type) and (self.pooler_type or files.unsupported):
             modules = files.unsupported or " + ".join([str(self.pooler_type), *["dense"] * len(files.dense_folders)])
             logger.warning(
@@ -273,6 +288,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         ValueError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
     """
     is_ours = found.section is not None
+    model.tokenizer_limit = found.tokenizer_limit
     if model.has_own_pooler:
         has_head = found.kind.name == "reference" or any(".pooler." in f".{name}" for name in found.weight_names)
     else:  # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
@@ -563,4 +579,6 @@ def save_own_files(model: Any, directory: str | os.PathLike, state_dict: dict[st
         {name: state_dict[f"dense_layers.{number}.{name}"] for name in layer.state_dict()}
         for number, layer in enumerate(model.dense_layers)
     ]
-    save_sentence_transformers_files(directory, model.config, model.settings, head, dense_layers)
+    save_sentence_transformers_files(
+        directory, model.config, model.settings, head, dense_layers, model.tokenizer_limit
+    )

@@ -151,6 +151,7 @@ class ContrastiveModel(PreTrainedModel):
     base_model: Any  # the stock encoder
     dense_layers: Any
     _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in checkpoint.SEPARATE_MODULES)]
+    tokenizer_limit: int | None = None  # the length that the tokenizer names, if the model has one
     save_adapter = False  # `save_pretrained` then saves the adapter in place of the merged model
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
@@ -501,7 +502,7 @@ class ContrastiveModel(PreTrainedModel):
             return self.objective
         objective = self._build_objective()
         checkpoint.check_head_can_learn(self)
-        objective.attach(self)
+        objective.attach(self)  # type: ignore[arg-type]
         if objective.encoders == 2:
             self.second_encoder = self.copy_encoder()
         self.objective = objective.to(self.device).train(self.training)
@@ -514,7 +515,7 @@ class ContrastiveModel(PreTrainedModel):
     def _build_objective(self) -> Objective:
         """Build the objective, or that of each data set."""
         settings = self.settings
-        main = None
+        main: Any = None
         if not all(settings.dataset_objectives.values()) or not settings.dataset_objectives:
             main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
         if main is not None and not settings.dataset_objectives:

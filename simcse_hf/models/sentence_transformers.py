@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,23 @@ from .pooling import (
     TEMPLATE_POOLER,
     save_layer,
 )
-from .settings import PoolingSettings, max_positions
+from .settings import SIMILARITY_FUNCTIONS, PoolingSettings, max_positions
 
 logger = logging.get_logger(__name__)
 
 DENSE_FOLDER = "dense_layers"  # with a folder 0, 1, ... for each
+MODULES = "modules.json"
+LIBRARY = "config_sentence_transformers.json"
+#: The names of the first module's file, of which the first that holds something counts. We write the first.
+TRANSFORMER = tuple(
+    f"sentence_{encoder}_config.json"
+    for encoder in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 #: Everything that may be written at the top of a checkpoint, with folders. The folders of our own poolers are no
 #: modules of sentence-transformers, but they are needed wherever the weights are.
 NAMES = (
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *(MODULES, LIBRARY, *TRANSFORMER),
     *("1_Pooling", "1_WeightedLayerPooling", "2_Pooling", HEAD_FOLDER, DENSE_FOLDER, *POOLER_FOLDERS.values()),
 )
 
@@ -45,16 +51,72 @@ _MODULE = "sentence_transformers.models."
 #: Poolers that no stock module of sentence-transformers computes.
 NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER, NGRAM_POOLER)
 
-
-#: sentence-transformers' pooling modes by our names. The configs of its first versions hold a flag for each mode.
+#: sentence-transformers' pooling modes by our names. The configs before version 6 hold a flag for each mode.
 _POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max", "lasttoken": "lasttoken"}
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
 _DENSE_TYPES = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
+
+#: Marks a key whose value leaves embeddings as they are.
+NO_EFFECT = object()
+_TOKENIZER = {"model_max_length": int, "use_fast": NO_EFFECT}
+_MODEL = {"attn_implementation": NO_EFFECT, "add_pooling_layer": NO_EFFECT}
+_CONFIG = {"output_hidden_states": NO_EFFECT, "use_cache": NO_EFFECT}
+_NAMES_OF_FEATURES = {
+    "module_input_name": ["sentence_embedding"],
+    "module_output_name": ["sentence_embedding"],
+}
+#: What is done with each key that sentence-transformers 6.2 writes or reads, by the file or the kind of module. A key
+#: with a type is read. One with a list is refused with any value that is not in the list, as is an unknown key.
+KEYS: dict[str, dict[str, Any]] = {
+    MODULES: {"path": str, "type": str, "name": NO_EFFECT, "idx": NO_EFFECT, "kwargs": [[]]},
+    LIBRARY: {
+        "prompts": dict,
+        "default_prompt_name": str,
+        "similarity_fn_name": list(SIMILARITY_FUNCTIONS),
+        "truncate_dim": [None],
+        "model_type": ["SentenceTransformer"],
+        "__version__": NO_EFFECT,
+    },
+    "Transformer": {
+        "max_seq_length": int,
+        "do_lower_case": bool,
+        "processor_kwargs": _TOKENIZER,
+        "tokenizer_args": _TOKENIZER,
+        "model_kwargs": _MODEL,
+        "model_args": _MODEL,
+        "config_kwargs": _CONFIG,
+        "config_args": _CONFIG,
+        "tokenizer_name_or_path": [None],
+        "transformer_task": ["feature-extraction"],
+        "modality_config": {
+            "text": [{"method": "forward", "method_output_name": "last_hidden_state"}],
+            "message": NO_EFFECT,
+        },
+        "module_output_name": ["token_embeddings"],
+        "processing_kwargs": [{}],
+        "query_length": [None],
+        "document_length": [None],
+        "query_expansion": [None],
+        "unpad_inputs": NO_EFFECT,
+    },
+    "Pooling": {
+        "pooling_mode": (str, list),
+        **dict.fromkeys(_POOLING_FLAGS, bool),
+        "include_prompt": [True],
+        "word_embedding_dimension": NO_EFFECT,
+        "embedding_dimension": NO_EFFECT,
+    },
+    "Dense": {**_DENSE_TYPES, **_NAMES_OF_FEATURES, "use_residual": [False]},
+    "Normalize": _NAMES_OF_FEATURES,
+    "Dropout": {"dropout": NO_EFFECT},
+}
 
 
 @dataclass(frozen=True)
@@ -66,15 +128,17 @@ class SentenceTransformersFiles:
             `modules.json`, or `unsupported` says why its modules cannot be reproduced here.
         dense_folders (`list[str]`): The folder of each dense layer.
         unsupported (`str`): Why the modules cannot be reproduced here. Empty if they can.
+        refused (`str`): Which keys of the files ask for something that is not done here. Empty if none does.
     """
 
     pooling: dict[str, Any] = field(default_factory=dict)
     dense_folders: list[str] = field(default_factory=list)
     unsupported: str = ""
+    refused: str = ""
 
 
 def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any) -> SentenceTransformersFiles:
-    """Read `modules.json`, `sentence_bert_config.json` and `config_sentence_transformers.json` of a model.
+    """Read `modules.json` and the files of the modules, and `config_sentence_transformers.json` of a model.
 
     Args:
         name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
@@ -86,92 +150,151 @@ def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    library = _read(name_or_path, "config_sentence_transformers.json", hub, prompts=dict, default_prompt_name=str)
-    prompts = library.get("prompts") or {}
-    where = f"{name_or_path}/config_sentence_transformers.json"
-    _check_types(prompts, dict.fromkeys(prompts, str), where)
-    if library.get("default_prompt_name") not in (None, *prompts):
-        raise ValueError(f"{where}: no prompt is named {library['default_prompt_name']!r}, the default. {_ADVICE}")
-    pooling: dict[str, Any] = {}
-    if prompts:
-        pooling = {"prompts": prompts, "default_prompt_name": library.get("default_prompt_name")}
-    path = find_file(name_or_path, "modules.json", **hub)
-    modules = [] if path is None else read_json(path, advice=_ADVICE)
-    if not isinstance(modules, list):
-        raise ValueError(f"{path} must hold a list, not {type(modules).__name__}. {_ADVICE}")
-    if not modules:
-        return SentenceTransformersFiles(pooling)
-    transformer = _read(name_or_path, "sentence_bert_config.json", hub, max_seq_length=int)
-    if transformer.get("max_seq_length"):
-        pooling["max_length"] = transformer["max_seq_length"]
-    if transformer.get("do_lower_case"):
-        logger.warning(
-            f"{name_or_path}: sentence_bert_config.json sets do_lower_case, which is left to the tokenizer here. "
-            "If the tokenizer keeps capitals, convert texts to lower case yourself."
+    return _Reader(name_or_path, hub).read()
+
+
+class _Reader:
+    """Reads the files of one model, and collects the keys that `KEYS` refuses."""
+
+    def __init__(self, source: str | os.PathLike, hub: dict[str, Any]) -> None:
+        self.source = source
+        self.hub = hub
+        self.refused: list[str] = []
+
+    def read(self) -> SentenceTransformersFiles:
+        """Read all files."""
+        pooling = self.library()
+        path = find_file(self.source, MODULES, **self.hub)
+        rows = [] if path is None else read_json(path, advice=_ADVICE)
+        if not isinstance(rows, list):
+            raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
+        dense: dict[str, dict[str, Any]] = {}
+        unsupported = ""
+        if rows:
+            pooling |= self.transformer()
+            modules = [self.module(row, str(path)) for row in rows]
+            # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
+            # training.
+            modules = [(name, x) for name, x in modules if x != POSTPROCESSING_FOLDER and name != "Dropout"]
+            unsupported = _other_modules(modules)
+            if not unsupported:
+                mode, unsupported = self.pooling_mode(modules[1][1])
+                dense = {folder: self.dense(folder) for name, folder in modules if name == "Dense"}
+            if not unsupported:
+                pooling["pooler_type"] = _POOLERS[mode]
+                pooling["dense_layers"] = list(dense.values())
+                pooling["normalize"] = modules[-1][0] == "Normalize"
+                if pooling["normalize"]:
+                    self.table(f"{modules[-1][1]}/config.json", "Normalize")
+        refused = ""
+        if self.refused:
+            refused = f"{self.source} asks for something that is not done here: {', '.join(self.refused)}"
+        return SentenceTransformersFiles(
+            pooling, list(dense), f"{self.source} {unsupported}" if unsupported else "", refused
         )
-    for module in modules:
-        if not isinstance(module, dict) or not all(isinstance(module.get(name), str) for name in ("path", "type")):
-            raise ValueError(f"{path}: a module must have a path and a type, got {module!r}. {_ADVICE}")
-        if ".." in Path(module["path"]).parts or Path(module["path"]).is_absolute():
-            raise ValueError(f"{path}: the path {module['path']!r} leaves the model's folder. {_ADVICE}")
-    # A whitening or flow of this package is a module too, and is loaded from its own folder.
-    modules = [module for module in modules if module["path"] != POSTPROCESSING_FOLDER]
-    mode, layers, reason = _read_modules(name_or_path, modules, any(prompts.values()), hub)
-    if reason:
-        return SentenceTransformersFiles(pooling, unsupported=f"{name_or_path} {reason}")
-    dense = [{name: x[name] for name in _DENSE_TYPES if x.get(name) is not None} for x in layers.values()]
-    pooling |= {"pooler_type": _POOLERS[mode], "dense_layers": dense}
-    pooling["normalize"] = modules[-1]["type"].endswith("Normalize")
-    return SentenceTransformersFiles(pooling, list(layers))
+
+    def table(self, file: str, kind: str) -> dict[str, Any]:
+        """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
+        path = find_file(self.source, file, **self.hub)
+        if path is None:
+            return {}
+        values = read_json_object(path, advice=_ADVICE)
+        self.check(values, KEYS[kind], path)
+        return {name: value for name, value in values.items() if value is not None}
+
+    def check(self, values: dict[str, Any], rules: dict[str, Any], where: str, prefix: str = "") -> None:
+        """Collect the keys that are refused, and raise an error for a value of another type."""
+        for name, value in values.items():
+            rule = rules.get(name, [])
+            if rule is NO_EFFECT or name == "trust_remote_code" or (value is None and name in rules):
+                continue
+            if isinstance(rule, list):
+                if value not in rule:
+                    self.refused.append(f"{prefix}{name} = {value!r} in {Path(where).name}")
+                continue
+            kinds = dict if isinstance(rule, dict) else rule
+            # A bool is an int to Python, but a length or size of `true` is a mistake.
+            if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+                names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+                raise ValueError(f"{where}: {prefix}{name} must be of type {names}, got {value!r}. {_ADVICE}")
+            if isinstance(rule, dict):
+                self.check(value, rule, where, f"{prefix}{name}.")
+
+    def library(self) -> dict[str, Any]:
+        """Return the settings of `config_sentence_transformers.json`."""
+        values = self.table(LIBRARY, LIBRARY)
+        found = {}
+        where = f"{self.source}/{LIBRARY}"
+        prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
+        default = values.get("default_prompt_name")
+        if not all(isinstance(text, str) for text in prompts.values()):
+            raise ValueError(f"{where}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
+        if default not in (None, *prompts):
+            raise ValueError(f"{where}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}")
+        if prompts:
+            found = {"prompts": prompts, "default_prompt_name": default}
+        if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
+            found["similarity_fn_name"] = values["similarity_fn_name"]
+        return found
+
+    def transformer(self) -> dict[str, Any]:
+        """Return the settings of the first module's file."""
+        values: dict[str, Any] = {}
+        for file in TRANSFORMER:
+            values = values or self.table(file, "Transformer")
+        length = values.get("max_seq_length")
+        for name in ("tokenizer_args", "processor_kwargs"):
+            length = values.get(name, {}).get("model_max_length", length)
+        if values.get("do_lower_case"):
+            path = find_file(self.source, "tokenizer.json", **self.hub)
+            normalizer = "" if path is None else str(read_json_object(path).get("normalizer"))
+            if "'lowercase': True" not in normalizer and "'Lowercase'" not in normalizer:
+                self.refused.append("do_lower_case with a tokenizer that keeps capitals")
+        return {"max_length": length} if length else {}
+
+    def module(self, row: Any, where: str) -> tuple[str, str]:
+        """Return the class of a module, without its package if that is sentence-transformers, and its folder."""
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
+            raise ValueError(f"{where}: a module must have a path and a type, got {row!r}. {_ADVICE}")
+        path = row["path"]
+        if ".." in Path(path).parts or Path(path).is_absolute():
+            raise ValueError(f"{where}: the path {path!r} leaves the model's folder. {_ADVICE}")
+        self.check(row, KEYS[MODULES], where)
+        package, _, name = row["type"].rpartition(".")
+        return name if package.split(".")[0] == "sentence_transformers" else row["type"], path
+
+    def pooling_mode(self, folder: str) -> tuple[str, str]:
+        """Return the mode of the pooling, and why it is none of ours."""
+        values = self.table(f"{folder}/config.json", "Pooling")
+        modes = values.get("pooling_mode") or [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
+        modes = [modes] if isinstance(modes, str) else modes or ["mean"]
+        if not all(isinstance(mode, str) for mode in modes):
+            where = f"{self.source}/{folder}/config.json"
+            raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
+        if len(modes) > 1 or modes[0] not in _POOLERS:
+            return "", f"pools by {', '.join(modes)}, which is not one of our poolers"
+        return modes[0], ""
+
+    def dense(self, folder: str) -> dict[str, Any]:
+        """Return the config of a dense layer."""
+        values = self.table(f"{folder}/config.json", "Dense")
+        for name in ("in_features", "out_features"):
+            if values.get(name, 0) < 1:
+                where = f"{self.source}/{folder}/config.json"
+                raise ValueError(f"{where}: {name} must be a size, got {values.get(name)!r}. {_ADVICE}")
+        return {name: values[name] for name in _DENSE_TYPES if name in values}
 
 
-def _read_modules(
-    name_or_path: str | os.PathLike, modules: list[dict[str, str]], has_prompts: bool, hub: dict[str, Any]
-) -> tuple[str, dict[str, dict[str, Any]], str]:
-    """Return the mode of the pooling, the dense layers by their folders, and why modules cannot be reproduced here."""
-    names = [module["type"].rsplit(".", 1)[-1] for module in modules]
+def _other_modules(modules: list[tuple[str, str]]) -> str:
+    """Return why a list of modules is not one that can be reproduced here."""
+    names = [name for name, _ in modules]
     middle = names[2:-1] if names[-1:] == ["Normalize"] else names[2:]
     if names[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
-        return "", {}, f"is a sentence-transformers model of {' + '.join(names)}. This package loads {known}"
-    file = f"{modules[1]['path']}/config.json"
-    config = _read(name_or_path, file, hub, pooling_mode=(str, list))
-    modes = config.get("pooling_mode") or [n for n, is_on in config.items() if n.startswith("pooling_mode_") and is_on]
-    modes = [modes] if isinstance(modes, str) else modes
-    if not all(isinstance(mode, str) for mode in modes):
-        raise ValueError(f"{name_or_path}/{file}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
-    mode = _POOLING_FLAGS.get(modes[0], modes[0]) if len(modes) == 1 else ""
-    if mode not in _POOLERS:
-        return "", {}, f"pools by {', '.join(modes) or 'nothing'}, which is not one of our poolers"
-    if has_prompts and not config.get("include_prompt", True):
-        return "", {}, "leaves its prompts out of the pooling (include_prompt is false)"
-    layers = {}
-    for folder in (module["path"] for module, name in zip(modules, names, strict=True) if name == "Dense"):
-        layer = layers[folder] = _read(name_or_path, f"{folder}/config.json", hub, **_DENSE_TYPES)
-        others = {layer.get("module_input_name"), layer.get("module_output_name")} - {None, "sentence_embedding"}
-        if layer.get("use_residual") or others:
-            return "", {}, "has a Dense module with a residual connection or on token embeddings"
-        if not all((layer.get(name) or 0) >= 1 for name in ("in_features", "out_features")):
-            where = f"{name_or_path}/{folder}/config.json"
-            raise ValueError(f"{where}: in_features and out_features must be sizes, got {layer!r}. {_ADVICE}")
-    return mode, layers, ""
-
-
-def _read(name_or_path: str | os.PathLike, file: str, hub: dict[str, Any], **types: Any) -> dict[str, Any]:
-    """Read an optional file of a model, in which some values have known types."""
-    path = find_file(name_or_path, file, **hub)
-    return {} if path is None else _check_types(read_json_object(path, advice=_ADVICE), types, path)
-
-
-def _check_types(table: dict[str, Any], types: Mapping[str, type | tuple[type, ...]], where: str) -> dict[str, Any]:
-    """Return a table of optional values, and refuse a value of another type."""
-    for name, kind in types.items():
-        value = table.get(name)
-        # A bool is an int to Python, but a length or size of `true` is a mistake.
-        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-            raise ValueError(f"{where}: {name!r} must be of type {names}, got {value!r}. {_ADVICE}")
-    return table
+        return f"is a sentence-transformers model of {' + '.join(names)}. This package loads {known}"
+    if modules[0][1] not in ("", "."):
+        return f"has its encoder in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
+    return ""
 
 
 def save_sentence_transformers_files(
@@ -180,6 +303,7 @@ def save_sentence_transformers_files(
     settings: PoolingSettings,
     head: dict[str, torch.Tensor],
     dense_layers: list[dict[str, torch.Tensor]],
+    tokenizer_limit: int | None = None,
 ) -> None:
     """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
@@ -207,43 +331,59 @@ def save_sentence_transformers_files(
         head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
             words. Empty if the head is not a single dense layer.
         dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
+        tokenizer_limit (`int`, *optional*): The length of the model's tokenizer.
     """
-    directory, pooler_type = Path(directory), settings.inference_pooler
+    directory = Path(directory)
+    pooler_type = settings.inference_pooler
     if head and settings.pooler_type == "cls":
         outputs, inputs = next(tensor.shape for tensor in head.values() if tensor.dim() == 2)
         layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
         save_layer(directory / HEAD_FOLDER, head, layer)
     for number, (layer, state) in enumerate(zip(settings.dense_layers, dense_layers, strict=True)):
         save_layer(directory / DENSE_FOLDER / str(number), state, layer)
-    two_layers = pooler_type in SECOND_LAYER
-    reasons = {
-        "the head is not a single dense layer": pooler_type == "cls" and not head,
-        f"sentence-transformers has no pooling like {pooler_type!r}": pooler_type in NOT_IN_SENTENCE_TRANSFORMERS,
+    reason = ""
+    if pooler_type == "cls" and not head:
+        reason = "the head is not a single dense layer"
+    elif pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
+        reason = f"sentence-transformers has no pooling like {pooler_type!r}"
+    if reason:
+        logger.warning(
+            f"No sentence-transformers files are written, because {reason}. SentenceTransformer would give other "
+            "embeddings. Load the model with SimCSE."
+        )
+        return
+    positions = max_positions(config)
+    lengths = [settings.max_length or tokenizer_limit, positions]
+    transformer: dict[str, Any] = {
+        # A number, which text-embeddings-inference needs.
+        "max_seq_length": min((length for length in lengths if length is not None), default=None),
+        "do_lower_case": False,
     }
-    for reason, is_so in reasons.items():
-        if is_so:
-            logger.warning(
-                f"No sentence-transformers files are written, because {reason}. SentenceTransformer would give other "
-                "embeddings. Load the model with SimCSE."
-            )
-            return
     modules = [("Transformer", "")]
-    if two_layers:
+    if pooler_type in SECOND_LAYER:
+        transformer["config_args"] = {"output_hidden_states": True}
         modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
         _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
-    mode = {"cls": "cls", **{name: mode for mode, name in _POOLERS.items()}}.get(pooler_type, "mean")
-    (directory / modules[-1][1]).mkdir(exist_ok=True)
+    mode = "cls" if pooler_type == "cls" else "mean"
+    for name, ours in _POOLERS.items():
+        mode = name if ours == pooler_type else mode
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
+    # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
+    pooling |= {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
+    (directory / modules[-1][1]).mkdir(exist_ok=True)
     write_json(directory / modules[-1][1] / "config.json", pooling)
-    modules += [("Dense", HEAD_FOLDER)] if pooler_type == "cls" else []
-    modules += [("Dense", f"{DENSE_FOLDER}/{number}") for number in range(len(settings.dense_layers))]
-    modules += [("Normalize", f"{len(modules)}_Normalize")] if settings.normalize else []
-    rows = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_MODULE}{name}"} for i, (name, path) in enumerate(modules)
-    ]
-    write_json(directory / "modules.json", rows)
-    write_json(directory / "sentence_bert_config.json", _transformer_config(config, settings))
+    if pooler_type == "cls":
+        modules.append(("Dense", HEAD_FOLDER))
+    for number in range(len(settings.dense_layers)):
+        modules.append(("Dense", f"{DENSE_FOLDER}/{number}"))
+    if settings.normalize:
+        modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    rows = []
+    for number, (name, path) in enumerate(modules):
+        rows.append({"idx": number, "name": str(number), "path": path, "type": f"{_MODULE}{name}"})
+    write_json(directory / MODULES, rows)
+    write_json(directory / TRANSFORMER[0], transformer)
     library = {
         "model_type": "SentenceTransformer",
         # A version of sentence-transformers would make older ones warn, and 5.1 to 6.2 were seen to read these files.
@@ -254,22 +394,19 @@ def save_sentence_transformers_files(
         },
         "prompts": settings.prompts,
         "default_prompt_name": settings.default_prompt_name,
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": settings.similarity_fn_name,
     }
-    write_json(directory / "config_sentence_transformers.json", library)
+    write_json(directory / LIBRARY, library)
 
 
-def _transformer_config(config: PreTrainedConfig, settings: PoolingSettings) -> dict[str, Any]:
-    # None stands for the tokenizer's limit or the rows of the position table, whichever is smaller. RoBERTa serves
-    # fewer tokens than it has rows.
-    positions, rows = max_positions(config), getattr(config, "max_position_embeddings", None)
-    length = None if positions == rows else positions
-    if settings.max_length is not None:
-        length = min(settings.max_length, positions or settings.max_length)
-    transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
-    if settings.inference_pooler in SECOND_LAYER:
-        transformer["config_args"] = {"output_hidden_states": True}
-    return transformer
+def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str) -> None:
+    layers = config.num_hidden_layers
+    first = SECOND_LAYER[pooler_type] % (layers + 1)
+    weights = torch.zeros(layers + 1 - first)
+    weights[[0, -1]] = 1.0
+    save_layer(folder, {"layer_weights": weights})
+    sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
+    write_json(folder / "config.json", sizes)
 
 
 def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
@@ -285,15 +422,3 @@ def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os
             shutil.copytree(path, Path(target, name), dirs_exist_ok=True)
         elif path.exists():
             shutil.copy(path, Path(target, name))
-
-
-def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str) -> None:
-    layers = config.num_hidden_layers
-    first = SECOND_LAYER[pooler_type] % (layers + 1)
-    weights = torch.zeros(layers + 1 - first)
-    weights[[0, -1]] = 1.0
-    save_layer(folder, {"layer_weights": weights})
-    write_json(
-        folder / "config.json",
-        {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers},
-    )

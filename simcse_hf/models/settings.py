@@ -279,7 +279,7 @@ def check_setting_names(names: Any) -> None:
         )
 
 
-_UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
+UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
 #: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
 _OFFSET_POSITIONS = (
     "camembert data2vec-text ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
@@ -306,21 +306,24 @@ def check_dropout_rates(config: PreTrainedConfig) -> None:
 
 
 def length_limit(
-    config: PreTrainedConfig, settings: ContrastiveSettings, tokenizer: PreTrainedTokenizerBase, *others: int | None
+    config: PreTrainedConfig, settings: PoolingSettings, tokenizer: PreTrainedTokenizerBase, *others: int | None
 ) -> int | None:
     """Return the length that texts are cut to unless another is given, in training's dev scores and in inference.
 
     Args:
         config (`PreTrainedConfig`): The config of the encoder.
-        settings (`ContrastiveSettings`): The settings of the model, which may name a length.
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, whose `model_max_length` counts.
+        settings (`PoolingSettings`): The settings of the model, which may name a length.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, whose `model_max_length` counts if they name none.
         *others (`int`, *optional*): Further limits, such as that of a fitted whitening.
 
     Returns:
         `int`, *optional*: The smallest of the limits in tokens, or `None` if there is none.
     """
-    limits = (max_positions(config), settings.max_length, getattr(tokenizer, "model_max_length", None), *others)
-    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
+    own = settings.max_length
+    if own is None:
+        own = getattr(tokenizer, "model_max_length", None)
+    limits = (max_positions(config), own, *others)
+    return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=None)
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:

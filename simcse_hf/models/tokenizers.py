@@ -1,9 +1,13 @@
-"""Which tokenizer fits a model."""
+"""Which tokenizer fits a model, and how it is saved."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+
+from ..ops.files import read_json_object, write_json
+from .settings import UNLIMITED, PoolingSettings, length_limit
 
 _SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
 
@@ -48,3 +52,37 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: str 
             f"incomplete. {_SAVE_TOKENIZER}; or, if you added tokens, call "
             "model.resize_token_embeddings(len(tokenizer)) before training."
         )
+
+
+def tokenizer_limit(tokenizer: Any) -> int | None:
+    """Return the length that a tokenizer names, or `None` if it names none."""
+    return tokenizer.model_max_length if tokenizer.model_max_length < UNLIMITED else None
+
+
+def save_tokenizer(tokenizer: Any, folder: str | os.PathLike, model: Any) -> None:
+    """Save the tokenizer of a model so that it is read alike by every program.
+
+    A tokenizer of the library `tokenizers` keeps the truncation and the padding of its last call, and programs that
+    read `tokenizer.json` alone would cut texts there. It gets the length of inference. The class of a tokenizer
+    without one of its own has a name that transformers 4 does not know; it gets the one that both know.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        folder (`str` or `os.PathLike`): An existing folder.
+        model (`PreTrainedModel`): The model.
+    """
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.no_truncation()
+        limit = length_limit(model.config, getattr(model, "settings", PoolingSettings()), tokenizer)
+        if limit is not None:
+            backend.enable_truncation(limit)
+    tokenizer.save_pretrained(folder)
+    path = Path(folder, "tokenizer_config.json")
+    config = read_json_object(path)
+    for name in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
+        config.pop(name, None)
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(path, config)

@@ -28,6 +28,7 @@ from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
 from ..models.checkpoint import replace_model
 from ..models.settings import SECTION, check_max_length
+from ..models.tokenizers import save_tokenizer
 from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
@@ -136,6 +137,10 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         """Train as transformers does; SIGTERM and SIGINT save a checkpoint before they end the run."""
         with self.stop_on_signal.caught(self.args):
             return super().train(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
@@ -347,7 +352,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
         directory = Path(str(args.output_dir))
         with replace_model(directory) as folder:
             model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            save_tokenizer(tokenizer, folder, model)
         write_json(directory / RESULTS, results)
         _print_results(results)
         print(f"The encoder is saved in {directory}; its metrics are in {directory / RESULTS}.")

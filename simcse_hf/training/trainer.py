@@ -42,7 +42,7 @@ from ..models.modeling import ContrastiveModel
 from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
-from ..models.tokenizers import check_tokenizer
+from ..models.tokenizers import check_tokenizer, save_tokenizer, tokenizer_limit
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.attention import avoid_cudnn_attention
@@ -656,7 +656,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
             self.model.write_files(folder, state_dict)
-            self.processing_class.save_pretrained(folder)
+            save_tokenizer(self.processing_class, folder, self.model)
             torch.save(self.args, folder / "training_args.bin")
 
     def add_to_checkpoint(self, folder: Path) -> None:
@@ -833,6 +833,7 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
     """
     args = run.arguments
     check_tokenizer(tokenizer, model, model.name_or_path or "the model")
+    model.tokenizer_limit = tokenizer_limit(tokenizer)
     edges = template_settings(model.settings.templates, tokenizer)
     model.use_settings(replace(model.settings, **run.settings, **edges))
     vars(model.config).pop(THRESHOLD, None)

@@ -1,89 +1,139 @@
-"""A sentence-transformers model keeps its pooling, dense layers, prompts and maximum length."""
+"""A folder of sentence-transformers is read whole, and what is saved here gives the same embeddings there."""
 
+import inspect
 import json
 
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer, BertTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
-from simcse_hf.models.sentence_transformers import SentenceTransformersFiles, read_sentence_transformers_files
+from simcse_hf.models.sentence_transformers import (
+    KEYS,
+    LIBRARY,
+    TRANSFORMER,
+    SentenceTransformersFiles,
+    read_sentence_transformers_files,
+)
 
 TANH = {"in_features": 32, "out_features": 16, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+TEXTS = ["a cat sat on the mat .", "dog", "the old man sang", "a small bird slept in the big red tree"]
+LONG = "the red house slept on in the old tree , " * 9
+FEATURE = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 
 
-def write_files(directory, modules, pooling=None, dense=None, library=None, **transformer):
-    """Write the files of sentence-transformers, with modules named like `Dense` in folders named like `2_Dense`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    rows = [{"path": "" if i == 0 else f"{i}_{name}", "type": f"some.{name}"} for i, name in enumerate(modules)]
-    (directory / "modules.json").write_text(json.dumps(rows))
-    (directory / "sentence_bert_config.json").write_text(json.dumps(transformer))
-    if library is not None:
-        (directory / "config_sentence_transformers.json").write_text(json.dumps(library))
-    for row in rows[1:]:
-        config = {"Pooling": pooling, "Dense": dense}.get(row["type"].removeprefix("some."))
-        if config is not None:
-            (directory / row["path"]).mkdir()
-            (directory / row["path"] / "config.json").write_text(json.dumps(config))
-    return directory
+def module(name, path="", **others):
+    return {"path": path, "type": f"sentence_transformers.models.{name}", **others}
+
+
+MEAN = [module("Transformer"), module("Pooling", "1_Pooling")]
+FILES = {
+    "modules.json": [*MEAN, module("Dense", "2_Dense"), module("Normalize", "3_Normalize", idx=3, kwargs=[])],
+    "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+    "2_Dense/config.json": TANH | FEATURE,
+    "3_Normalize/config.json": FEATURE,
+    "sentence_bert_config.json": {"max_seq_length": 7, "do_lower_case": False, "unpad_inputs": True},
+    LIBRARY: {"prompts": {"query": "query: ", "document": None}, "default_prompt_name": "query"},
+}
+
+
+def write(folder, **files):
+    """Write `FILES` with changes, whose names have `_` for what is no letter; `None` leaves a file out."""
+    names = {"".join(c if c.isalnum() else "_" for c in name): name for name in (*FILES, *TRANSFORMER)}
+    for name, content in (FILES | {names[name]: x for name, x in files.items()}).items():
+        if content is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
 
 
 def test_reads_pooling_dense_layers_length_and_prompts(tmp_path):
-    prompts = {"query": "query: ", "document": "passage: "}
-    write_files(
-        tmp_path,
-        ["Transformer", "Pooling", "Dense", "Normalize"],
-        pooling={"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
-        dense=TANH | {"module_input_name": "sentence_embedding"},
-        library={"prompts": prompts, "default_prompt_name": "query"},
-        max_seq_length=7,
-    )
-    assert read_sentence_transformers_files(tmp_path) == SentenceTransformersFiles(
-        {
-            "pooler_type": "avg",
-            "dense_layers": [TANH],
-            "normalize": True,
-            "max_length": 7,
-            "prompts": prompts,
-            "default_prompt_name": "query",
-        },
-        ["2_Dense"],
-    )
-
-
-def test_a_model_without_these_files_has_the_defaults(tmp_path):
+    pooling = {"pooler_type": "avg", "dense_layers": [TANH], "normalize": True, "max_length": 7}
+    pooling |= {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}
+    wanted = SentenceTransformersFiles(pooling, ["2_Dense"])
+    assert read_sentence_transformers_files(write(tmp_path / "inner")) == wanted
+    assert read_sentence_transformers_files(tmp_path, subfolder="inner") == wanted
     assert read_sentence_transformers_files(tmp_path) == SentenceTransformersFiles()
 
 
-def test_reads_the_files_of_a_subfolder(tmp_path):
-    write_files(tmp_path / "inner", ["Transformer", "Pooling"], pooling={"pooling_mode": "cls"})
-    assert read_sentence_transformers_files(tmp_path, subfolder="inner").pooling["pooler_type"] == "cls_before_pooler"
-    assert read_sentence_transformers_files(tmp_path).pooling == {}
+def test_every_key_of_the_library_is_read_or_refused_or_known_to_have_no_effect():
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    base = pytest.importorskip("sentence_transformers.base.modules")
+    for cls in (modules.Pooling, base.Transformer, base.Dense, base.Normalize, modules.Dropout):
+        names = {*cls.config_keys, *inspect.signature(cls.__init__).parameters, *cls.config_key_renames}
+        names -= {"self", "kwargs", "model_name_or_path", "backend", "init_weight", "init_bias"}
+        assert names <= KEYS[cls.__name__].keys(), cls
+
+
+OTHER_MODE = {"text": {"method": "get_text_features", "method_output_name": "pooler_output"}}
+REFUSED = [  # a file, what it holds, and the key or the module that is named
+    ("modules_json", [module("Transformer"), module("Dense", "2_Dense")], r"model of Transformer \+ Dense"),
+    ("modules_json", [*MEAN, module("LSTM", "2_LSTM")], r"model of Transformer \+ Pooling \+ LSTM"),
+    ("modules_json", [*MEAN, module("LayerNorm", "2_LayerNorm")], "LayerNorm"),
+    ("modules_json", [MEAN[0], {"path": "1_Pooling", "type": "modeling.Pooling"}], r"modeling\.Pooling"),
+    ("modules_json", [module("Transformer", "0_BERT"), MEAN[1]], "the folder 0_BERT"),
+    ("modules_json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
+    ("1_Pooling_config_json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+    ("1_Pooling_config_json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
+    ("1_Pooling_config_json", {"pooling_mode_mean_sqrt_len_tokens": True}, "pools by mean_sqrt_len_tokens"),
+    ("1_Pooling_config_json", {"include_prompt": False}, "include_prompt = False in config.json"),
+    ("2_Dense_config_json", TANH | {"use_residual": True}, "use_residual"),
+    ("2_Dense_config_json", TANH | {"module_input_name": "token_embeddings"}, "module_input_name"),
+    ("3_Normalize_config_json", {"module_output_name": "token_embeddings"}, "module_output_name"),
+    ("config_sentence_transformers_json", {"truncate_dim": 16}, "truncate_dim = 16 in config_sentence"),
+    ("config_sentence_transformers_json", {"similarity_fn_name": "hamming"}, "similarity_fn_name = 'hamming'"),
+    ("config_sentence_transformers_json", {"model_type": "SparseEncoder"}, "model_type = 'SparseEncoder'"),
+    ("config_sentence_transformers_json", {"query_prefix": "[Q] "}, "query_prefix"),
+    ("sentence_bert_config_json", {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
+    ("sentence_bert_config_json", {"tokenizer_name_or_path": "other"}, "tokenizer_name_or_path = 'other'"),
+    ("sentence_bert_config_json", {"transformer_task": "fill-mask"}, "transformer_task"),
+    ("sentence_bert_config_json", {"modality_config": OTHER_MODE}, r"modality_config\.text"),
+    ("sentence_bert_config_json", {"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
+    ("sentence_bert_config_json", {"query_length": 8}, "query_length = 8"),
+    ("sentence_bert_config_json", {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
+    ("sentence_bert_config_json", {"config_args": {"hidden_act": "relu"}}, r"config_args\.hidden_act"),
+    ("sentence_bert_config_json", {"something_new": 1}, "something_new = 1 in sentence_bert_config.json"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "words"), REFUSED, ids=[words for *_, words in REFUSED])
+def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(file, content, words, tmp_path):
+    AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
+    write(tmp_path, modules_json=[*MEAN, module("Normalize", "3_Normalize")] if "Dense" not in file else MEAN)
+    if "Dense" in file:
+        write(tmp_path)
+    write(tmp_path, **{"modules_json": (tmp_path / "modules.json").read_text()} | {file: content})
+    with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
+        AutoModelForCL.from_pretrained(tmp_path)
+    if file == "1_Pooling_config_json":
+        assert AutoModelForCL.from_pretrained(tmp_path, pooler_type="cls_before_pooler").settings.dense_layers == []
 
 
 @pytest.mark.parametrize(
-    ("modules", "pooling", "reason"),
+    ("file", "content", "words"),
     [
-        (["Transformer", "Pooling", "LSTM"], {"pooling_mode": "mean"}, r"model of Transformer \+ Pooling \+ LSTM"),
-        (["Transformer", "Dense"], None, r"model of Transformer \+ Dense"),
-        (["WordEmbeddings", "Pooling"], {"pooling_mode": "mean"}, "model of WordEmbeddings"),
-        (["Transformer", "Pooling"], {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
-        (["Transformer", "Pooling"], {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
-        (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": False}, "pools by nothing"),
+        ("config_sentence_transformers_json", [], "config_sentence_transformers.json"),
+        ("config_sentence_transformers_json", {"prompts": {"query": 1}}, "prompts"),
+        ("config_sentence_transformers_json", {"default_prompt_name": "query"}, "default_prompt_name"),
+        ("modules_json", {"a": 1}, "modules.json"),
+        ("modules_json", "[", "modules.json"),
+        ("modules_json", [{"type": "x.Transformer"}], "modules.json.*path"),
+        ("modules_json", [module("Transformer", "../..")], "modules.json.*leaves"),
+        ("sentence_bert_config_json", {"max_seq_length": "128"}, "max_seq_length"),
+        ("sentence_bert_config_json", {"max_seq_length": True}, "max_seq_length"),
+        ("sentence_bert_config_json", {"model_args": 1}, "model_args"),
+        ("1_Pooling_config_json", {"pooling_mode": [["cls"]]}, "pooling_mode"),
+        ("2_Dense_config_json", {"in_features": 4}, "2_Dense/config.json.*out_features"),
+        ("2_Dense_config_json", {"in_features": 4, "out_features": -1}, "2_Dense/config.json.*out_features"),
     ],
 )
-def test_says_why_modules_cannot_be_reproduced(modules, pooling, reason, tmp_path):
-    settings = read_sentence_transformers_files(write_files(tmp_path, modules, pooling, dense=TANH))
-    assert "pooler_type" not in settings.pooling
-    with pytest.raises(ValueError, match=reason):
-        raise ValueError(settings.unsupported)
+def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(tmp_path, file, content, words):
+    with pytest.raises(ValueError, match=words):
+        read_sentence_transformers_files(write(tmp_path, **{file: content}))
 
 
 # --- the same embeddings as the library ---------------------------------------------------------------------------
-
-TEXTS = ["a cat sat on the mat .", "dog", "the old man sang", "a small bird slept in the big red tree"]
-LONG = "the old man sang . " * 20
 
 
 @pytest.fixture
@@ -95,7 +145,7 @@ def library():
 def save_library_model(library, tmp_path, tokenizer):
     """`save_library_model(pooling, layers)` saves a sentence-transformers model over a random stock encoder."""
 
-    def save(pooling, layers=(), family="bert", prompts=None, default_prompt_name=None, max_seq_length=20):
+    def save(pooling="mean", layers=(), family="bert", max_seq_length=20, **options):
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
         encoder = AutoModel.from_config(tiny_config(family))
@@ -105,104 +155,116 @@ def save_library_model(library, tmp_path, tokenizer):
         encoder.save_pretrained(tmp_path / "encoder")
         tokenizer.save_pretrained(tmp_path / "encoder")
         transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=max_seq_length)
-        model = library.SentenceTransformer(
-            modules=[transformer, Pooling(32, pooling_mode=pooling), *layers],
-            prompts=prompts,
-            default_prompt_name=default_prompt_name,
-            device="cpu",
-        )
-        model.save(str(tmp_path / "library"))
+        modules = [transformer, Pooling(32, pooling_mode=pooling), *layers]
+        library.SentenceTransformer(modules=modules, device="cpu", **options).save(str(tmp_path / "library"))
         return tmp_path / "library"
 
     return save
 
 
-def embeddings_here(directory, texts=TEXTS):
-    model = AutoModelForCL.from_pretrained(directory).eval()
-    from transformers import AutoTokenizer
-
-    tokens = AutoTokenizer.from_pretrained(directory)(
-        texts, padding=True, truncation=True, max_length=model.settings.max_length or 40, return_tensors="pt"
-    )
-    with torch.no_grad():
-        return model(tokens["input_ids"], tokens["attention_mask"]).sentence_embeddings
-
-
 def dense_modules(name):
     from sentence_transformers.base.modules import Dense, Normalize
+    from sentence_transformers.sentence_transformer.modules import Dropout
 
     return {
         "none": [],
         "normalize": [Normalize()],
-        "LaBSE": [Dense(32, 32), Normalize()],
+        "LaBSE": [Dense(32, 32), Dropout(0.5), Normalize()],
         "narrow": [Dense(32, 16, activation_function=torch.nn.Identity(), bias=False)],
         "two": [Dense(32, 48, activation_function=torch.nn.GELU()), Dense(48, 8, activation_function=torch.nn.ReLU())],
     }[name]
 
 
+def assert_same_there(library, folder, texts=TEXTS):
+    """`SimCSE` and the library give the same vectors of texts that differ."""
+    model = SimCSE(folder, device="cpu")
+    wanted = library.SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    ours = model.encode(texts, normalize_embeddings=model.model.settings.normalize)
+    torch.testing.assert_close(torch.as_tensor(ours), wanted, rtol=0, atol=1e-5)
+    assert torch.cdist(wanted, wanted)[~torch.eye(len(texts), dtype=bool)].min() > 1e-3, "texts can be told apart"
+    return model
+
+
 @pytest.mark.parametrize("layers", ["none", "normalize", "LaBSE", "narrow", "two"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_a_library_model_gives_the_librarys_embeddings(pooling, layers, library, save_library_model):
-    directory = save_library_model(pooling, dense_modules(layers))
-    wanted = library.SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
-    model = AutoModelForCL.from_pretrained(directory)
-    assert model.settings.pooler_type == {"cls": "cls_before_pooler", "mean": "avg", "max": "max"}[pooling]
-    assert model.embedding_dim == wanted.shape[1] and model.settings.normalize == (layers in ("normalize", "LaBSE"))
-    ours = embeddings_here(directory)
-    ours = torch.nn.functional.normalize(ours) if model.settings.normalize else ours
-    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-5)
-    assert torch.cdist(wanted, wanted)[~torch.eye(len(TEXTS), dtype=bool)].min() > 1e-3, "texts can be told apart"
-
-
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_what_is_saved_here_gives_the_same_embeddings_there(
-    pooling, family, library, save_library_model, save_checkpoint
+@pytest.mark.parametrize(("pooling", "ours"), [("cls", "cls_before_pooler"), ("mean", "avg"), ("max", "max")])
+def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
+    pooling, ours, layers, library, save_library_model, tmp_path
 ):
-    directory = save_library_model(pooling, dense_modules("LaBSE"), family)
-    model = AutoModelForCL.from_pretrained(directory)
+    directory = save_library_model(pooling, dense_modules(layers), "bert" if layers == "none" else "distilbert")
+    model = assert_same_there(library, directory)
+    assert model.pooler_type == ours and model.model.settings.normalize == (layers in ("normalize", "LaBSE"))
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in model.model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    saved = save_checkpoint(model, "saved")
-    wanted = torch.nn.functional.normalize(embeddings_here(saved))
-    theirs = library.SentenceTransformer(str(saved), device="cpu").encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(theirs, wanted, rtol=0, atol=1e-5)
-    stock, info = AutoModel.from_pretrained(saved, output_loading_info=True)
+    model.save_pretrained(tmp_path / "saved")
+    assert_same_there(library, tmp_path / "saved")
+    _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
-def test_prompts_and_length_of_a_library_model_are_kept(library, save_library_model, save_checkpoint):
+@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
+def test_prompts_similarity_and_length_of_a_library_model_are_kept(library, save_library_model, tmp_path, similarity):
     prompts = {"query": "the cat : ", "document": ""}
-    directory = save_library_model("mean", prompts=prompts, default_prompt_name="query", max_seq_length=7)
-    config = directory / "sentence_bert_config.json"  # before version 6, the length stood here
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_seq_length": 7}))
-    model = AutoModelForCL.from_pretrained(directory)
-    assert (model.settings.prompts, model.settings.default_prompt_name) == (prompts, "query")
-    assert model.settings.max_length == 7 and model.settings.max_seq_length == 32
-    saved = save_checkpoint(model, "saved")
-    again = library.SentenceTransformer(str(saved), device="cpu")
+    options = {"prompts": prompts, "default_prompt_name": "query", "similarity_fn_name": similarity}
+    model = SimCSE(save_library_model(max_seq_length=7, **options), device="cpu")
+    assert (model.max_length, model.model.settings.similarity_fn_name) == (7, similarity)
+    model.save_pretrained(tmp_path / "saved")
+    again = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (prompts, "query", 7)
-    assert AutoModelForCL.from_pretrained(saved).settings == model.settings
+    assert again.similarity_fn_name == similarity
+    assert SimCSE(tmp_path / "saved", device="cpu").model.settings == model.model.settings
 
 
-def test_prompts_that_were_edited_in_the_librarys_file_are_used(save_checkpoint):
-    directory = save_checkpoint(BertForCL(tiny_config(), prompts={"query": "a "}, default_prompt_name="query"))
-    path = directory / "config_sentence_transformers.json"
-    path.write_text(json.dumps({"prompts": {"query": "the "}, "default_prompt_name": None}))
-    settings = BertForCL.from_pretrained(directory).settings
-    assert settings.prompts == {"query": "the "} and settings.default_prompt_name is None
-    assert BertForCL.from_pretrained(directory, prompts={}).settings.prompts == {}
+@pytest.mark.parametrize("file", TRANSFORMER)
+@pytest.mark.parametrize(
+    ("content", "tokenizer_length", "wanted"),
+    [
+        ({"max_seq_length": 9}, 40, 9),
+        ({"max_seq_length": 12}, 8, 12),
+        ({"max_seq_length": None}, 8, 8),
+        ({"max_seq_length": 12, "tokenizer_args": {"model_max_length": 6}}, 40, 6),
+    ],
+)
+def test_the_length_of_a_folder_is_the_librarys(
+    file, content, tokenizer_length, wanted, library, save_library_model, tokenizer
+):
+    folder = save_library_model()
+    (folder / TRANSFORMER[0]).unlink()
+    (folder / file).write_text(json.dumps(content))
+    vocabulary = tokenizer.get_vocab()
+    BertTokenizer(vocab=vocabulary, model_max_length=tokenizer_length).save_pretrained(folder)
+    texts = [*TEXTS, LONG]
+    assert assert_same_there(library, folder, texts).max_length == wanted
+    assert library.SentenceTransformer(str(folder), device="cpu").max_seq_length == wanted
 
 
-def test_a_pooling_that_cannot_be_reproduced_is_refused_unless_a_pooler_is_named(save_checkpoint, caplog):
-    directory = save_checkpoint(AutoModel.from_config(tiny_config()))
-    write_files(directory, ["Transformer", "Pooling"], pooling={"pooling_mode": "weightedmean"})
-    with pytest.raises(ValueError, match="pools by weightedmean.*pass pooler_type"):
-        AutoModelForCL.from_pretrained(directory)
-    with caplog.at_level("WARNING", logger="simcse_hf"):
-        assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
-    assert "pooler_type 'avg' replaces the pooling of modules.json" in caplog.text
+def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_counts(
+    library, save_checkpoint, tmp_path
+):
+    options = {"prompts": {"query": "a "}, "default_prompt_name": "query", "max_length": 20, "pooler_type": "avg"}
+    theirs = library.SentenceTransformer(str(save_checkpoint(BertForCL(tiny_config(), **options))), device="cpu")
+    theirs.max_seq_length = 6
+    theirs.similarity_fn_name = "dot"
+    theirs.prompts["query"] = "the "
+    theirs.default_prompt_name = None
+    theirs.save(str(tmp_path / "changed"))
+    model = assert_same_there(library, tmp_path / "changed", [*TEXTS, LONG])
+    settings = model.model.settings
+    assert (model.max_length, settings.similarity_fn_name) == (6, "dot")
+    assert settings.prompts["query"] == "the " and settings.default_prompt_name is None
+    assert BertForCL.from_pretrained(tmp_path / "changed", prompts={}).settings.prompts == {}
+
+
+def test_what_is_saved_is_read_by_programs_that_know_the_old_keys_and_need_numbers(tokenizer, tmp_path):
+    AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
+    for length in (40, 12):
+        BertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=length).save_pretrained(tmp_path)
+        AutoModelForCL.from_pretrained(tmp_path, pooler_type="avg").save_pretrained(tmp_path / "saved")
+        config = json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())
+        assert config["max_seq_length"] == length
+    pooling = json.loads((tmp_path / "saved" / "1_Pooling" / "config.json").read_text())
+    assert [name for name, value in pooling.items() if value is True] == ["include_prompt", "pooling_mode_mean_tokens"]
+    assert pooling["pooling_mode_cls_token"] is False and pooling["pooling_mode"] == "mean"
 
 
 def test_another_pooler_replaces_the_pooling_with_its_dense_layers(save_library_model, caplog):
@@ -233,6 +295,18 @@ def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(library, sav
         AutoModelForCL.from_pretrained(tmp_path / "changed")
 
 
+def test_a_tokenizer_that_keeps_capitals_is_not_lowered_in_silence(save_library_model):
+    folder = save_library_model()
+    config = folder / TRANSFORMER[0]
+    config.write_text(json.dumps({"do_lower_case": True}))
+    assert AutoModelForCL.from_pretrained(folder).settings.pooler_type == "avg"  # this tokenizer has lower case
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.normalizer.lowercase = False
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match="do_lower_case with a tokenizer that keeps capitals"):
+        AutoModelForCL.from_pretrained(folder)
+
+
 # --- a head that is stored twice ----------------------------------------------------------------------------------
 
 
@@ -246,77 +320,33 @@ def trained_on_in_the_library(library, save_checkpoint, tmp_path):
     return tmp_path / "trained_on", theirs
 
 
-def test_two_heads_that_differ_are_refused(trained_on_in_the_library):
+def test_two_heads_that_differ_are_refused_unless_none_is_kept_or_used(trained_on_in_the_library):
     directory, _ = trained_on_in_the_library
-    for head in ("auto", "keep"):
+    for load in (AutoModelForCL.from_pretrained, SimCSE):
         with pytest.raises(ValueError, match="two different heads: .*2_Dense.* differ by up to 0.1.*head='dense'"):
-            AutoModelForCL.from_pretrained(directory, head=head)
-
-
-def test_the_newer_head_can_be_chosen(trained_on_in_the_library, save_checkpoint):
-    directory, theirs = trained_on_in_the_library
-    model = AutoModelForCL.from_pretrained(directory, head="dense")
-    assert model.head_source == "kept" and torch.equal(model.bert.pooler.dense.weight, theirs[2].linear.weight)
-    again = AutoModelForCL.from_pretrained(save_checkpoint(model, "again"))
-    assert torch.equal(again.bert.pooler.dense.weight, theirs[2].linear.weight)
-    older = AutoModelForCL.from_pretrained(directory, head="pooler")
-    difference = theirs[2].linear.weight - older.bert.pooler.dense.weight
-    torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
-
-
-def test_the_newer_head_can_be_chosen_for_inference(trained_on_in_the_library):
-    directory, theirs = trained_on_in_the_library
-    with pytest.raises(ValueError, match="two different heads: .*Pass head='dense'"):
-        SimCSE(directory, device="cpu")
-    texts = ["a cat sat .", "the dog"]
-    newer, older = (SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler"))
-    embeddings = newer.encode(texts, normalize_embeddings=False)
-    torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(texts)), rtol=0, atol=1e-6)
-    difference = newer.model.bert.pooler.dense.weight - older.model.bert.pooler.dense.weight
-    torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
+            load(directory)
+    with pytest.raises(ValueError, match="two different heads"):
+        AutoModelForCL.from_pretrained(directory, head="keep")
     with pytest.raises(ValueError, match="has no trained head"):
         SimCSE(directory, device="cpu", head="fresh")
-
-
-def test_differing_heads_are_accepted_if_none_is_kept_or_used(trained_on_in_the_library):
-    directory, _ = trained_on_in_the_library
     assert AutoModelForCL.from_pretrained(directory, head="fresh").head_source == "fresh"
     assert AutoModelForCL.from_pretrained(directory, pooler_type="avg").settings.pooler_type == "avg"
 
 
-def test_equal_heads_load_in_any_dtype(save_checkpoint):
+def test_the_newer_head_can_be_chosen(trained_on_in_the_library, tmp_path):
+    directory, theirs = trained_on_in_the_library
+    newer, older = (SimCSE(directory, device="cpu", head=head) for head in ("dense", "pooler"))
+    embeddings = newer.encode(TEXTS, normalize_embeddings=False)
+    torch.testing.assert_close(embeddings, torch.as_tensor(theirs.encode(TEXTS)), rtol=0, atol=1e-6)
+    newer.save_pretrained(tmp_path / "again")
+    again = AutoModelForCL.from_pretrained(tmp_path / "again")
+    assert torch.equal(again.bert.pooler.dense.weight, theirs[2].linear.weight)
+    difference = theirs[2].linear.weight - older.model.bert.pooler.dense.weight
+    torch.testing.assert_close(difference, torch.full_like(difference, 0.1))
+
+
+@pytest.mark.parametrize("head", ["auto", "dense", "pooler"])
+def test_equal_heads_load_in_any_dtype(save_checkpoint, head):
     directory = save_checkpoint(BertForCL(tiny_config()))
-    for head in ("auto", "dense", "pooler"):
-        model = AutoModelForCL.from_pretrained(directory, head=head, dtype=torch.bfloat16)
-        assert model.head_source == "kept" and model.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        ("config_sentence_transformers.json", []),
-        ("config_sentence_transformers.json", {"prompts": {"query": 1}}),
-        ("config_sentence_transformers.json", {"default_prompt_name": "query"}),
-        ("modules.json", {"a": 1}),
-        ("modules.json", "["),
-        ("modules.json", [{"type": "x.Transformer"}]),
-        ("modules.json", [{"path": "../..", "type": "x.Transformer"}]),
-        ("sentence_bert_config.json", {"max_seq_length": "128"}),
-        ("sentence_bert_config.json", {"max_seq_length": True}),
-        ("1_Pooling/config.json", {"pooling_mode": [["cls"]]}),
-        ("2_Dense/config.json", {"in_features": 4}),
-        ("2_Dense/config.json", {"in_features": 4, "out_features": -1}),
-    ],
-)
-def test_a_value_of_another_type_is_an_error_that_names_the_file(tmp_path, name, content):
-    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
-    files = {
-        "modules.json": [*modules, {"path": "2_Dense", "type": "x.Dense"}],
-        "1_Pooling/config.json": {"pooling_mode": "mean"},
-        "2_Dense/config.json": {"in_features": 4, "out_features": 4},
-    }
-    for path, value in (files | {name: content}).items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(value if isinstance(value, str) else json.dumps(value))
-    with pytest.raises(ValueError, match=name):
-        read_sentence_transformers_files(tmp_path)
+    model = AutoModelForCL.from_pretrained(directory, head=head, dtype=torch.bfloat16)
+    assert model.head_source == "kept" and model.dtype == torch.bfloat16
