@@ -34,7 +34,7 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, UNLIMITED, ContrastiveSettings, read_section
+from .settings import SECTION, ContrastiveSettings, read_section
 
 logger = logging.get_logger(__name__)
 
@@ -183,7 +183,7 @@ class Checkpoint:
         """The length that its tokenizer names."""
         path = self.find_file("tokenizer_config.json")
         length = None if path is None else read_json_object(path).get("model_max_length")
-        return length if isinstance(length, int) and length < UNLIMITED else None
+        return length if isinstance(length, int) else None
 
     @cached_property
     def weight_names(self) -> frozenset[str]:

@@ -331,7 +331,7 @@ def save_sentence_transformers_files(
         head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
             words. Empty if the head is not a single dense layer.
         dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
-        tokenizer_limit (`int`, *optional*): The length of the model's tokenizer.
+        tokenizer_limit (`int`, *optional*): The length that the model's tokenizer names, if it is known.
     """
     directory = Path(directory)
     pooler_type = settings.inference_pooler
@@ -353,12 +353,13 @@ def save_sentence_transformers_files(
         )
         return
     positions = max_positions(config)
-    lengths = [settings.max_length or tokenizer_limit, positions]
-    transformer: dict[str, Any] = {
-        # A number, which text-embeddings-inference needs.
-        "max_seq_length": min((length for length in lengths if length is not None), default=None),
-        "do_lower_case": False,
-    }
+    length = settings.max_length or tokenizer_limit
+    if length is not None:
+        length = min(length, positions or length)
+    elif positions != getattr(config, "max_position_embeddings", None):
+        length = positions  # RoBERTa serves fewer tokens than it has positions
+    # text-embeddings-inference needs a number. None stands for the limit of a tokenizer that is not known here.
+    transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
     modules = [("Transformer", "")]
     if pooler_type in SECOND_LAYER:
         transformer["config_args"] = {"output_hidden_states": True}

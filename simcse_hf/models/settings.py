@@ -279,7 +279,7 @@ def check_setting_names(names: Any) -> None:
         )
 
 
-UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
+_UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
 #: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
 _OFFSET_POSITIONS = (
     "camembert data2vec-text ibert longformer mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
@@ -323,7 +323,7 @@ def length_limit(
     if own is None:
         own = getattr(tokenizer, "model_max_length", None)
     limits = (max_positions(config), own, *others)
-    return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=None)
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..ops.files import read_json_object, write_json
-from .settings import UNLIMITED, PoolingSettings, length_limit
+from .settings import PoolingSettings, length_limit
 
 _SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
 
@@ -52,11 +52,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: str 
             f"incomplete. {_SAVE_TOKENIZER}; or, if you added tokens, call "
             "model.resize_token_embeddings(len(tokenizer)) before training."
         )
-
-
-def tokenizer_limit(tokenizer: Any) -> int | None:
-    """Return the length that a tokenizer names, or `None` if it names none."""
-    return tokenizer.model_max_length if tokenizer.model_max_length < UNLIMITED else None
 
 
 def save_tokenizer(tokenizer: Any, folder: str | os.PathLike, model: Any) -> None:

@@ -42,7 +42,7 @@ from ..models.modeling import ContrastiveModel
 from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
-from ..models.tokenizers import check_tokenizer, save_tokenizer, tokenizer_limit
+from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.attention import avoid_cudnn_attention
@@ -833,7 +833,7 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
     """
     args = run.arguments
     check_tokenizer(tokenizer, model, model.name_or_path or "the model")
-    model.tokenizer_limit = tokenizer_limit(tokenizer)
+    model.tokenizer_limit = tokenizer.model_max_length
     edges = template_settings(model.settings.templates, tokenizer)
     model.use_settings(replace(model.settings, **run.settings, **edges))
     vars(model.config).pop(THRESHOLD, None)
