@@ -1,0 +1,167 @@
+"""Every kind of adapter that peft can train here is saved and loaded, merged or not, or refused before a step."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import peft
+import pytest
+import torch
+from conftest import VOCABULARY, random_batch, tiny_config
+from trainer_helpers import sentences
+
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.models.adapters import check_adapter, has_adapter, unwrap
+from simcse_hf.ops.files import read_json
+
+LAYERS = {"target_modules": ["query", "value"]}
+IDS = random_batch(3)["input_ids"]
+#: The options of each kind beside the layers, of those that can be saved merged and not.
+KINDS = {
+    "LoraConfig": {"r": 4},
+    "DoRA": {"r": 4, "use_dora": True},
+    "bias": {"r": 4, "bias": "all"},
+    "embeddings": {"r": 4, "target_modules": ["query", "word_embeddings"]},
+    "tokens": {"r": 4, "trainable_token_indices": [5, 6]},
+    "modules": {"r": 4, "modules_to_save": ["LayerNorm"]},
+    "PiSSA": {"r": 4, "init_lora_weights": "pissa"},
+    "AdaLoraConfig": {"init_r": 4, "target_r": 2, "total_step": 10},
+    "IA3Config": {"feedforward_modules": ["value"]},
+    "LoHaConfig": {"r": 4},
+    "LoKrConfig": {"r": 4},
+    "OFTConfig": {"oft_block_size": 4},
+    "BOFTConfig": {"boft_block_size": 4},
+    "FourierFTConfig": {"n_frequency": 20},
+    "LNTuningConfig": {"target_modules": ["LayerNorm"]},
+    "HRAConfig": {"r": 4},
+    "MissConfig": {"r": 4},
+    "TrainableTokensConfig": {"token_indices": [5, 6], "target_modules": ["word_embeddings"]},
+    "ShiraConfig": {"r": 4},
+    "C3AConfig": {"block_size": 8},
+    "RoadConfig": {"group_size": 8},
+    "WaveFTConfig": {"n_frequency": 20},
+    "DeloraConfig": {"r": 4},
+    "GraloraConfig": {"r": 4},
+}
+#: Kinds whose weights lie outside of the layers. They are saved merged only.
+SHARED = {"VeraConfig": {"r": 4}, "VBLoRAConfig": {"r": 4, "vector_length": 8, "num_vectors": 16}}
+
+
+def config_of(kind, options):
+    cls = getattr(peft, kind if kind.endswith("Config") else "LoraConfig", None)
+    if cls is None:
+        pytest.skip(f"this version of peft has no {kind}")
+    return cls(**LAYERS | options)
+
+
+@pytest.fixture
+def start(save_checkpoint):
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
+
+
+def adapted(start, config, way="get_peft_model"):
+    torch.manual_seed(1)
+    model = AutoModelForCL.from_pretrained(start)
+    if way == "get_peft_model":
+        model = unwrap(peft.get_peft_model(model, config))
+    else:
+        model.add_adapter(config)
+    assert has_adapter(model)
+    return model
+
+
+def train(model):
+    """Take a few steps that change the embeddings."""
+    before = model.eval().embed(IDS).detach()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(3):
+        vectors = model.train().embed(IDS)
+        (vectors[0] @ vectors[1]).backward()
+        optimizer.step()
+    after = model.eval().embed(IDS).detach()
+    assert not torch.equal(before, after)
+    return after
+
+
+@pytest.mark.parametrize("way", ["get_peft_model", "add_adapter"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, tmp_path):
+    model = adapted(start, config_of(kind, KINDS[kind]), way)
+    for save_adapter in (False, True):
+        model.save_adapter = save_adapter
+        check_adapter(model)
+    expected = train(model)
+    for save_adapter in (False, True):
+        model.save_adapter = save_adapter
+        model.save_pretrained(tmp_path / "saved")
+        assert (tmp_path / "saved" / "adapter_config.json").exists() == save_adapter
+        found = AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS)
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind, start, tmp_path):
+    model = adapted(start, config_of(kind, SHARED[kind]))
+    check_adapter(model)
+    model.save_adapter = True
+    with pytest.raises(ValueError, match="of the kind .* cannot be saved in a file of its own: leave save_adapter"):
+        check_adapter(model)
+    model.save_adapter = False
+    expected = train(model)
+    model.save_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(AutoModelForCL.from_pretrained(tmp_path / "saved").embed(IDS), expected)
+
+
+def test_an_adapter_that_cannot_be_merged_is_refused(start):
+    model = adapted(start, config_of("aLoRA", {"r": 4, "alora_invocation_tokens": [5]}))
+    with pytest.raises(ValueError, match="the kind LORA cannot be saved merged: use another kind .aLoRA does not"):
+        check_adapter(model)
+
+
+def take_steps(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for _ in range(4):
+        model.embed(IDS).pow(2).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("change", [take_steps, lambda model: model.resize_token_embeddings(len(VOCABULARY) + 2)])
+def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, start):
+    model = AutoModelForCL.from_pretrained(start)
+    change(model)
+    model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
+    check_adapter(model)
+    model.save_adapter = True
+    with pytest.raises(ValueError, match="save_adapter: the model is not the one in .*start any more"):
+        check_adapter(model)
+
+
+@pytest.mark.parametrize("save_adapter", [False, True])
+def test_a_new_process_reads_what_a_run_and_its_checkpoints_have_written(save_adapter, start, tmp_path, tokenizer):
+    words = {"max_steps": 2, "save_steps": 1, "use_cpu": True, "report_to": "none", "save_adapter": save_adapter}
+    arguments = SimCSETrainingArguments(str(tmp_path / "run"), lora_r=2, max_seq_length=8, **words)
+    rows = [{"sent0": text} for text in sentences(32)]
+    tokenizer = copy.deepcopy(tokenizer)
+    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(start), arguments, rows, processing_class=tokenizer)
+    trainer.train()
+    trainer.save_model()
+    folders = [str(tmp_path / "run"), str(tmp_path / "run" / "checkpoint-2")]
+    texts = ["the cat sat on the mat . " * 3, "a dog"]
+    code = "import sys, json\nfrom simcse_hf import SimCSE\n"
+    code += (
+        "print(json.dumps([SimCSE(x, device='cpu').encode(json.loads(sys.argv[3])).tolist() for x in sys.argv[1:3]]))"
+    )
+    words = [sys.executable, "-c", code, *folders, json.dumps(texts)]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    expected = SimCSE(folders[0], device="cpu").encode(texts)
+    for vectors in found:
+        torch.testing.assert_close(torch.tensor(vectors), torch.as_tensor(expected), rtol=0, atol=1e-6)
+    for folder in folders:
+        backend = read_json(f"{folder}/tokenizer.json")
+        assert backend["truncation"]["max_length"] == 40 and backend["padding"] is None
+        assert "max_length" not in read_json(f"{folder}/tokenizer_config.json")
+        if save_adapter:
+            config = read_json(f"{folder}/adapter_config.json")
+            assert (config["task_type"], config["base_model_name_or_path"]) == ("FEATURE_EXTRACTION", str(start))
+            peft.AutoPeftModelForFeatureExtraction.from_pretrained(folder)
