@@ -13,7 +13,7 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
-from simcse_hf.objectives import objective_class
+from simcse_hf.models.resolve import main_class
 
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
@@ -124,7 +124,7 @@ def logged(trainer, name):
 
 
 def rows_for(objective, tokenizer):
-    row_type = objective_class(objective).rows
+    row_type = main_class(objective).rows
     if row_type == "spans":
         return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
     if row_type == "nli":

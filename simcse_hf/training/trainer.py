@@ -480,7 +480,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str):
+        is_read = eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset
+        if not is_read:
             eval_dataset = self._read(eval_dataset, "eval_dataset")
         return super().get_eval_dataloader(eval_dataset)
 

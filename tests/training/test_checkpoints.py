@@ -19,7 +19,7 @@ from simcse_hf.training.checkpoints import (
     delete_old_checkpoints,
     newest_whole_checkpoint,
 )
-from simcse_hf.training.run_record import clear_output_dir
+from simcse_hf.training.output_folder import clear_output_dir
 
 NAME = "momentum encoder and queue"  # its checkpoints have every kind of file
 FILES = (

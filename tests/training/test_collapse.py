@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from simcse_hf.training.collapse import CollapseError, CollapseWatch
+from simcse_hf.training.loss_tracker import LossTracker
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
@@ -15,9 +17,7 @@ from simcse_hf.cli.main import exit_status
 from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
 from simcse_hf.training import collapse
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.checks import count_repeated_rows, warn_of_repeated_rows
-from simcse_hf.training.collapse import CollapseError, CollapseWatch
-from simcse_hf.training.loss_tracker import LossTracker
+from simcse_hf.training.rows import count_repeated_rows, warn_of_repeated_rows
 
 NAME = "dropout as the view"
 

@@ -8,9 +8,7 @@ from datasets import Dataset
 from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainingArguments
-from simcse_hf.training.parser import given_arguments
-from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
+from simcse_hf import AutoModelForCL, SimCSE
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
 ROWS = [{"query": "cat sat", "positive": f"{word} ran on the mat in the tree", "negative": "big man"} for word in
@@ -51,7 +49,7 @@ def test_a_stream_reads_the_same_rows(tmp_path, tokenizer):
     options = {"prompts": PROMPTS, "max_seq_length": {"anchor": 5, "positive": 8}}
     rows = make(tmp_path / "a", tokenizer, **options).train_dataset
     stream = Dataset.from_list(ROWS).to_iterable_dataset()
-    streamed = make_trainer(tmp_path / "b", tokenizer, stream, shuffle_buffer=1, **options).train_dataset
+    streamed = make_trainer(tmp_path / "b", tokenizer, stream, **options).train_dataset
     assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
 
 
@@ -102,31 +100,9 @@ def test_texts_that_fill_the_length_of_their_own_column_are_counted(tmp_path, to
     assert "(rows 4)" in caplog.text
 
 
-def test_the_command_line_and_yaml_name_columns(tmp_path):
-    line = ["--output_dir", str(tmp_path), "--use_cpu", "--max_seq_length", "anchor=32,positive=256"]
-    _, _, args = parse_arguments([*line, "--prompts", "anchor=query: ", "positive=passage: "])
-    assert args.max_seq_length == {"anchor": 32, "positive": 256}
-    assert args.prompts == {"anchor": "query: ", "positive": "passage: "}
-    recipe = tmp_path / "run.yaml"
-    recipe.write_text(
-        'max_seq_length: {anchor: 32, positive: 256}\nprompts: {anchor: "query: ", positive: "passage: "}\n'
-    )
-    values = given_arguments([str(recipe)], ARGUMENT_CLASSES)
-    assert values == {name: getattr(args, name) for name in ("max_seq_length", "prompts")}
-    recipe.write_text("max_seq_length: long\n")
-    with pytest.raises(ValueError, match="max_seq_length is 'long', but must be a whole number"):
-        given_arguments([str(recipe)], ARGUMENT_CLASSES)
-
-
 def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer):
     task = tmp_path / "reranking.jsonl"
     task.write_text('{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'
                     '{"query": "dog", "positive": ["a dog ran"], "negative": ["a cat sat"]}\n')  # fmt: skip
     trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=[f"reranking={task}"])
     assert set(trainer.dev_sets[0].texts) == {"the old cat", "the old dog", "a red a cat sat", "a red a dog ran"}
-
-
-def test_training_arguments_keep_what_was_given():
-    args = SimCSETrainingArguments(output_dir="o", use_cpu=True, max_seq_length={"anchor": 8, "positive": 9})
-    assert args.by_column(args.max_seq_length) == [8, 9, 9] and args.by_column(7) == [7, 7, 7]
-    assert args.by_column({"negative": "x"}) == ["", "", "x"]

@@ -161,7 +161,7 @@ def test_a_resume_with_other_data_sets_is_refused(tmp_path, tokenizer):
 
 def test_gradcache_gives_the_same_weights(tmp_path, tokenizer):
     model = lambda: model_of(dropout=0.0)  # noqa: E731
-    options = {"allow_zero_dropout": True, "max_steps": 6, "optim": "sgd"}
+    options = {"max_steps": 6, "optim": "sgd"}
     plain = make(tmp_path / "a", tokenizer, model=model(), **options)
     cached = make(tmp_path / "b", tokenizer, model=model(), gradcache_chunk_size=3, **options)
     plain.train(), cached.train()
@@ -215,7 +215,7 @@ OBJECTIVES = TABLES | {"pairs": {"objective": "vicreg", "objective_options": {"p
 
 
 def train_in(folder, tokenizer, batch, **changes):
-    values = {"per_device_train_batch_size": batch, "allow_zero_dropout": True, "max_steps": 8, "optim": "sgd"}
+    values = {"per_device_train_batch_size": batch, "max_steps": 8, "optim": "sgd"}
     trainer = make(folder, tokenizer, model=model_of(dropout=0.0), tables=OBJECTIVES, **values, **changes)
     order = [int(batch["dataset"][0]) for batch in trainer.get_train_dataloader()]
     trainer.train()

@@ -12,7 +12,6 @@ from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.training.dev_sets import TasksEvalCallback, make_dev_sets, warn_of_overlap
-from simcse_hf.training.run_record import write_results
 
 PAIRS = ScoredPairs(
     "stsb",
@@ -122,7 +121,7 @@ def test_dev_tasks_are_logged_and_select_the_best_model(files, model, tokenizer,
     }
     best = max(entries, key=lambda entry: entry[metric])
     assert trainer.state.best_metric == best[metric] and trainer.state.best_global_step == best["step"]
-    results = write_results(trainer)
+    results = trainer.write_results()
     assert results["dev_metric"] == metric.removeprefix("eval_") and results["dev_set"].endswith("more.csv")
     assert results[results["dev_metric"]]["best"] == best[metric]
     assert results["dev_metric"] in capsys.readouterr().out

@@ -142,9 +142,9 @@ def test_the_commands_train_an_adapter_and_read_its_folder(start, tmp_path):
     (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
     words = ["--model", start(), "--train_file", tmp_path / "texts.txt", "--output_dir", tmp_path / "run"]
     words += ["--max_steps", 2, "--use_cpu"]
-    words += ["--lora_r", 2, "--lora_targets", "query", "value", "--lora_dropout", 0.1, "--save_adapter"]
+    words += ["--lora", '{"r": 2, "target_modules": ["query", "value"], "lora_dropout": 0.1}', "--save_adapter"]
     assert main(["train", "unsup", *map(str, words), "--per_device_train_batch_size", "16"]) == 0
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["arguments"]["lora_r"] == 2
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["arguments"]["lora"]["r"] == 2
     config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
     assert set(config["target_modules"]) == {"query", "value"}
     run, output = str(tmp_path / "run"), str(tmp_path / "scores.json")
@@ -166,7 +166,7 @@ def test_the_commands_train_an_adapter_and_read_its_folder(start, tmp_path):
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(family, settings, save_adapter, start, tmp_path):
     options = {"save_adapter": save_adapter, "eval_strategy": "steps", "eval_steps": 3, "load_best_model_at_end": True}
-    options |= {"metric_for_best_model": "stsb_spearman", "lora_dropout": 0.1}
+    options |= {"metric_for_best_model": "stsb_spearman", "lora": {"lora_dropout": 0.1}}
     runs = [trainer_of(start(family), tmp_path / run, settings=settings, **options) for run in ("whole", "half")]
     runs[0].train()
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "half" / "checkpoint-3")
@@ -296,8 +296,8 @@ def test_an_adapter_of_a_decoder_for_generation_is_loaded(start, tmp_path):
 
 
 def test_what_cannot_work_is_refused(start, tmp_path):
-    with pytest.raises(ValueError, match="lora_alpha, lora_dropout and lora_targets need lora_r"):
-        arguments(tmp_path, lora_r=None, lora_alpha=8)
+    with pytest.raises(ValueError, match="lora_r"):
+        arguments(tmp_path, lora_r=None, lora={"lora_alpha": 8})
     with pytest.raises(ValueError, match="lora_r must be at least 1"):
         arguments(tmp_path, lora_r=0)
     with pytest.raises(ValueError, match="the model has no adapter: set lora_r"):

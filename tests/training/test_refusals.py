@@ -1,20 +1,18 @@
 """What training refuses, before the first step and with the name of what is wrong."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset, DatasetDict
-from simcse_hf.training.checks import check_sharding
 from trainer_helpers import EVALUATES, make, model_of, pairs, sentences, texts, vectors_of
 from transformers import BertModel, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.stream import load_text_stream
-from simcse_hf.training.run import load_training_texts, train_sup, train_unsup
+from simcse_hf.training.run import make_trainer, train_sup, train_unsup
 from simcse_hf.training.script_arguments import parse_arguments
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
@@ -178,9 +176,9 @@ def test_masked_lm_with_sharded_weights_is_refused(tmp_path, tokenizer, monkeypa
         plugin = SimpleNamespace(fsdp_version=version)
         monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", plugin, raising=False)
         if version == 1:
-            check_sharding(trainer)
+            trainer._check_sharding()
     with pytest.raises(ValueError, match="do_mlm.*FSDP2"):
-        check_sharding(trainer)
+        trainer._check_sharding()
 
 
 # --- the commands ---
@@ -203,13 +201,13 @@ FILES = {
         ("--dataset_name org/texts --view next_sentence", "--train_file"),
     ],
 )
-def test_options_that_do_not_fit_the_texts_are_refused(tmp_path, monkeypatch, words, named):
+def test_options_that_do_not_fit_the_texts_are_refused(tmp_path, monkeypatch, save_checkpoint, words, named):
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
-    arguments = parse_arguments(f"--output_dir out --use_cpu {words}".split())
+    line = f"--model {save_checkpoint(model_of())} --output_dir out --use_cpu {words}".split()
     with pytest.raises(ValueError) as raised:
-        load_training_texts(*arguments, supervised="view" not in words)
+        make_trainer(parse_arguments(line), supervised="view" not in words)
     assert [word for word in named.split() if word not in str(raised.value)] == [], raised.value
 
 

@@ -15,7 +15,6 @@ from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
-from simcse_hf.training.run_record import run_settings, write_results
 
 NAME = "dropout as the view"
 RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
@@ -114,8 +113,6 @@ def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_
 
 
 def test_a_smaller_batch_than_asked_for_is_said_and_recorded(tmp_path, caplog):
-    from simcse_hf.training.run_record import describe_run
-
     trainer = make_trainer(NAME, tmp_path / "run", **RUN | {"auto_find_batch_size": True})
     step = trainer.training_step
 
@@ -128,7 +125,7 @@ def test_a_smaller_batch_than_asked_for_is_said_and_recorded(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert "of the 8 rows asked for" in caplog.text
-    assert describe_run(trainer)["arguments"]["per_device_train_batch_size"] <= 4
+    assert trainer.describe_run()["arguments"]["per_device_train_batch_size"] <= 4
 
 
 class End(TrainerCallback):
@@ -150,7 +147,7 @@ EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2}
 
 def _results(trainer):
     """What results.json says, without times and places."""
-    results = {k: v for k, v in write_results(trainer).items() if k not in ("train_seconds", "model")}
+    results = {k: v for k, v in trainer.write_results().items() if k not in ("train_seconds", "model")}
     for when in ("initial", "best", "final", "saved"):
         results[when] = {k: v for k, v in results[when].items() if not k.endswith(("runtime", "_per_second"))}
     return results
@@ -177,13 +174,13 @@ def test_the_seconds_and_the_loss_of_a_run_are_those_of_all_its_parts(tmp_path, 
     monkeypatch.setattr(type(trainer).__mro__[1], "training_step",
                         lambda *args: losses.append(step(*args)) or losses[-1])  # fmt: skip
     trainer.train()
-    results = write_results(trainer)
+    results = trainer.write_results()
     assert results["train_loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
     state = checkpoints(tmp_path / "run")[0] / "trainer_state.json"
     before = json.loads(state.read_text())["stateful_callbacks"]["run_so_far"]["seconds"]
     again = make_trainer(NAME, tmp_path / "run", **EVERY_2)
     again.train(resume_from_checkpoint=True)
-    assert write_results(again)["train_seconds"] > before > 0
+    assert again.write_results()["train_seconds"] > before > 0
 
 
 @pytest.mark.parametrize("scores, saved, best", [((10, 90, 20, 30, 40), 8, 8), ((10, 20, 50, 90, 40), 4, 4)])
@@ -194,7 +191,7 @@ def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monk
     options = {"eval_steps": 2, "save_steps": 4, "load_best_model_at_end": True, "save_total_limit": None}
     trainer = make_trainer(NAME, tmp_path / "run", **EVALUATED | options)
     trainer.train()
-    results = write_results(trainer)
+    results = trainer.write_results()
     assert (results["saved"]["step"], results["best"]["step"]) == (saved, best)
     weights = load_file(tmp_path / "run" / f"checkpoint-{saved}" / "model.safetensors")
     assert all(torch.equal(weights[name], x) for name, x in trainer.model.state_dict().items() if name in weights)
@@ -210,13 +207,13 @@ def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
     other = ScoredPairs("stsb", pairs.sentences1[:6], pairs.sentences2[:6], [float(i) for i in range(6)])
     trainer.add_callback(SimilarityEvalCallback(other))
     trainer.train(resume_from_checkpoint=True)
-    results = write_results(trainer)
+    results = trainer.write_results()
     assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4
 
 
 def test_other_gold_scores_of_the_dev_set_are_another_setting(tmp_path, tokenizer):
     def settings(gold):
         dev_set = SimilarityEvalCallback(ScoredPairs("stsb", ["a", "b"], ["c", "d"], gold))
-        return run_settings(make_trainer(NAME, tmp_path, callbacks=[dev_set]))
+        return make_trainer(NAME, tmp_path, callbacks=[dev_set])._run_settings()
 
     assert settings([0.0, 5.0]) == settings([0.0, 5.0]) != settings([5.0, 0.0])

@@ -10,102 +10,120 @@ from transformers import BertModel
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
-from simcse_hf.models.settings import SETTING_NAMES, ContrastiveSettings
-from simcse_hf.objectives import OBJECTIVES, make_objective
+from simcse_hf.models.resolve import resolve_settings
+from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES
+from simcse_hf.objectives import OBJECTIVES, build_objective
 from simcse_hf.objectives.info_nce import SimCSEObjective
-from simcse_hf.training.parser import RECIPES as PACKAGE_RECIPES
-from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE, load_model
-from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
+from simcse_hf.training.parser import RECIPES, given_arguments
+from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE
+from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, dropout_settings, parse_arguments
+
+OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
+OF_OTHERS = [x for x in sorted(RECIPES.glob("*.yaml")) if x not in OF_SIMCSE and not x.stem.startswith("pretrain")]
 
 
-def resolved(model_args):
-    """Return the settings that a plain encoder gets from the arguments."""
-    return ContrastiveSettings.resolve(**{k: v for k, v in model_args.settings().items() if k in SETTING_NAMES})
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """`parse(words)` returns the three groups of arguments of a run on a CPU, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def parse(words, *args, **options):
+        words = words.split() if isinstance(words, str) else list(map(str, words))
+        arguments = parse_arguments([*words, "--use_cpu", "--output_dir", "out"], *args, **options)
+        return arguments.model, arguments.data, arguments.training
+
+    return parse
 
 
-RECIPES = sorted(PACKAGE_RECIPES.glob("*sup-simcse*.yaml"))
+def settings_of(model_args):
+    """The settings that a plain encoder gets from the arguments."""
+    names = SETTING_NAMES | set(LOSS_OPTIONS)
+    return resolve_settings(**{name: value for name, value in model_args.settings().items() if name in names})
 
 
-def test_the_command_line_of_the_reference_implementation_is_accepted(tmp_path):
-    line = (
-        f"--model_name_or_path bert-base-uncased --train_file data/wiki1m.txt --output_dir {tmp_path} "
-        "--num_train_epochs 1 --per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32 "
+def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
+    model, data, training = parse(
+        "--model_name_or_path bert-base-uncased --train_file data/wiki1m.txt --num_train_epochs 1 "
+        "--per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32 "
         "--metric_for_best_model stsb_spearman --load_best_model_at_end --eval_strategy steps --eval_steps 125 "
         "--pooler_type cls --mlp_only_train --temp 0.07 --hard_negative_weight 0.5 --do_mlm --mlm_weight 0.2 "
-        "--mlm_probability 0.2 --pad_to_max_length --preprocessing_num_workers 4 --do_train --do_eval --use_cpu"
+        "--mlm_probability 0.2 --pad_to_max_length --do_train --do_eval --dev_file dev.tsv"
     )
-    model, data, training = parse_arguments(line.split())
-    assert model.settings() == {
-        "head": "auto",
-        "pooler_type": "cls",
-        "mlp_only_train": True,
-        "temperature": 0.07,
-        "similarity": None,
-        "hard_negative_weight": 0.5,
-        "do_mlm": True,
-        "mlm_weight": 0.2,
-        "objective": "simcse",
-        "objective_options": None,
-        "matryoshka_dims": None,
-        "encoders": None,
-        "unpadded": True,
-        "templates": None,
-        "denoising": None,
-    }
+    settings = settings_of(model)
+    assert (settings.pooler_type, settings.mlp_only_train, settings.do_mlm, settings.mlm_weight) == (
+        *("cls", True, True, 0.2),
+    )
+    assert settings.objective == "simcse" and settings.objective_options["temperature"] == 0.07
+    assert settings.objective_options["hard_negative_weight"] == 0.5
     assert data.train_file == "data/wiki1m.txt"
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
-    assert training.save_steps == 125  # a checkpoint is saved at each evaluation, as in the reference
 
 
-def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(tmp_path):
-    line = (
-        f"--output_dir {tmp_path} --use_cpu --objective vicreg --objective_options projector_dim=64 "
-        "covariance_weight=5e-1 --matryoshka_dims 64,32 --encoders 2 --view eda --view_rate 0.2 --no_unpadded"
+def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(parse, tmp_path):
+    words = (
+        "--objective vicreg --objective_options projector_dim=64 covariance_weight=5e-1 --matryoshka_dims 64,32 "
+        "--view eda --view_rate 0.2 --no_unpadded"
     )
-    model, _, training = parse_arguments(line.split())
-    file = tmp_path / "run.yaml"
-    file.write_text(
-        f"output_dir: {tmp_path}\nuse_cpu: true\nobjective: vicreg\nobjective_options:\n  projector_dim: 64\n"
-        "  covariance_weight: 0.5\nmatryoshka_dims: [64, 32]\nencoders: 2\nunpadded: false\nview: eda\n"
-        "view_rate: 0.2\n"
+    (tmp_path / "run.yaml").write_text(
+        "objective: vicreg\nobjective_options:\n  projector_dim: 64\n  covariance_weight: 0.5\n"
+        "matryoshka_dims: [64, 32]\nunpadded: false\nview: eda\nview_rate: 0.2\n"
     )
-    from_yaml, _, training_from_yaml = parse_arguments([str(file)])
-    for settings in (model.settings(), from_yaml.settings()):
-        assert (settings["objective"], settings["matryoshka_dims"], settings["encoders"]) == ("vicreg", [64, 32], 2)
-        assert settings["unpadded"] is False
+    for given in (words, "run.yaml"):
+        model, _, training = parse(given)
+        settings = model.settings()
+        assert (settings["objective"], settings["matryoshka_dims"], settings["unpadded"]) == (
+            "vicreg",
+            [64, 32],
+            False,
+        )
         assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
-    for arguments in (training, training_from_yaml):
-        assert (arguments.view, arguments.view_rate) == ("eda", 0.2)
+        assert (training.view, training.view_rate) == ("eda", 0.2)
 
 
-def test_a_recipe_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own = {"output_dir": "out", "use_cpu": True}
+def test_the_command_line_and_yaml_give_columns_prompts_and_lengths(parse, tmp_path):
+    prompts = ["--prompts", "anchor=query: ", "positive=passage: "]
+    _, _, training = parse(["--max_seq_length", "anchor=32,positive=256", *prompts])
+    assert training.max_seq_length == {"anchor": 32, "positive": 256}
+    assert training.prompts == {"anchor": "query: ", "positive": "passage: "}
+    (tmp_path / "run.yaml").write_text(
+        'max_seq_length: {anchor: 32, positive: 256}\nprompts: {anchor: "query: ", positive: "passage: "}\n'
+    )
+    values = given_arguments(["run.yaml"], ARGUMENT_CLASSES)
+    assert values == {name: getattr(training, name) for name in ("max_seq_length", "prompts")}
+
+
+def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
     for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
-        model, _, training = parse_arguments([name, "--bf16", "false", "--model", "m"], own)
+        model, _, training = parse([name, "--bf16", "false", "--model", "m"])
         assert training.learning_rate == 5e-5 and model.model_name_or_path == "m"
     (tmp_path / "sup-simcse-roberta-base.yaml").write_text("learning_rate: 1\n")  # a file of the user goes first
-    assert parse_arguments(["sup-simcse-roberta-base.yaml"], own)[2].learning_rate == 1
-    with pytest.raises(ValueError, match="(?s)neither a YAML file nor a recipe .* tsdae-bert-base-uncased"):
-        parse_arguments(["something-else"], own)
+    assert parse("sup-simcse-roberta-base.yaml")[2].learning_rate == 1
+    with pytest.raises(ValueError, match="(?s)something-else.* tsdae-bert-base-uncased"):
+        parse("something-else")
 
 
-def test_save_steps_must_match_eval_steps_only_with_a_dev_set(tmp_path):
-    defaults = {"eval_strategy": "steps", "eval_steps": 125, "save_steps": 125, "load_best_model_at_end": True}
-    line = f"--output_dir {tmp_path} --use_cpu --save_steps 7".split()
-    _, _, training = parse_arguments(line, defaults)
-    assert training.save_steps == 7 and not training.load_best_model_at_end
-    with pytest.raises(ValueError, match="round multiple of the evaluation steps"):
-        parse_arguments([*line, "--dev_file", "dev.csv"], defaults)
-    assert parse_arguments([*line, "--dev_file", "dev.csv", "--eval_steps", "7"], defaults)[2].load_best_model_at_end
-    assert parse_arguments([*line[:3], "--eval_steps", "125", "--save_steps", "250"])[2].save_steps == 250
+@pytest.mark.parametrize(
+    "words, saves, evaluates, best",
+    [
+        ("--save_steps 7", 7, 125, False),  # nothing is evaluated
+        ("--save_steps 7 --dev_file dev.csv", 7, 7, True),
+        ("--eval_steps 7 --dev_file dev.csv", 7, 7, True),
+        ("--save_steps 7 --eval_steps 5 --dev_file dev.csv", 7, 5, False),
+        ("--save_steps 250 --eval_steps 125 --dev_file dev.csv", 250, 125, True),
+        ("--eval_strategy no --save_strategy steps --dev_file dev.csv", 125, 125, False),
+    ],
+)
+def test_a_default_of_the_command_gives_way_to_what_is_given(parse, words, saves, evaluates, best):
+    training = parse(words, UNSUP_DEFAULTS)[2]
+    assert (training.save_steps, training.eval_steps, training.load_best_model_at_end) == (saves, evaluates, best)
+    if not best:
+        with pytest.raises(ValueError):
+            parse(f"{words} --load_best_model_at_end", UNSUP_DEFAULTS)
 
 
-def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\nuse_cpu: true\ncolumns: [a, b]\n")
-    argv = [str(file), "--temp", "0.2", "--output_dir", str(tmp_path)]
-    model, data, training = parse_arguments(argv, {"learning_rate": 1.0, "max_seq_length": 64})
+def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, tmp_path):
+    (tmp_path / "run.yaml").write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n")
+    model, data, training = parse("run.yaml --temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64})
     assert training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
     assert training.max_seq_length == 64
     assert model.temp == 0.2 and model.mlp_only_train
@@ -113,101 +131,95 @@ def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    "text, words",
     [
-        ("temperatur: 0.1\n", r"run\.yaml: unknown argument\(s\) temperatur"),
-        ("- temp\n", "must hold a table"),
-        ("temp: [0.1\n", "not valid YAML"),
-        ("learning_rate: fast\n", r"run\.yaml: learning_rate is 'fast', but must be a number"),
-        ("max_steps: 1.5\n", "max_steps is 1.5, but must be a whole number"),
-        ("mlp_only_train: perhaps\n", "mlp_only_train is 'perhaps', but must be true or false"),
-        ("learning_rate: [1, 2]\n", "learning_rate is a list, not a single value"),
-        ("output_dir: {a: b}\n", "output_dir is a table, not a single value"),
-        ("objective_options: [64]\n", "takes name=value"),
-        ("matryoshka_dims: 64;32\n", "takes numbers with commas, such as 256,128,64, got '64;32'"),
-        ("seed: 7\nseeds: [3]\n", "seed is 7 and seeds .3.: give one of the two"),
-        ("seeds: 3\nseeds: [5, x]\n", "seeds is 'x', but must be a whole number"),
+        ("temperatur: 0.1\n", "run.yaml temperatur temp"),
+        ("- temp\n", "table"),
+        ("temp: [0.1\n", "YAML"),
+        ("learning_rate: fast\n", "run.yaml learning_rate 'fast' number"),
+        ("max_steps: 1.5\n", "max_steps 1.5 whole"),
+        ("max_seq_length: long\n", "max_seq_length 'long' whole"),
+        ("mlp_only_train: perhaps\n", "mlp_only_train 'perhaps' true false"),
+        ("learning_rate: [1, 2]\n", "learning_rate list"),
+        ("output_dir: {a: b}\n", "output_dir table"),
+        ("objective_options: [64]\n", "objective_options name=value 64"),
+        ("matryoshka_dims: 64;32\n", "matryoshka_dims 256,128,64 '64;32'"),
+        ("seed: 7\nseeds: [3]\n", "seed 7 seeds 3"),
+        ("seeds: [5, x]\n", "seeds 'x' whole"),
     ],
 )
-def test_the_error_names_an_invalid_yaml_file(tmp_path, text, message):
-    file = tmp_path / "run.yaml"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        parse_arguments([str(file)])
+def test_the_error_names_an_invalid_yaml_file(parse, tmp_path, text, words):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ValueError) as raised:
+        parse_arguments(["run.yaml"])
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
 @pytest.mark.parametrize("content, message", [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
 def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, content, message, capsys):
-    file = tmp_path / "run.yaml"
     if content is not None:
-        file.write_bytes(content)
-    assert main(["train", "unsup", str(file)]) == 2
+        (tmp_path / "run.yaml").write_bytes(content)
+    assert main(["train", "unsup", str(tmp_path / "run.yaml")]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-class _TwoDefaults(SimCSEObjective):
-    """An objective whose paper trains with another pooler and temperature."""
-
-    defaults = {"pooler_type": "avg", "temp": 0.2, "learning_rate": 7e-6}
-
-
-def test_a_papers_length_is_limited_to_what_the_encoder_can_take(tmp_path, save_checkpoint, caplog):
+def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_checkpoint, caplog):
     """The paper of TSDAE has 512 tokens. The tiny encoder has 40 positions, the one of the sample fewer than 512."""
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "start")
-    line = f"--output_dir {tmp_path} --use_cpu --objective tsdae --model_name_or_path {start}".split()
+    words = f"--objective tsdae --model_name_or_path {start}"
     with caplog.at_level(logging.INFO, "simcse_hf"):
-        assert parse_arguments(line)[2].max_seq_length == 40
-    assert "max_seq_length is 40, because the encoder has no more positions (paper: 512)" in caplog.text
-    assert parse_arguments([*line, "--max_seq_length", "16"])[2].max_seq_length == 16
-    sample = parse_arguments(line[:5], UNSUP_DEFAULTS, UNSUP_SAMPLE)[2]
-    assert sample.max_seq_length == 32
+        assert parse(words)[2].max_seq_length == 40
+    assert "max_seq_length is 40" in caplog.text
+    assert parse(f"{words} --max_seq_length 16")[2].max_seq_length == 16
+    assert parse("--objective tsdae", UNSUP_DEFAULTS, UNSUP_SAMPLE)[2].max_seq_length == 32
 
 
-def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments(tmp_path, caplog):
-    OBJECTIVES["two_defaults"] = _TwoDefaults
-    try:
-        line = ["--objective", "two_defaults", "--output_dir", str(tmp_path), "--use_cpu"]
-        command_defaults = {"learning_rate": 3e-5, "mlp_only_train": True, "temp": 0.2}
-        with caplog.at_level("INFO", "simcse_hf"):
-            model, _, training = parse_arguments(line, command_defaults)
-        settings = resolved(model)
-        assert (settings.pooler_type, settings.temperature, training.learning_rate) == ("avg", 0.2, 7e-6)
-        assert not settings.mlp_only_train  # The head belongs to the pooler cls.
-        assert "pooler_type='avg', learning_rate=7e-06" in caplog.text and "temp" not in caplog.text
+class TwoDefaults(SimCSEObjective):
+    """An objective whose paper trains with another pooler and rate."""
 
-        (tmp_path / "run.yaml").write_text("learning_rate: 1e-3\n")
-        line = [str(tmp_path / "run.yaml"), *line, "--pooler", "cls", "--mlp_only_train"]
-        model, _, training = parse_arguments(line, command_defaults)
-        assert (model.pooler_type, model.mlp_only_train, training.learning_rate) == ("cls", True, 1e-3)
-    finally:
-        del OBJECTIVES["two_defaults"]
+    defaults = {"pooler_type": "avg", "learning_rate": 7e-6}
 
 
-def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(tmp_path, save_checkpoint):
+def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments(parse, tmp_path, caplog, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "two_defaults", TwoDefaults)
+    defaults = {"learning_rate": 3e-5, "mlp_only_train": True}
+    with caplog.at_level("INFO", "simcse_hf"):
+        model, _, training = parse("--objective two_defaults", defaults)
+    settings = settings_of(model)
+    assert (settings.pooler_type, training.learning_rate) == ("avg", 7e-6)
+    assert not settings.mlp_only_train  # The head belongs to the pooler cls.
+    assert "learning_rate=7e-06" in caplog.text
+    (tmp_path / "run.yaml").write_text("learning_rate: 1e-3\n")
+    model, _, training = parse("run.yaml --objective two_defaults --pooler cls --mlp_only_train", defaults)
+    assert (model.pooler_type, model.mlp_only_train, training.learning_rate) == ("cls", True, 1e-3)
+
+
+def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(parse, save_checkpoint):
     start = save_checkpoint(BertModel(tiny_config()))
     (start / "1_Pooling").mkdir()
     (start / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    names = ("Transformer", "Pooling")
-    modules = [
-        {"path": f"{i}_{n}" if i else "", "type": f"sentence_transformers.models.{n}"} for i, n in enumerate(names)
-    ]
+    folders = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in folders.items()]
     (start / "modules.json").write_text(json.dumps(modules))
-    line = f"--output_dir {tmp_path} --use_cpu --model_name_or_path {start}".split()
-    for words, expected in (([], ("avg", False)), (["--pooler_type", "cls"], ("cls", True))):
-        settings = load_model(parse_arguments([*line, *words], {"mlp_only_train": True})[0], 0)[0].settings
+    for words, expected in (("", ("avg", False)), ("--pooler_type cls", ("cls", True))):
+        model = parse(f"--model_name_or_path {start} {words}", {"mlp_only_train": True})[0]
+        settings = AutoModelForCL.from_pretrained(start, **model.load_options()).settings
         assert (settings.pooler_type, settings.mlp_only_train) == expected
 
 
-def test_the_dot_product_has_a_default_temperature_of_1(tmp_path):
-    line = f"--output_dir {tmp_path} --use_cpu --similarity dot".split()
-    for words, temperature in (([], 1.0), (["--temp", "0.5"], 0.5), (["--similarity", "cosine"], 0.05)):
-        assert resolved(parse_arguments([*line, *words])[0]).temperature == temperature
+@pytest.mark.parametrize("words, temperature", [("", 1.0), ("--temp 0.5", 0.5), ("--similarity cosine", 0.05)])
+def test_the_dot_product_has_a_default_temperature_of_1(parse, words, temperature):
+    settings = settings_of(parse(f"--similarity dot {words}")[0])
+    assert settings.objective_options["temperature"] == temperature
 
 
-def test_an_unknown_argument_is_a_usage_error(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "words, named", [("--temperatur 0.1", "--temperatur 0.1"), ("--pooler_type maximum", "avg_first_last")]
+)
+def test_an_unknown_argument_or_choice_is_a_usage_error(parse, capsys, words, named):
     with pytest.raises(SystemExit):
-        parse_arguments(f"--output_dir {tmp_path} --use_cpu --temperatur 0.1".split())
-    assert "unknown argument(s): --temperatur 0.1" in capsys.readouterr().err
+        parse(words)
+    assert named in capsys.readouterr().err
 
 
 def test_help_lists_this_packages_arguments_first_with_their_defaults(capsys):
@@ -215,17 +227,8 @@ def test_help_lists_this_packages_arguments_first_with_their_defaults(capsys):
         parse_arguments(["--help"], {"temp": 0.07})
     text = capsys.readouterr().out
     positions = [text.index(f"\n  --{name}") for name in ("model_name_or_path", "view", "learning_rate")]
-    assert (
-        positions == sorted(positions)
-        and text.index("[recipe.yaml]") < 100
-        and "(default: 0.07)" in " ".join(text.split())
-    )
-
-
-def test_a_value_outside_the_choices_is_a_usage_error(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        parse_arguments(["--pooler_type", "maximum"])
-    assert "avg_first_last" in capsys.readouterr().err
+    assert positions == sorted(positions) and text.index("[recipe.yaml]") < 100
+    assert "(default: 0.07)" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -234,62 +237,56 @@ def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
     assert names and set(names.values()) == {0.3}
     assert not any("classifier" in name for name in names)
     assert dropout_settings(tiny_config(family), None) == {}
-    with pytest.raises(ValueError, match="dropout must be at least 0 and below 1"):
+    with pytest.raises(ValueError, match="dropout"):
         dropout_settings(tiny_config(family), 1.0)
 
 
-METHOD_RECIPES = [
-    path
-    for path in sorted(PACKAGE_RECIPES.glob("*.yaml"))
-    if path not in RECIPES and not path.stem.startswith("pretrain")
-]
+# --- recipes and papers ---
 
 
 def test_every_method_of_the_papers_has_a_recipe():
-    methods = {yaml.safe_load(path.read_text())["objective"] for path in METHOD_RECIPES}
+    methods = {yaml.safe_load(path.read_text())["objective"] for path in OF_OTHERS}
     assert methods | {"simcse", "class_labels"} == {"softmax:0.7+supcon:0.3", "simcse+distill"} | {
         name for name, cls in OBJECTIVES.items() if cls.__module__.startswith("simcse_hf.")
     }
 
 
-@pytest.mark.parametrize("path", METHOD_RECIPES, ids=lambda path: path.stem)
-def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, tmp_path):
+@pytest.mark.parametrize("path", OF_OTHERS, ids=lambda path: path.stem)
+def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, parse):
     values = yaml.safe_load(path.read_text())
-    model_args, _, _ = parse_arguments([str(path), "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)])
-    settings = resolved(model_args).to_dict()
-    options = {name: min(v, 16) if name == "projector_dim" else v for name, v in settings["objective_options"].items()}
-    objective = make_objective(values["objective"], 8, settings | {"template_edges": [[3, 3]] * 2}, options)
-    assert settings["objective"] == objective.name
+    settings = settings_of(parse([path, "--bf16", "false"])[0])
+    options = settings.objective_options
+    if "projector_dim" in options:
+        options = options | {"projector_dim": 16}
+    objective = build_objective(values["objective"], 8, options)
     papers = {} if path.stem.startswith("sup-promptbert") else type(objective).defaults
     defaults = {name: value for name, value in papers.items() if name in values}
     if path.stem.startswith("sbert"):  # SBERT's own settings (arXiv:1908.10084, section 3), not those of Liao 2021
         defaults |= {"pooler_type": "avg", "train_sampling_strategy": "random", "per_device_train_batch_size": 16}
-        assert settings["objective_options"] == {"layers": 1}
+        assert settings.objective_options["layers"] == 1
     assert defaults == {name: values[name] for name in defaults}
     assert values["bf16"] and values["save_only_model"]
     assert values["dev_file"] and values["load_best_model_at_end"] and values["save_steps"] == values["eval_steps"]
 
 
 @pytest.mark.parametrize("name", [name for name, cls in OBJECTIVES.items() if cls.defaults])
-def test_selecting_an_objective_applies_its_papers_settings(name, tmp_path):
-    model_args, data, training = parse_arguments(["--objective", name, "--use_cpu", "--output_dir", str(tmp_path)])
-    settings = resolved(model_args)
+def test_selecting_an_objective_applies_its_papers_settings(name, parse):
+    model, data, training = parse(["--objective", name])
+    settings = settings_of(model)
     for argument, value in OBJECTIVES[name].defaults.items():
-        parsed = [getattr(x, argument) for x in (settings, model_args, data, training) if hasattr(x, argument)]
+        parsed = [getattr(x, argument) for x in (settings, model, data, training) if hasattr(x, argument)]
         assert value in parsed, argument
 
 
-def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):
+def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
     table = {}
-    for recipe in RECIPES:
-        model, _, training = parse_arguments(
-            [str(recipe), "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)]
-        )
+    for recipe in OF_SIMCSE:
+        model, _, training = parse([recipe, "--bf16", "false"])
         unsupervised = recipe.stem.startswith("unsup")
-        assert model.mlp_only_train == unsupervised and model.temp == 0.05 and training.max_seq_length == 32
+        assert model.mlp_only_train == unsupervised and training.max_seq_length == 32
+        assert settings_of(model).objective_options["temperature"] == 0.05
         assert training.num_train_epochs == (1 if unsupervised else 3)
-        values = yaml.safe_load(recipe.read_text())
-        assert values["bf16"] is True and training.eval_steps == 250
+        assert yaml.safe_load(recipe.read_text())["bf16"] is True and training.eval_steps == 250
         table[recipe.stem] = (training.per_device_train_batch_size, training.learning_rate)
     assert table == {
         "unsup-simcse-bert-base-uncased": (64, 3e-5),
@@ -303,10 +300,10 @@ def test_the_simcse_recipes_match_table_a1_of_the_paper(tmp_path):
     }
 
 
-def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(tmp_path):
-    words = ["sup-simcse-bert-base-uncased", "--bf16", "false", "--use_cpu", "--output_dir", str(tmp_path)]
-    _, data, _ = parse_arguments(words)
+def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse):
+    words = ["sup-simcse-bert-base-uncased", "--bf16", "false"]
+    _, data, _ = parse(words)
     assert data.dataset_name == "sentence-transformers/nli-for-simcse:triplet" and data.train_file is None
     assert data.dev_file == "sentence-transformers/stsb:validation"
-    _, data, _ = parse_arguments([*words, "--train_file", "nli.csv", "--dev_file", "dev.csv"])
+    _, data, _ = parse([*words, "--train_file", "nli.csv", "--dev_file", "dev.csv"])
     assert (data.dataset_name, data.train_file, data.dev_file) == (None, "nli.csv", "dev.csv")

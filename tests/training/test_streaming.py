@@ -10,7 +10,6 @@ from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.stream import load_text_stream
-from simcse_hf.training.run_record import describe_run
 
 WORDS = VOCABULARY[5:25]
 
@@ -29,7 +28,6 @@ def trainer_of(tmp_path, tokenizer, texts, callbacks=(), **changes):
     values = {
         "output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2,
         "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none",
-        "shuffle_buffer": 10,
     }  # fmt: skip
     model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2))
     return SimCSETrainer(
@@ -100,7 +98,7 @@ def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tok
     rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in WORDS]
     trainer = trainer_of(tmp_path, tokenizer, IterableDataset.from_generator(lambda: iter(rows)), max_steps=2)
     trainer.train()
-    described = describe_run(trainer)
+    described = trainer.describe_run()
     assert described["train_rows"] is None and described["rows"] == "pairs" and described["num_sentences"] == 2
 
 
@@ -113,7 +111,7 @@ def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     words += ["--streaming", "--use_cpu", "--per_device_train_batch_size", "4", "--disable_tqdm", "true"]
     with pytest.raises(ValueError, match="--streaming needs --max_steps"):
         train_unsup(words)
-    assert train_unsup([*words, "--max_steps", "3", "--shuffle_buffer", "8"]) == 0
+    assert train_unsup([*words, "--max_steps", "3"]) == 0
     with pytest.raises(ValueError, match="--streaming does not work with --view next_sentence"):
         train_unsup([*words, "--max_steps", "3", "--view", "next_sentence", "--overwrite_output_dir"])
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import FAMILIES, VOCABULARY, fast_first, tiny_config
 from process_helpers import launch
-from simcse_hf.training.checks import check_run
 from torch._dynamo.utils import counters
 from trainer_helpers import (
     EVALUATES,
@@ -25,7 +24,7 @@ from trainer_helpers import (
 from transformers import BertTokenizer, TrainerCallback
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from simcse_hf import AutoModelForCL
+from simcse_hf import AutoModelForCL, SimCSETrainer
 
 # --- a step ---
 
@@ -34,7 +33,7 @@ from simcse_hf import AutoModelForCL
 def test_a_step_needs_one_encoder_pass_and_a_second_for_masked_lm(tmp_path, tokenizer, monkeypatch, do_mlm, passes):
     trainer = make(tmp_path, tokenizer, model=model_of(do_mlm=do_mlm))
     # The dropout check before the run would add encoder passes.
-    monkeypatch.setattr("simcse_hf.training.checks.check_dropout", lambda *_: None)
+    monkeypatch.setattr(SimCSETrainer, "_check_dropout", lambda *_: None)
     seen = []
     trainer.model.base_model.register_forward_hook(lambda *_: seen.append(1))
     trainer.train()
@@ -217,7 +216,7 @@ def test_an_attention_function_that_ignores_dropout_is_refused(
 def test_an_attention_function_that_applies_dropout_is_accepted(tmp_path, tokenizer, model_type, unpadded):
     model = model_of(model_type)
     model.unpadded = unpadded
-    check_run(make(tmp_path, tokenizer, model=model))
+    make(tmp_path, tokenizer, model=model)._check_run()
 
 
 @pytest.mark.parametrize("columns, unpadded, rate", [(1, True, 0.0), (1, False, 0.0), (2, False, 0.1)])

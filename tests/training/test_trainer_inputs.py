@@ -1,17 +1,15 @@
 """The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
-from simcse_hf.training.checks import check_batches
 from trainer_helpers import KEEPS_BEST, arguments, assert_same_weights, make, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.evaluation.sts import ScoredPairs
 
 
@@ -103,22 +101,16 @@ def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer):
         assert_same_weights(runs[-2], runs[-1])
 
 
-def test_zero_dropout_needs_allow_zero_dropout(tmp_path, tokenizer, caplog):
-    with pytest.raises(ValueError, match="set allow_zero_dropout"):
-        make(tmp_path, tokenizer, model=model_of(dropout=0.0)).train()
-    trainer = make(tmp_path, tokenizer, model=model_of(dropout=0.0), allow_zero_dropout=True)
-    with caplog.at_level(logging.WARNING, "simcse_hf"):
-        assert trainer.train().global_step == 4
-    assert "both views of a sentence have the same embedding" in caplog.text
-
-
-def test_two_encoders_train_without_dropout(tmp_path, tokenizer, caplog):
+def test_two_encoders_or_the_view_fixed_mask_train_without_dropout_and_nothing_else_does(tmp_path, tokenizer):
     """The authors of Contrastive Tension switch dropout off: the two views come from two encoders."""
-    for name, settings in (("ct", {"objective": "contrastive_tension"}), ("simcse", {"encoders": 2})):
-        model = AutoModelForCL.from_config(tiny_config(dropout=0.0), pooler_type="avg", **settings)
-        with caplog.at_level(logging.WARNING, "simcse_hf"):
-            assert make(tmp_path / name, tokenizer, model=model).train().global_step == 4
-    assert "same embedding" not in caplog.text
+    runs = [({"objective": "contrastive_tension"}, {}), ({"encoders": 2}, {}), ({}, {"view": "fixed_mask"}), ({}, {})]
+    for settings, changes in runs:
+        trainer = make(tmp_path, tokenizer, model=model_of(dropout=0.0, pooler_type="avg", **settings), **changes)
+        if settings or changes:
+            assert trainer.train().global_step == 4
+        else:
+            with pytest.raises(ValueError, match="dropout.*fixed_mask"):
+                trainer.train()
 
 
 # --- evaluation ---
@@ -163,11 +155,10 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
     assert SimilarityEvalCallback(scored).evaluate(model, tokenizer) == expected
 
 
-@pytest.mark.parametrize("rows, options, steps", [(3000, {}, 18), (30_000, {}, None), (3000, {"max_steps": 2}, None)])
-def test_a_run_of_few_steps_is_told_their_number(tmp_path, caplog, monkeypatch, rows, options, steps):
-    monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
-    args = SimCSETrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=512, num_train_epochs=3, **options
-    )
-    check_batches(args, rows, num_sentences=2)
-    assert (f"make 6 step(s) in an epoch and {steps} in all" in caplog.text) == (steps is not None)
+@pytest.mark.parametrize(
+    "batch, options, steps", [(16, {}, "3 step(s) in an epoch and 9"), (1, {}, None), (16, {"max_steps": 2}, None)]
+)
+def test_a_run_of_few_steps_is_told_their_number(tmp_path, tokenizer, caplog, batch, options, steps):
+    options = {"max_steps": -1, "per_device_train_batch_size": batch, "num_train_epochs": 3} | options
+    make(tmp_path, tokenizer, texts(40, 3), **options)._check_run()
+    assert steps in caplog.text if steps else "in an epoch" not in caplog.text

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from simcse_hf.training.checks import check_run
 from trainer_helpers import EVALUATES, KEEPS_BEST, arguments, make, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
@@ -11,8 +10,8 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
 from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.evaluation.sts import ScoredPairs
-from simcse_hf.training.run import UNSUP_DEFAULTS, load_model
-from simcse_hf.training.run_record import describe_change, write_results
+from simcse_hf.training.run import UNSUP_DEFAULTS
+from simcse_hf.training.run_record import describe_change
 from simcse_hf.training.script_arguments import parse_arguments
 
 
@@ -42,7 +41,7 @@ def test_a_run_that_ends_below_its_start_is_warned_of_with_the_interval(tmp_path
     options = KEEPS_BEST | {"eval_on_start": True, "learning_rate": 5e-2, "load_best_model_at_end": best}
     trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
     trainer.train()
-    results = write_results(trainer)
+    results = trainer.write_results()
     assert results["initial"]["stsb_spearman"] == pytest.approx(100) and results["best"]["step"] == 0
     assert results["saved"]["step"] == (trainer.state.best_global_step if best else 4)
     change = describe_change(results["change"])
@@ -131,9 +130,9 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     start = save_checkpoint(model_of(**saved))
     line = f"--model_name_or_path {start} --train_file x.txt --output_dir {tmp_path} --use_cpu {words}".split()
     with caplog.at_level("INFO", logger="simcse_hf"):
-        model_args, _, args = parse_arguments(line, UNSUP_DEFAULTS)
-    model, tokenizer = load_model(model_args, seed=1)
-    settings = SimCSETrainer(model, args, dev_set=pairs(), processing_class=tokenizer).model.settings
+        arguments = parse_arguments(line, UNSUP_DEFAULTS)
+    model = AutoModelForCL.from_pretrained(start, **arguments.model.load_options())
+    settings = SimCSETrainer(model, arguments.training, dev_set=pairs()).model.settings
     assert {name: getattr(settings, name) for name in expected} == expected
     assert said in caplog.text
 
@@ -153,14 +152,13 @@ def test_another_pooler_or_objective_drops_what_was_saved_for_the_old_one(save_c
         ({"mlm_weight": 0.5}, {}, "mlm_weight has no effect without do_mlm"),
         ({}, {"mlm_probability": 0.4}, "mlm_probability has no effect without do_mlm"),
         ({}, {"view_both": True}, "view_both has no effect with view identity"),
-        ({}, {"view_model": "bert-base-uncased"}, "view_model has no effect with view identity"),
         ({"hard_negative_weight": 1.0}, {}, "hard_negative_weight has no effect on rows without hard negatives"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, settings, changes, said):
     for words in ((settings, changes), ({}, {})):
         caplog.clear()
-        check_run(make(tmp_path, tokenizer, model=model_of(**words[0]), **words[1]))
+        make(tmp_path, tokenizer, model=model_of(**words[0]), **words[1])._check_run()
         assert (said in caplog.text) == (words == (settings, changes))
 
 

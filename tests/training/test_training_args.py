@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from simcse_hf import SimCSETrainingArguments
+from simcse_hf.models.resolve import default_loader_workers
 from simcse_hf.training import pretraining, training_args
-from simcse_hf.training.training_args import default_loader_workers
 
 
 def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(tmp_path, monkeypatch):
