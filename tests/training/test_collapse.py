@@ -8,16 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from simcse_hf.training.collapse import CollapseError, CollapseWatch
-from simcse_hf.training.loss_tracker import LossTracker
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.cli.main import exit_status
 from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
-from simcse_hf.training import collapse
+from simcse_hf.training import watch as watch_module
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.rows import count_repeated_rows, warn_of_repeated_rows
+from simcse_hf.training.watch import CollapseError, CollapseWatch, LossTracker
 
 NAME = "dropout as the view"
 
@@ -53,7 +52,7 @@ class Collapse(TrainerCallback):
 
 
 def test_embeddings_that_begin_as_a_point_and_stay_one_are_reported_after_some_steps(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(collapse, "STUCK_STEPS", 8)
+    monkeypatch.setattr(watch_module, "STUCK_STEPS", 8)
     trainer = make_trainer(NAME, tmp_path, (Collapse(0),), max_steps=12, learning_rate=1e-6)
     with caplog.at_level(logging.WARNING):
         trainer.train()

@@ -1,6 +1,7 @@
 """What training refuses, before the first step and with the name of what is wrong."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
