@@ -84,13 +84,12 @@ def encode_main(argv: list[str]) -> int:
     if arguments.resume and arguments.overwrite:
         parser.error("--resume keeps the shards that --overwrite would replace: give one of the two")
 
-    from accelerate import PartialState
-
     from ..inference.shards import encode_file, read_manifest, remove_run
     from ..ops.distributed import hold_together
     from ..ops.files import ARRAY_DAMAGE, read_npy
+    from ..ops.launch import join_processes
 
-    state = PartialState()
+    state = join_processes()
     ranges = None
     if arguments.ranges is not None:
         try:

@@ -275,10 +275,9 @@ def _protocol(arguments: argparse.Namespace) -> "Protocol":
 
 
 def _load(name: str, arguments: argparse.Namespace) -> Any:
-    from accelerate import PartialState
+    from ..ops.launch import join_processes
 
-    # Under `accelerate launch` this joins the processes, and the encoder divides its batches among them.
-    state = PartialState()
+    state = join_processes()  # the encoder divides its batches among them
     return load_encoder(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import __version__
+from ..ops.launch import check_alone
 from .common import CommandParser
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -24,6 +25,8 @@ _HUB_ERRORS = {
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
+#: The commands whose processes share the work.
+TOGETHER = ("train", "evaluate", "compare", "encode")
 #: The module of each command and what it does. The function of `build-nli` is `build_nli_main`.
 COMMANDS = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
@@ -76,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _parser().parse_args(argv[:1]).command
 
     def run() -> int:
+        if command not in TOGETHER:
+            check_alone(command)
         module = importlib.import_module(f"{__package__}.{COMMANDS[command][0]}")
         return getattr(module, f"{command.replace('-', '_')}_main")(argv[1:])
 

@@ -34,6 +34,7 @@ from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
 from ..ops.files import STAGING, write_json
+from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import RESULTS, check_output_dir, clear_output_dir
@@ -188,7 +189,9 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
         defaults |= MLM_SAMPLE | {"overwrite_output_dir": "output_dir" not in given}
     if has_only_cpu():
         defaults["use_cpu"] = True  # transformers refuses bf16 on a CPU without it
-    return fill(classes, defaults | given)
+    options, args = fill(classes, defaults | given)
+    check_together(args.world_size)
+    return options, args
 
 
 def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]:

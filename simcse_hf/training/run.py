@@ -160,7 +160,7 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
         trainer = make_trainer(arguments, supervised)
         clear_output_dir(args)  # now that nothing is wrong with the new run
         train_and_save(trainer, data)
-        if is_sample and trainer.is_world_process_zero():
+        if is_sample and args.world_size == 1:
             _show_neighbours(directory)
         if args.push_to_hub:
             trainer.push_to_hub()

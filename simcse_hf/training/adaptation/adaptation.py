@@ -1,6 +1,5 @@
 """The whole adaptation: from the text of a domain and a present model to a verdict, a model and a picture."""
 
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -17,6 +16,7 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...ops.files import hold, read_json_object, remove, write_json
+from ...ops.launch import check_alone
 from ...publishing.card_adaptation import ADAPTATION
 from ..output_folder import RESULTS
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
@@ -105,8 +105,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("adapt runs in one process: start it with `simcse-hf adapt`, not with accelerate launch.")
+    check_alone("adapt")
     unknown = sorted(set(settings.arms) - set(ARM_NAMES))
     if unknown:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")

@@ -1,0 +1,80 @@
+"""What the launcher promised: how many processes it started, and whether they work together."""
+
+import os
+from typing import Any
+
+#: How many processes there are, as torchrun, `accelerate launch` and MPI tell each of them.
+_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_THAT_WORKS = (
+    "Start them with `torchrun --nproc_per_node N -m simcse_hf ...` (on a machine with GPUs, N is at most their "
+    "number), or start one without a launcher."
+)
+
+
+def launched_processes() -> int:
+    """Return how many processes the launcher of this one has started; 1 without a launcher.
+
+    Returns:
+        `int`: The number.
+
+    Raises:
+        ValueError: If `accelerate launch` was asked for several processes and has started one.
+    """
+    for name in _SIZES:
+        if name in os.environ:
+            return int(os.environ[name])
+    # Accelerate names an address where several processes are asked for, and starts one if it finds no GPU for each.
+    if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():
+        raise ValueError(
+            f"accelerate launch was asked for several processes, and has started one (MASTER_ADDR is set, and "
+            f"WORLD_SIZE is not). {_THAT_WORKS}"
+        )
+    return 1
+
+
+def check_together(joined: int) -> None:
+    """Refuse to work if the launcher has started more processes than work together.
+
+    Args:
+        joined (`int`): The number of processes that work together with this one, itself included.
+
+    Raises:
+        ValueError: If there are more processes. Each would do all the work, and write the same files.
+    """
+    started = launched_processes()
+    if started > joined:
+        raise ValueError(
+            f"the launcher has started {started} processes, and this one works with {joined - 1} others: each of them "
+            f"would do all the work and write the same files. {_THAT_WORKS}"
+        )
+
+
+def check_alone(command: str) -> None:
+    """Refuse several processes of a command that would all do the same.
+
+    Args:
+        command (`str`): The command.
+
+    Raises:
+        ValueError: If the launcher has started several.
+    """
+    if launched_processes() > 1:
+        raise ValueError(f"{command} runs in one process: start it without torchrun, accelerate launch or mpirun.")
+
+
+def join_processes() -> Any:
+    """Join the processes that the launcher has started, on CPUs as well.
+
+    Returns:
+        `PartialState`: Accelerate's state, with the device of this process and its number.
+
+    Raises:
+        ValueError: If not all of them work together.
+    """
+    from accelerate import PartialState
+
+    from .cpu import has_only_cpu
+
+    state = PartialState(cpu=has_only_cpu() or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true")
+    check_together(state.num_processes)
+    return state
