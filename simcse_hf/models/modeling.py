@@ -325,9 +325,13 @@ class ContrastiveModel(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        texts = _Texts(
-            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, lengths=lengths
-        )
+        # torch.compile cannot trace a call of an alias such as `_Texts`.
+        texts = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "lengths": lengths,
+        }
         return self._pool(self._encode_tokens(texts, self.active_pooler), texts)
 
     def _encode_tokens(self, texts: _Texts, pooler_type: str | None, whole_last_layer: bool = False) -> Any:
@@ -371,7 +375,7 @@ class ContrastiveModel(PreTrainedModel):
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
         def embed(ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
-            alone = _Texts(input_ids=ids, attention_mask=mask, token_type_ids=types)
+            alone = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
             outputs = self._encode_tokens(alone, pooling.TEMPLATE_POOLER)
             return pooling.at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
 

@@ -366,7 +366,7 @@ class Rows:
             `dict[str, Any]`: `train_rows`, `num_sentences`, `rows` (their kind), `view` and `datasets`.
         """
         return {
-            "train_rows": len(self),
+            "train_rows": None if self.is_stream else len(self),
             "num_sentences": self.num_sentences,
             "rows": self.kind,
             "view": self.view(num_views),
@@ -728,10 +728,6 @@ class StreamRows(Rows):
     def digest(self) -> str | None:
         """Return a digest of the first rows."""
         return digest_of_rows(getattr(self.known, "texts", self.known))
-
-    def describe(self, num_views: int) -> dict[str, Any]:
-        """Describe the rows, whose number is not known."""
-        return {**super().describe(num_views), "train_rows": None}
 
 
 class MixtureRows(Rows):

@@ -232,7 +232,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
         model = _load_model(None, self.model_init, trial)
-        _prepare_model(model, self.run, self.processing_class)
+        _prepare_model(model, self.run, self.reader.tokenizer)
         return model
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:

@@ -194,7 +194,7 @@ class SimCSETrainingArguments(TrainingArguments):
             return None
         config = dict(self.lora or {})  # type: ignore[arg-type]
         config.setdefault("r", self.lora_r)
-        config.setdefault("lora_alpha", 2 * config["r"])
+        config.setdefault("lora_alpha", 2 * (config["r"] or 0))
         return config
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.training import rows as rows_module
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
 ROWS = [{"query": "cat sat", "positive": f"{word} ran on the mat in the tree", "negative": "big man"} for word in
@@ -45,10 +46,11 @@ def test_premises_and_hypotheses_have_their_own_prompts_and_lengths(tmp_path, to
     assert rows.train_dataset[0]["input_ids"] == expected
 
 
-def test_a_stream_reads_the_same_rows(tmp_path, tokenizer):
+def test_a_stream_reads_the_same_rows(tmp_path, tokenizer, monkeypatch):
     options = {"prompts": PROMPTS, "max_seq_length": {"anchor": 5, "positive": 8}}
     rows = make(tmp_path / "a", tokenizer, **options).train_dataset
     stream = Dataset.from_list(ROWS).to_iterable_dataset()
+    monkeypatch.setattr(rows_module, "SHUFFLE_BUFFER", 1)
     streamed = make_trainer(tmp_path / "b", tokenizer, stream, **options).train_dataset
     assert next(iter(streamed))[0]["input_ids"] == rows[0]["input_ids"]
 

@@ -58,10 +58,6 @@ REFUSALS = {
     "a list of tuples": (made([("a cat", "a dog")]), "train_dataset tuple"),
     "an empty list": (made([]), "train_dataset empty"),
     "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
-    "columns without a part": (
-        made(texts(8, 2).rename_columns({"sent0": "left", "sent1": "right"})),
-        "left right load_text_dataset columns=",
-    ),
     "words that the model does not know": (started(["猫 坐 在 垫子 上"] * 16), "train_dataset 100% unknown"),
     "words that a view does not know": (started(["猫 坐 在"] * 16, view="delete_words"), "train_dataset 100% unknown"),
     "a batch of one": (started(per_device_train_batch_size=1), "negatives"),

@@ -37,7 +37,7 @@ def interrupted(finished, tmp_path):
 
 
 def _other_texts(trainer):
-    trainer.train_dataset = trainer.train_dataset.select(range(len(trainer.train_dataset) - 1, -1, -1))
+    trainer.rows.tokens = trainer.rows.tokens.select(range(len(trainer.rows) - 1, -1, -1))
 
 
 def _other_weights(trainer):

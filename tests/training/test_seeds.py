@@ -200,7 +200,7 @@ def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words,
     words = [*words, "--output_dir", str(tmp_path / "out"), "--dev_task", f"classification={tmp_path}/labels.csv"]
 
     def prepare():
-        return prepare_seeds([42], *parse_arguments(words, UNSUP_DEFAULTS))
+        return prepare_seeds([42], parse_arguments(words, UNSUP_DEFAULTS), False)
 
     assert prepare() == prepare() == {42: "new"}
     file = tmp_path / changed

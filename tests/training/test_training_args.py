@@ -5,15 +5,18 @@ import re
 
 import pytest
 import torch
+from trainer_helpers import model_of
 
 from simcse_hf import SimCSETrainingArguments
-from simcse_hf.models.resolve import default_loader_workers
+from simcse_hf.models import resolve
+from simcse_hf.models.resolve import default_loader_workers, resolve_run
 from simcse_hf.training import pretraining, training_args
 
 
 def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(tmp_path, monkeypatch):
     monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 4))
     monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cpu")))
+    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 1)
     with pytest.raises(ValueError, match="accelerate launch --num_processes 4"):
         SimCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
 
@@ -49,6 +52,7 @@ def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monke
     assert not on_cpu.dataloader_pin_memory and not on_cpu.accelerator_config.non_blocking
     assert not on_cpu.logging_nan_inf_filter and on_cpu.optim == "adamw_torch_fused"
     monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cuda")))
+    monkeypatch.setattr(SimCSETrainingArguments, "world_size", 1)
     monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 1))
     on_gpu = SimCSETrainingArguments(directory)
     assert on_gpu.dataloader_pin_memory and on_gpu.accelerator_config.non_blocking
@@ -60,10 +64,12 @@ def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monke
 @pytest.mark.parametrize("cores, gpus, workers", [(16, 1, 4), (16, 8, 2), (2, 1, 2), (1, 1, 1), (4, 8, 0), (16, 0, 0)])
 def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, cores, gpus, workers):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
+    monkeypatch.setattr(resolve, "has_only_cpu", lambda: gpus == 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert default_loader_workers() == workers
 
 
 def test_a_run_on_a_cpu_makes_its_batches_in_the_training_process(tmp_path):
-    assert SimCSETrainingArguments(str(tmp_path), use_cpu=True).dataloader_num_workers == 0
+    args = resolve_run(SimCSETrainingArguments(str(tmp_path), use_cpu=True), model_of()).arguments
+    assert args.dataloader_num_workers == 0
