@@ -5,6 +5,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from ..inference.mteb_inputs import model_meta
+from ..inference.simcse import SimCSE
 from ..ops.errors import require_extra
 from .embeddings import Encoder, SentenceEmbeddings
 
@@ -55,7 +57,10 @@ def mteb_encoder(
     name: str,
     revision: str | None = None,
 ) -> Any:
-    """Wrap an encoder for `mteb`; the distinct texts of each call are encoded once.
+    """Return an encoder for `mteb`.
+
+    A [`SimCSE`] is one itself, and puts its prompts before the texts. Of another encoder, the distinct texts of each
+    call are encoded once.
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
@@ -63,18 +68,15 @@ def mteb_encoder(
         revision (`str`, *optional*): Revision to report.
 
     Returns:
-        `mteb.models.abs_encoder.AbsEncoder`: An encoder for `mteb.evaluate` that compares embeddings by cosine.
+        `mteb.models.EncoderProtocol`: An encoder for `mteb.evaluate`.
     """
-    from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder
 
+    if isinstance(model, SimCSE):
+        return model
+
     class MTEBEncoder(AbsEncoder):
-        mteb_model_meta = ModelMeta.create_empty(
-            {
-                "name": name if name.count("/") == 1 else f"local/{name.strip('/').replace('/', '_')}",
-                "revision": revision or "no_revision_available",
-            }
-        )
+        mteb_model_meta = model_meta(name, revision)
 
         def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
             texts = [text for batch in inputs for text in batch["text"]]

@@ -36,6 +36,7 @@ from ..search import SentenceIndex
 from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .exported import ExportedModel, refuse_changes
+from .mteb_inputs import model_meta, read_inputs
 from .quantization import check_precision, check_truncate_dim, quantize
 from .windows import check_long_texts, mean_of_windows, split_long
 
@@ -187,6 +188,11 @@ class SimCSE:
         """Return how the model compares embeddings: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`."""
         return self.model.settings.similarity_fn_name
 
+    @property
+    def mteb_model_meta(self) -> Any:
+        """Return what `mteb` asks of a model that it evaluates."""
+        return model_meta(self.name_or_path, self.revision)
+
     def encode(
         self,
         sentences: Texts,
@@ -205,6 +211,10 @@ class SimCSE:
         convert_to_numpy: bool = False,
         device: str | torch.device | None = None,
         split_over_processes: bool = True,
+        task_metadata: Any = None,
+        prompt_type: Any = None,
+        hf_split: str = "",
+        hf_subset: str = "",
     ) -> Any:
         """Compute embeddings. The arguments that `SentenceTransformer.encode` has too mean the same there.
 
@@ -234,6 +244,11 @@ class SimCSE:
             device (`str` or `torch.device`, *optional*): Move the model there first.
             split_over_processes (`bool`, *optional*, defaults to `True`): Under several processes, encode a part of
                 the texts in each. Set to `False` if each process has texts of its own.
+            task_metadata (`mteb.TaskMetadata`, *optional*): Given by `mteb`, which takes a model as it is:
+                `mteb.evaluate(model, tasks)`. `sentences` are then its batches, and the prompt is that of the task.
+            prompt_type (`mteb.types.PromptType`, *optional*): Given by `mteb`: whether the texts are queries.
+            hf_split (`str`, *optional*): Given by `mteb`, and not used.
+            hf_subset (`str`, *optional*): Given by `mteb`, and not used.
 
         Returns:
             `torch.Tensor` or `np.ndarray`: Float32 embeddings or codes, of shape `(dim,)` for one text and
@@ -243,6 +258,10 @@ class SimCSE:
             ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
                 `precision`, `truncate_dim` or `batch_size` is invalid.
         """
+        if task_metadata is not None:
+            sentences, prompt = read_inputs(sentences, self.prompts, task_metadata, prompt_type)
+            normalize_embeddings = False
+            convert_to_numpy = True
         texts = list_texts(sentences)
         if device is not None:
             self.to(device)

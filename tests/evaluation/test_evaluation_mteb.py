@@ -4,11 +4,17 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from conftest import VOCABULARY, tiny_config
 from evaluation_helpers import BagOfWords, random_pairs
+from inference_helpers import as_sentence_transformer
+from transformers import BertModel
 
+from simcse_hf import SimCSE
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.mteb import BENCHMARK, english_tasks, evaluate_mteb, mteb_averages
+from simcse_hf.evaluation.mteb import BENCHMARK, english_tasks, evaluate_mteb, mteb_averages, mteb_encoder
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import format_table, read_results, write_results
 
@@ -72,3 +78,45 @@ def test_mteb_gives_the_score_of_our_evaluation(monkeypatch):
     result = evaluate_mteb(model, ["STSBenchmark"], name="outputs/my/model")
     expected = spearman(cosine_similarity_pairs(model.encode(first), model.encode(second)), scores)
     assert result == {"STSBenchmark": pytest.approx(100 * expected, abs=1e-3)}
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {"query": "the dog sang : ", "document": "a small mat : "},
+        {"NFCorpus-query": "the dog sang : ", "Retrieval": "a small mat : ", "query": "old house : "},
+        {"query": "the dog sang : ", "other": "a small mat : "},
+    ],
+    ids=lambda prompts: "+".join(prompts),
+)
+def test_mteb_puts_the_prompts_of_a_model_before_its_texts_as_with_sentence_transformers(prompts, save_checkpoint):
+    mteb = pytest.importorskip("mteb", reason="needs the mteb extra")
+    import datasets
+    from sentence_transformers import SentenceTransformer
+
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    torch.manual_seed(0)
+    folder = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling, True, prompts=prompts)
+    random = np.random.default_rng(0)
+    words = [word for word in VOCABULARY if word.isalpha()]
+    texts = list(dict.fromkeys(" ".join(random.choice(words, 5)) for _ in range(80)))
+    documents = {f"d{i}": text for i, text in enumerate(texts)}
+    queries = {f"q{i}": " ".join(text.split()[1:4]) for i, text in enumerate(texts[:40])}
+    tables = {
+        name: datasets.Dataset.from_dict({"id": list(each), "text": list(each.values())})
+        for name, each in (("corpus", documents), ("queries", queries))
+    }
+    judged = {f"q{i}": {f"d{i}": 1, f"d{i + 1}": 1} for i in range(40)}
+    task = mteb.get_task("NFCorpus")
+    task.dataset = {"default": {"test": tables | {"relevant_docs": judged, "top_ranked": None}}}
+    task.data_loaded = True
+
+    def score(model):
+        result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
+        return result.task_results[0].get_score()
+
+    model = SimCSE(folder, device="cpu")
+    expected = score(SentenceTransformer(str(folder), device="cpu"))
+    assert score(model) == score(mteb_encoder(model, "name")) == expected
+    model.prompts = {"query": "", "document": ""}
+    assert score(model) != expected
