@@ -89,11 +89,6 @@ def decide(**layers: Mapping[str, Any]) -> dict[str, Decision]:
     return decisions
 
 
-def values_of(decisions: Mapping[str, Decision]) -> dict[str, Any]:
-    """Return the values of decisions, by the names of the settings."""
-    return {name: decision.value for name, decision in decisions.items()}
-
-
 def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out the settings that are `None` because nobody has chosen a value."""
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
@@ -137,18 +132,28 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
     paper = {name: value for name, value in paper_settings(objective).items() if name in SETTING_NAMES}
     paper.pop("max_seq_length", None)  # the command line takes it, if the encoder has as many positions
-    default = {"pooler_type": ContrastiveSettings.pooler_type}
-    pooler_type = decide(given=given, checkpoint=saved, paper=paper, default=default)["pooler_type"].value
+    pooler_type = (paper | saved | given).get("pooler_type", ContrastiveSettings.pooler_type)
     for pooler, names in _OF_POOLER.items():
         for name in names:
             if pooler_type != pooler:
                 paper.pop(name, None)
             if pooler_type != pooler or saved.get("pooler_type") != pooler:
                 saved.pop(name, None)
-    values = values_of(decide(given=given, checkpoint=saved, paper=paper))
+    values = paper | saved | given
     values["objective_options"] = resolve_options(objective, options, saved_options)
     settings = ContrastiveSettings(**values)
-    is_given = "dataset_objectives" in given
+    if settings.dataset_objectives:
+        settings = _complete_tables(settings, shared, is_given="dataset_objectives" in given)
+    if options:  # refuse values that are not valid before anything is loaded
+        with torch.device("meta"):
+            for name, used in settings.losses().values():
+                if all(find_objective(part) for part in part_weights(name)):
+                    build_objective(name, _ANY_SIZE, used)
+    return settings
+
+
+def _complete_tables(settings: ContrastiveSettings, shared: Mapping[str, Any], is_given: bool) -> ContrastiveSettings:
+    """Decide every option of the objectives of several data sets, which the caller gave or the checkpoint saved."""
     tables = {}
     for name, own in settings.dataset_objectives.items():
         tables[name] = own
@@ -160,18 +165,7 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
             else:
                 complete = resolve_options(own["objective"], new, known_options)
             tables[name] = {"objective": own["objective"], "objective_options": complete}
-    settings = replace(settings, dataset_objectives=tables)
-    if options:
-        _check_options(settings)
-    return settings
-
-
-def _check_options(settings: ContrastiveSettings) -> None:
-    """Build the objectives without weights, which refuses values that are not valid before anything is loaded."""
-    with torch.device("meta"):
-        for objective, options in settings.losses().values():
-            if all(find_objective(part) for part in part_weights(objective)):
-                build_objective(objective, _ANY_SIZE, options)
+    return replace(settings, dataset_objectives=tables)
 
 
 def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
@@ -443,10 +437,13 @@ def resolve_run(
         ValueError: If the settings of a data set or a length do not fit.
     """
     settings: ContrastiveSettings = model.settings
-    tables = _dataset_tables(args, dataset_names)
-    losses = _dataset_losses(settings, model.given_settings, tables)
+    tables = {}
+    losses = {}
+    if dataset_names or args.datasets:
+        tables = _dataset_tables(args, dataset_names)
+        losses = _dataset_losses(settings, model.given_settings, tables)
     decisions = _open_arguments(args, settings, headline, is_stream)
-    arguments = with_values(args, **values_of(decisions))
+    arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
     rows = _row_plan(arguments, args, settings, "train_dataset", {}, (settings.objective, settings.objective_options))
     plans = {}
     for name, own in tables.items():
@@ -471,7 +468,7 @@ def _open_arguments(
     args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool
 ) -> dict[str, Decision]:
     """Decide the arguments that are `None` where nobody has chosen a value."""
-    view, rate = _view_of(settings.objective)
+    view, rate = main_class(settings.objective).view
     default: dict[str, Any] = {
         "view": view,
         "dataloader_num_workers": 0 if is_stream or args.use_cpu else default_loader_workers(),
@@ -500,10 +497,6 @@ def default_loader_workers() -> int:
 def main_class(objective: str) -> Any:
     """Return the class of an objective, of a sum that of its first part."""
     return objective_class(next(iter(part_weights(objective))))
-
-
-def _view_of(objective: str) -> tuple[str, float | None]:
-    return main_class(objective).view
 
 
 def _dataset_tables(args: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -582,7 +575,7 @@ def _row_plan(
     if prompts is None:
         name = settings.default_prompt_name
         prompts = "" if name is None else settings.prompts[name]
-    view, rate = _view_of(objective)
+    view, rate = main_class(objective).view
     if given.view is not None:
         rate = given.view_rate if given.view_rate is not None or given.view != view else rate
         view = given.view

@@ -116,24 +116,23 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            self._check_type(setting.name, setting.type)
-        self._check_values()
-        self._check_combinations()
-
-    def _check_type(self, name: str, expected: Any) -> None:
-        value = getattr(self, name)
-        # A bool is an int to Python, but `mlm_weight=True` is a mistake.
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if expected is float and is_number:
-            object.__setattr__(self, name, float(value))
-        elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise ValueError(f"{name} must be {getattr(expected, '__name__', expected)}, got {value!r}")
-
-    def _check_values(self) -> None:
-        poolers = (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER)
-        self._check_choice("pooler_type", poolers)
-        self._check_choice("denoising", DENOISINGS)
-        self._check_choice("similarity_fn_name", SIMILARITY_FUNCTIONS)
+            name = setting.name
+            value = getattr(self, name)
+            # A bool is an int to Python, but `mlm_weight=True` is a mistake.
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if setting.type is float and is_number:
+                object.__setattr__(self, name, float(value))
+            elif not isinstance(value, setting.type) or (isinstance(value, bool) and setting.type is not bool):  # type: ignore[arg-type]
+                raise ValueError(f"{name} must be {getattr(setting.type, '__name__', setting.type)}, got {value!r}")
+        choices = {
+            "pooler_type": (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
+            "denoising": DENOISINGS,
+            "similarity_fn_name": SIMILARITY_FUNCTIONS,
+            "default_prompt_name": (None, *self.prompts),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {getattr(self, name)!r}")
         if not 0 <= self.mlm_weight < math.inf:
             raise ValueError(f"mlm_weight must be 0 or more, got {self.mlm_weight!r}")
         for name in ("max_seq_length", "max_length"):
@@ -142,20 +141,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                 raise ValueError(f"{name} must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {length!r}")
         if not all(isinstance(text, str) for text in (*self.prompts, *self.prompts.values())):
             raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
-        if self.default_prompt_name is not None:
-            self._check_choice("default_prompt_name", tuple(self.prompts))
         for name, own in self.dataset_objectives.items():
             if not isinstance(own, dict) or (own and not isinstance(own.get("objective"), str)):
                 raise ValueError(f"dataset_objectives, {name!r}: it must be a table with an objective, got {own!r}")
         if not all(isinstance(layer, dict) for layer in self.dense_layers):
             raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
-
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        if getattr(self, name) not in choices:
-            known = ", ".join(choices) or "(there are none)"
-            raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
-
-    def _check_combinations(self) -> None:
         if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
             raise ValueError(
                 f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "

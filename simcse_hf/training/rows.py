@@ -20,7 +20,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -96,7 +96,7 @@ class Reader:
     settings: ContrastiveSettings
     args: Any
 
-    def check_plan(self, plan: RowPlan) -> None:
+    def check_room(self, plan: RowPlan) -> None:
         """Raise a `ValueError` that names the column if a prompt or a template leaves no room for a text."""
         for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
             try:
@@ -121,6 +121,8 @@ class Rows:
 
     Attributes:
         tokens: The rows of token ids, of which a data loader makes batches.
+        known: The rows by which a run is checked and described: all of them, or the first ones of a stream.
+        num_sentences: Sentences of the first row.
         vectors: The vectors of frozen models, by their names in a batch.
     """
 
@@ -130,12 +132,15 @@ class Rows:
     tokens: Any
 
     def __init__(self, reader: Reader, plan: RowPlan, data: Any, name: str):
-        reader.check_plan(plan)
+        if reader.settings.templates or any(plan.prompts):
+            reader.check_room(plan)
         self.reader = reader
         self.plan = plan
         self.name = name
         self.vectors: dict[str, RowVectors] = {}
         self.tokens = self.tokenize(data)
+        self.known = self.tokens.head if self.is_stream else self.tokens
+        self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
 
     # Making rows
 
@@ -164,16 +169,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    @property
-    def known(self) -> Any:
-        """The rows by which a run is checked and described; of a stream the first ones."""
-        return self.tokens
-
-    @property
-    def num_sentences(self) -> int | None:
-        """Sentences of the first row."""
-        return len(self.known[0]["input_ids"]) if len(self.known) else None
 
     @property
     def longest(self) -> int:
@@ -235,7 +230,7 @@ class Rows:
         """
         args, rows = self.reader.args, self.known
         num_sentences = self.num_sentences
-        if num_sentences is None:
+        if not num_sentences:
             raise ValueError(f"{self.name} is empty: give a training file with at least one batch of texts")
         if self.plan.options.get("hard_negative_weight") and num_sentences < 3:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
@@ -260,7 +255,7 @@ class Rows:
         """
         args, rows = self.reader.args, batches_of
         compares_rows = not objective.reconstructs
-        num_sentences = self.num_sentences or 0
+        num_sentences = self.num_sentences
         batch = args.train_batch_size * args.world_size
         if compares_rows and args.gradient_accumulation_steps > 1:
             logger.warning(
@@ -329,7 +324,7 @@ class Rows:
         if SCORE in names:
             return "scored pairs"
         width = self.num_sentences
-        if width is None:
+        if not width:
             return None
         if width == 1 or self._holds_one_text():
             return "sentences"
@@ -712,11 +707,6 @@ class StreamRows(Rows):
         """Write the place of the last batch that was read."""
         self.tokens.save_state(str(folder))
 
-    @property
-    def known(self) -> Any:
-        """The first rows of the stream."""
-        return self.tokens.head
-
     def check(self, objective: Objective) -> None:
         """Check the first rows; see [`Rows.check`]."""
         logger.info(
@@ -746,11 +736,8 @@ class MixtureRows(Rows):
         self.vectors = {}
         self.parts = dict(parts)
         self.tokens = MixedRows({name: part.tokens for name, part in self.parts.items()})
-
-    @property
-    def num_sentences(self) -> int | None:
-        """Sentences of the first row of the first data set."""
-        return next(iter(self.parts.values())).num_sentences
+        self.known = self.tokens
+        self.num_sentences = next(iter(self.parts.values())).num_sentences
 
     def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
         """Choose an order in which each batch comes from one data set; see [`Rows.sampler`]."""
@@ -1095,29 +1082,19 @@ def count_repeated_rows(rows: Dataset) -> int:
     """Count the rows whose token ids equal those of an earlier row, by digests of 64 bits."""
     digests = bytearray()
     for batch in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=_BATCH):
-        for digest in _digests_of_batch(batch["input_ids"].combine_chunks()):
-            digests += digest
+        # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, with the texts' bounds 0 2 3 4 and the rows' 0 2 3.
+        lists = batch["input_ids"].combine_chunks()
+        texts = lists.flatten()
+        row_bounds = lists.offsets.to_numpy().astype(np.int64)
+        row_bounds -= row_bounds[0]
+        text_bounds = texts.offsets.to_numpy().astype(np.int64)
+        text_bounds -= text_bounds[0]
+        tokens = texts.flatten().to_numpy(zero_copy_only=False)
+        lengths = np.diff(text_bounds)
+        for first, last in itertools.pairwise(row_bounds):
+            own = tokens[text_bounds[first] : text_bounds[last]].tobytes() + lengths[first:last].tobytes()
+            digests += blake2b(own, digest_size=8).digest()
     return len(rows) - len(np.unique(np.frombuffer(bytes(digests), dtype=np.uint64)))
-
-
-def _digests_of_batch(rows: Any) -> Iterator[bytes]:
-    """Yield a digest of each row of an Arrow array of lists of texts, from the bytes of its tokens and lengths."""
-    # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, the texts' bounds 0 2 3 4 and the rows' bounds 0 2 3.
-    texts = rows.flatten()
-    text_bounds = _bounds(texts)
-    row_bounds = _bounds(rows)
-    tokens = texts.flatten().to_numpy(zero_copy_only=False)
-    lengths = np.diff(text_bounds)
-    token_bounds = text_bounds[row_bounds]
-    for row in range(len(rows)):
-        own_tokens = tokens[token_bounds[row] : token_bounds[row + 1]]
-        own_lengths = lengths[row_bounds[row] : row_bounds[row + 1]]
-        yield blake2b(own_tokens.tobytes() + own_lengths.tobytes(), digest_size=8).digest()
-
-
-def _bounds(lists: Any) -> np.ndarray:
-    offsets = lists.offsets.to_numpy().astype(np.int64)
-    return offsets - offsets[0]
 
 
 def digest_of_rows(rows: Dataset) -> str:

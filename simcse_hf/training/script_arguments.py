@@ -11,7 +11,7 @@ from transformers.utils import logging
 from ..data.class_rows import is_labelled
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
-from ..models.resolve import LAYERS, Decision, resolve_command, values_of
+from ..models.resolve import Decision, resolve_command
 from ..models.settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, dropout_rates
 from ..objectives import OBJECTIVES
 from ..objectives.checks import SIMILARITIES
@@ -274,13 +274,14 @@ def parse_arguments(
         pooler_type = Checkpoint.find(given["model_name_or_path"], config, revision=revision).pooler_type
     decisions = resolve_command(given, defaults or {}, getattr(config, SECTION, None), config, pooler_type)
     _log_decisions(decisions, defaults or {})
-    return CommandArguments(*fill(ARGUMENT_CLASSES, values_of(decisions)), decisions)
+    return CommandArguments(
+        *fill(ARGUMENT_CLASSES, {name: decision.value for name, decision in decisions.items()}), decisions
+    )
 
 
 def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any]) -> None:
     """Log the values that the checkpoint and the paper decide and that change something."""
     for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
-        assert layer in LAYERS
         listed = []
         for name, decision in decisions.items():
             if decision.layer == layer and decision.value != defaults.get(name):

@@ -66,7 +66,6 @@ from .rows import (
     Rows,
     RowsCallback,
     is_mixture,
-    make_collator,
     read_evaluation_rows,
     read_rows,
     read_training_rows,
@@ -183,10 +182,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
         collator = kwargs.pop("data_collator", None)
-        if collator is None:
-            collator = self._make_collator(start.objective)
-        else:
+        if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
+        elif self.rows is not None:
+            collator = self.rows.collator(start.objective)
+        else:  # evaluation only
+            collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
         if args.view in MASKED_LM_VIEWS:
             rate = masked_lm_rate(args.view, args.view_rate)
@@ -223,11 +224,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             callbacks=[*others, *watches, *dev_sets, self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
-
-    def _make_collator(self, objective: Any) -> Any:
-        if self.rows is not None:
-            return self.rows.collator(objective)
-        return make_collator(self.reader, objective, max(self.run.rows.lengths))  # evaluation only
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
@@ -295,7 +291,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.resumed_from = None
         if resume_from_checkpoint:
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
-        self.settings = self._run_settings()
+        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
         self.changes = []
         if self.resumed_from is not None:
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
@@ -713,10 +709,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self._load_from_checkpoint(str(best))
 
     # --- the record of a run ----------------------------------------------------------------------------------------
-
-    def _run_settings(self) -> dict[str, Any]:
-        assert self.rows is not None
-        return run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
 
     def describe_run(self) -> dict[str, Any]:
         """Describe how the model was trained, for `results.json` and the card.

@@ -210,29 +210,23 @@ class SimCSETrainingArguments(TrainingArguments):
         if (self.bf16 or self.bf16_full_eval or launched_processes() > 1) and has_only_cpu():
             self.use_cpu = True  # without it, transformers refuses bf16 on a CPU, and joins no processes
         has_accelerator_config = self.accelerator_config is not None
-        self._init_transformers()
+        # transformers checks its arguments and fills some of them in: what nobody has set stays open.
+        left_open = ("metric_for_best_model", "greater_is_better", "dataloader_num_workers")
+        given = {name: getattr(self, name) for name in left_open}
+        if self.dataloader_num_workers is None:
+            self.dataloader_num_workers = 0
+        super().__post_init__()
         check_together(self.world_size)
-        self._check_numbers()
-        self._check_columns()
-        self._check_lora()
-        self._check_device()
+        for name, value in given.items():
+            setattr(self, name, value)
+        self._check()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # There is no device to copy to.
         elif self.dataloader_pin_memory and not has_accelerator_config:
             # Otherwise each batch waits for the previous step.
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
-    def _init_transformers(self) -> None:
-        """Let transformers check its arguments, and leave open what nobody has set."""
-        left_open = ("metric_for_best_model", "greater_is_better", "dataloader_num_workers")
-        given = {name: getattr(self, name) for name in left_open}
-        if self.dataloader_num_workers is None:
-            self.dataloader_num_workers = 0
-        super().__post_init__()
-        for name, value in given.items():
-            setattr(self, name, value)
-
-    def _check_numbers(self) -> None:
+    def _check(self) -> None:
         if self.view not in (None, *VIEWS):
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
         if not 0 < self.mlm_probability < 1:
@@ -260,36 +254,28 @@ class SimCSETrainingArguments(TrainingArguments):
                 "objectives have no labels: leave it out"
             )
 
-    def _check_columns(self) -> None:
-        """Check what data sets and columns have of their own."""
         by_column(self.prompts, "prompts")
         if self.max_seq_length is not None:
             by_column(self.max_seq_length, "max_seq_length")
-        if self.datasets is None:
-            return
-        if not isinstance(self.datasets, dict) or not all(isinstance(own, dict) for own in self.datasets.values()):
+        tables = {} if self.datasets is None else self.datasets
+        if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
             raise ValueError(
                 f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}"
             )
-        for name, own in self.datasets.items():
+        for name, own in tables.items():
             where = f"data set {name!r}"
             by_column(own.get("prompts"), "prompts", where)
             if own.get("max_seq_length") is not None:
                 by_column(own["max_seq_length"], "max_seq_length", where)
 
-    def _check_lora(self) -> None:
         if self.lora is not None and not isinstance(self.lora, dict):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
-        config = self.lora_config()
-        if config is None:
-            return
-        rank = config["r"]
+        rank = (self.lora_config() or {"r": 1})["r"]
         if rank is None or rank < 1:
             raise ValueError(f"lora_r must be at least 1, got {rank}")
         if self.lora_r is not None and rank != self.lora_r:
             raise ValueError(f"lora_r is {self.lora_r} and r in lora {rank}: give one of the two")
 
-    def _check_device(self) -> None:
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
         if self.n_gpu > 1:
