@@ -66,6 +66,7 @@ from .rows import (
     Rows,
     RowsCallback,
     is_mixture,
+    make_collator,
     read_evaluation_rows,
     read_rows,
     read_training_rows,
