@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 #: A part of every key: increase the number when the same texts give other rows than before. Another version of
 #: datasets may write files that this one cannot read.
-VERSION = f"7, datasets {datasets.__version__}"
+VERSION = f"8, datasets {datasets.__version__}"
 
 
 def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Dataset, Path]:

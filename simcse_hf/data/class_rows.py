@@ -7,6 +7,7 @@ from itertools import islice
 from datasets import Dataset
 from transformers.utils import logging
 
+from ..objectives.ragged import NEGATIVE, POSITIVE
 from .columns import LABEL, class_columns, quote
 from .dataset_columns import apply_transform, dataset_table
 from .hub_dataset import load_from_hub
@@ -18,8 +19,6 @@ from .table_dataset import is_resolved, mark_resolved, table_cleaners
 
 logger = logging.get_logger(__name__)
 
-#: The relations of an anchor's positives and of its hard negatives, as in rows of a premise and its hypotheses.
-_POSITIVE, _NEGATIVE = 0, 2
 _SHOWN_CLASSES = 5
 
 
@@ -75,7 +74,7 @@ def load_class_rows(
             positives = [row[1] for row in rows]
             negatives = [text for text in rows[0][2:] if text is not None]
             texts.append([rows[0][0], *positives, *negatives])
-            relations.append([_POSITIVE] * len(positives) + [_NEGATIVE] * len(negatives))
+            relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
     cleaner.check_any()
     cleaner.log()
     return Dataset.from_dict({"texts": texts, "relations": relations})

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..objectives.ragged import ABSENT
 from .tokenize import number_of
-
-ABSENT = -100  # the relation of a hypothesis that a row does not have
 
 
 def pad(

@@ -12,6 +12,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from ..objectives.ragged import ABSENT, NEGATIVE, POSITIVE
 from .cache import cached_map
 from .columns import NO_TEXT
 from .templates import Template, read_template
@@ -52,7 +53,7 @@ def tokenize_dataset(
     Returns:
         `datasets.Dataset`: A column `input_ids` with a list of token ids for each sentence of a row; a column `length`
         with the length of the row's longest sentence, by which `train_sampling_strategy="group_by_length"` groups;
-        and the columns that hold no texts.
+        the columns that hold no texts; and where rows have fewer hard negatives than others, their `relations`.
 
     Raises:
         ValueError: If the dataset is empty, or a template is malformed, too long, or meant for rows with relations.
@@ -77,7 +78,10 @@ def tokenize_dataset(
             f"{' or '.join(lengths)} tokens, so its end may be cut (rows "
             f"{', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these texts matter."
         )
-    return tokenized.remove_columns("is_full")
+    helpers = ["is_full", "has_gap"]
+    if "texts" not in dataset.column_names and not any(tokenized["has_gap"]):
+        helpers += {"relations"} & set(tokenized.column_names)
+    return tokenized.remove_columns(helpers)
 
 
 @dataclass
@@ -153,6 +157,7 @@ def row_tokenizer(
     columns = _columns(column_names, tokenizer, max_seq_length, templates, prompts)
     limits = [column.full_length(tokenizer) for column in columns]
     plain = _Column("", max(column.length for column in columns))
+    relations = [POSITIVE, *[NEGATIVE] * (len({column.name for column in columns}) - 2)]
     differ = any(replace(column, name="") != replace(columns[0], name="") for column in columns)
 
     def tokenize_by(columns: Sequence[_Column], texts: Sequence[Sequence[str | None]]) -> list[list[list[int]]]:
@@ -175,7 +180,13 @@ def row_tokenizer(
             "input_ids": sentences,
             "length": [max(row) for row in lengths],
             "is_full": [any(map(ge, row, limits + limits[-1:] * len(row))) for row in lengths],
+            "has_gap": [0 in row for row in lengths],
         }
+        if len(relations) > 1:
+            tokenized["relations"] = [
+                [relation if ids else ABSENT for relation, ids in zip(relations, row[1:], strict=True)]
+                for row in sentences
+            ]
         if differ:  # equal texts have different tokens in different columns
             tokenized["text_ids"] = [[number_of(ids) for ids in row] for row in tokenize_by([plain], texts)]
         return tokenized

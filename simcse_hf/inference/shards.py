@@ -450,7 +450,7 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
         for texts in zip(*batch.values(), strict=True):
             number += 1
             for text in texts:
-                yield number, text
+                yield number, text or ""  # a hard negative that a row does not have
 
 
 def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iterator[tuple[int, list[Row]]]:

@@ -151,7 +151,7 @@ class PromptBERT(SimCSEObjective):
         """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
-        if rows.dataset is not None and min(map(len, rows.dataset[0]["input_ids"])) < longest:
+        if rows.dataset is not None and min(map(len, rows.dataset[0]["input_ids"][:2])) < longest:
             raise ValueError(
                 f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
                 "texts, or token ids that were made with the templates"
@@ -173,5 +173,12 @@ class PromptBERT(SimCSEObjective):
         rows, columns = batch.embeddings.shape[:2]
         tokens = [batch.inputs[name].flatten(0, 1) if name in batch.inputs else None for name in TEXT_INPUTS]
         template = torch.arange(columns, device=batch.embeddings.device).clamp(max=len(self.template_edges) - 1)
-        alone = embed_templates(batch.model.embed, tokens, template.repeat(rows), self.template_edges)
-        return alone.view_as(batch.embeddings)
+        template = template.repeat(rows)
+        if "relations" not in batch.inputs:
+            return embed_templates(batch.model.embed, tokens, template, self.template_edges).view_as(batch.embeddings)
+        # Rows may have fewer texts than others.
+        present = batch.inputs["attention_mask"].flatten(0, 1).any(1).nonzero()[:, 0]
+        tokens = [None if x is None else x[present] for x in tokens]
+        alone = embed_templates(batch.model.embed, tokens, template[present], self.template_edges)
+        zeros = torch.zeros_like(batch.embeddings).flatten(0, 1)
+        return zeros.index_copy(0, present, alone).view_as(batch.embeddings)

@@ -8,6 +8,8 @@ from ..ops.distributed import gather_rows, world
 
 #: The relation of a positive.
 POSITIVE = 0
+#: The relation of a hard negative.
+NEGATIVE = 2
 #: The relation where a row has fewer texts than the widest.
 ABSENT = -100
 

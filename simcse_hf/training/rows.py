@@ -319,7 +319,7 @@ class Rows:
     def kind(self) -> str | None:
         """What a row holds, in words of the card."""
         names = self.known.column_names
-        if "relations" in names:
+        if "relations" in names and self.plan.kind != "texts":
             return "nli"
         if SCORE in names:
             return "scored pairs"
@@ -674,7 +674,8 @@ class StreamRows(Rows):
             if views is not None:
                 return views.rows_of([row["sent0"] for row in rows], rngs)
             columns = {name: [row[name] for row in rows] for name in names}
-            return [{"input_ids": ids} for ids in tokenize(columns)["input_ids"]]
+            tokenized = tokenize(columns)
+            return [dict(zip(tokenized, values, strict=True)) for values in zip(*tokenized.values(), strict=True)]
 
         return StreamedRows(
             texts,

@@ -1,0 +1,60 @@
+"""Rows with fewer hard negatives than others are trained on with those that they have."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import tiny_config
+from data_helpers import write
+
+from simcse_hf import BertForCL, ContrastiveCollator, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf.data.stream import load_text_stream
+from simcse_hf.data.tokenize import tokenize_dataset
+
+ROWS = [
+    ("the cat", "a cat", ["dog", "the mat", "a man"]),
+    ("the dog", "a dog", []),
+    ("the house", "a house", ["the tree"]),
+    ("the man", "a man", ["cat", "a mat"]),
+]
+
+
+@pytest.fixture
+def path(tmp_path):
+    lines = [json.dumps({"query": a, "pos": b, "neg": negatives}) for a, b, negatives in ROWS]
+    return write(tmp_path / "rows.jsonl", "\n".join(lines))
+
+
+def slow_loss(model, tokenizer, temperature=0.05):
+    """InfoNCE of each row, with the texts that there are."""
+
+    def embed(text):
+        batch = tokenizer(text, return_tensors="pt")
+        return F.normalize(model.embed(batch["input_ids"], batch["attention_mask"]).double(), dim=1)[0]
+
+    candidates = [embed(text) for _, positive, negatives in ROWS for text in (positive, *negatives)]
+    losses = []
+    for anchor, positive, _ in ROWS:
+        logits = torch.stack([embed(anchor) @ candidate for candidate in candidates]) / temperature
+        losses.append(logits.logsumexp(0) - embed(anchor) @ embed(positive) / temperature)
+    return torch.stack(losses).mean()
+
+
+def test_the_loss_of_ragged_rows_is_that_of_the_texts_that_there_are(path, tmp_path, tokenizer):
+    rows = tokenize_dataset(load_text_dataset(path, cache_dir=tmp_path), tokenizer, 16)
+    batch = ContrastiveCollator(tokenizer)(list(rows))
+    model = BertForCL(tiny_config(), pooler_type="avg").eval()
+    assert model(**batch).loss.item() == pytest.approx(slow_loss(model, tokenizer).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_ragged_rows_of_files_and_streams_train(path, tmp_path, tokenizer, streaming):
+    rows = load_text_stream(path) if streaming else load_text_dataset(path, cache_dir=tmp_path)
+    args = SimCSETrainingArguments(
+        str(tmp_path / "run"), max_steps=2, per_device_train_batch_size=2, logging_steps=1, use_cpu=True
+    )
+    trainer = SimCSETrainer(BertForCL(tiny_config()), args, train_dataset=rows, processing_class=tokenizer)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
