@@ -33,15 +33,17 @@ def main() -> None:
     layout = {"names": arguments.names, "header": None, "quoting": csv.QUOTE_NONE} if arguments.names else {}
     separator = "\t" if ".tsv" in arguments.table or arguments.names else ","
     texts_are_text = dict.fromkeys(arguments.columns, str)
-    # Without `keep_default_na=False`, the texts "NA" and "None" would be missing values.
-    rows = pd.read_csv(arguments.table, sep=separator, dtype=texts_are_text, keep_default_na=False, **layout)
+    # An empty cell is missing, and the texts "NA" and "None" are not.
+    missing = {"keep_default_na": False, "na_values": [""]}
+    rows = pd.read_csv(arguments.table, sep=separator, dtype=texts_are_text, **missing, **layout)
     rows = rows.query(arguments.where) if arguments.where else rows
     lines = [line for path in arguments.exclude for line in Path(path).read_text(encoding="utf-8").splitlines()]
     excluded = {wording(line) for line in lines}
     pairs = []
     for _, group in rows.groupby(arguments.group or rows.index, sort=False):
-        texts = dict.fromkeys(text for row in group[arguments.columns].to_numpy() for text in row if text.strip())
-        pairs += combinations([text for text in texts if wording(text) not in excluded], 2)
+        texts = dict.fromkeys(group[arguments.columns].to_numpy().ravel())
+        texts = [text for text in texts if isinstance(text, str) and text.strip() and wording(text) not in excluded]
+        pairs += combinations(texts, 2)
     if not pairs:
         raise SystemExit(f"{arguments.table}: no pair could be built from {len(rows)} rows.")
     table = pd.DataFrame(pairs, columns=["sent0", "sent1"])

@@ -39,8 +39,9 @@ class Encoder:
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Encode a block; a row without a text is an error, which names it."""
         texts = rows[self.column].to_pylist()
-        if None in texts:
-            row = rows.slice(texts.index(None), 1).to_pylist()[0]
+        missing = [number for number, text in enumerate(texts) if not (text or "").strip()]
+        if missing:
+            row = rows.slice(missing[0], 1).to_pylist()[0]
             raise ValueError(f"the row {row} has no text in column {self.column!r}. Fill or drop such rows first.")
         vectors = self.model.encode(texts, convert_to_numpy=True, **self.options)
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])

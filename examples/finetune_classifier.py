@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 
 from simcse_hf.data.columns import class_columns
 from simcse_hf.data.open_table import open_table
+from simcse_hf.data.texts import has_text
 
 
 def main() -> None:
@@ -50,12 +51,13 @@ def finetune(
 
 
 def read(path: str) -> list[list[str]]:
-    """Return the texts and labels of a table."""
+    """Return the texts and labels of a table, without rows that lack one of them."""
     table = open_table(path)
     columns = class_columns(table.columns, table.sample())
     if columns is None:
         raise SystemExit(f"{path}: name the columns text and label; they are {', '.join(table.columns)}")
-    return [list(cells) for _, cells in table.rows(columns)]
+    rows = [(text, "" if label is None else str(label)) for _, (text, label) in table.rows(columns)]
+    return [[text, label] for text, label in rows if has_text(text) and has_text(label)]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from simcse_hf import SimCSE
 from simcse_hf.data.file_texts import stream_rows
+from simcse_hf.data.texts import has_text
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.ops.files import digest
 
@@ -41,7 +42,8 @@ def fill(connection: psycopg.Connection, folder: str, source: str, keep: list[st
             with cursor.copy(COPY) as copy:
                 copy.set_types(["int8", "text", "jsonb", "vector"])
                 for vector, (row, (text, *cells)) in zip(shard, islice(rows, len(shard)), strict=True):
-                    copy.write_row([row, text, Jsonb(dict(zip(keep, cells, strict=True))), Vector(vector)])
+                    if has_text(text):
+                        copy.write_row([row, text, Jsonb(dict(zip(keep, cells, strict=True))), Vector(vector)])
         cursor.execute("CREATE INDEX ON sentences USING hnsw (vector vector_cosine_ops)")
         cursor.execute("CREATE INDEX ON sentences USING gin (columns)")
 

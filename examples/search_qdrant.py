@@ -14,6 +14,7 @@ from qdrant_client.models import Distance, FieldCondition, Filter, MatchValue, P
 
 from simcse_hf import SimCSE
 from simcse_hf.data.file_texts import stream_rows
+from simcse_hf.data.texts import has_text
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.ops.files import digest
 
@@ -32,6 +33,7 @@ def fill(client: QdrantClient, folder: str, source: str, keep: list[str]) -> Non
         points = (
             PointStruct(id=row, vector=vector.tolist(), payload={"text": text, **dict(zip(keep, cells, strict=True))})
             for vector, (row, (text, *cells)) in zip(shard, islice(rows, len(shard)), strict=True)
+            if has_text(text)
         )
         client.upload_points(COLLECTION, points, batch_size=1000, wait=True)
 

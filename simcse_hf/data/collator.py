@@ -128,8 +128,8 @@ class ContrastiveCollator:
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             text_ids = []
-            for row, token_ids in zip(rows, sentences, strict=True):
-                text_ids.append(row["text_ids"] if "text_ids" in row else [number_of(ids) for ids in token_ids])
+            for number, row in enumerate(rows):
+                text_ids.append(row["text_ids"] if "text_ids" in row else [*map(number_of, sentences[number])])
             batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
