@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..ops.errors import require_extra
-from ..ops.files import write_json
+from ..ops.files import full_name, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
 from .settings import SECTION
 
@@ -184,7 +184,7 @@ def save_adapter(model: Any, directory: str | os.PathLike, merged: dict[str, Ten
     config = copy.copy(encoder.peft_config[name])
     config.inference_mode = True
     config.task_type = "FEATURE_EXTRACTION"
-    config.base_model_name_or_path = str(model.name_or_path)
+    config.base_model_name_or_path = full_name(model.name_or_path)
     weights = get_peft_model_state_dict(encoder, adapter_name=name, save_embedding_layers=False)
     if model.has_own_pooler and model.settings.pooler_type == "cls":
         config.modules_to_save = sorted({*(config.modules_to_save or ()), "pooler"})

@@ -66,6 +66,13 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
 
 
+def full_name(name_or_path: str | os.PathLike | None) -> str | None:
+    """Return the absolute path of a model's folder, which holds in every working directory, or another name as is."""
+    if not name_or_path or not Path(name_or_path).exists():
+        return str(name_or_path) if name_or_path else None
+    return str(Path(name_or_path).resolve())
+
+
 @contextmanager
 def explain_damage(name_or_path: StrPath) -> Iterator[None]:
     """Name the folder of a model in an error that another library raises while it reads a damaged file of it.

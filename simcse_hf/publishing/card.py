@@ -19,7 +19,7 @@ from ..models.resolve import settings_of_config
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
 from ..ops.files import read_json, write_text
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, load_pretrained
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from .card_adaptation import adaptation_table, adaptation_text, read_adaptation
@@ -33,7 +33,7 @@ EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 #: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
-_WRITTEN_HERE = ("citation", "training_text", "template", "prompt", "comparison")
+_WRITTEN_HERE = ("citation", "training_text", "template", "prompt", "roles", "comparison")
 FRONT_MATTER: dict = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
@@ -107,6 +107,7 @@ def write_card(
         tables += evaluation_tables(each, trained)
         scores += model_index(each.document)
 
+    base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     repo_id = repo_id or _placeholder(directory)
     in_sentence_transformers = _is_sentence_transformers_model(directory)
@@ -120,7 +121,7 @@ def write_card(
         license=license or previous.get("license"),
         datasets=list(datasets or dict.fromkeys([*previous.get("datasets", ()), *run.get("hub_datasets", ())]))
         or None,
-        base_model=hub_id(run.get("base_model") or chosen.get("model")) or previous.get("base_model"),
+        base_model=hub_id(base) or previous.get("base_model"),
         model_name=name if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
@@ -222,6 +223,7 @@ def model_context(
             "columns": fit.columns,
         }
     threshold = getattr(config, THRESHOLD, None)
+    roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
     return context | {
         "model_type": config.model_type,
         "dim": dim,
@@ -237,6 +239,8 @@ def model_context(
         "denoising": settings.denoising,
         "template_edges": settings.template_edges,
         "prompt": settings.prompts.get(settings.default_prompt_name or ""),
+        "roles": roles if any(roles.values()) else None,
+        "similarity": settings.similarity_fn_name,
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
         "citation": bibtex_of(papers),
         "threshold": describe_threshold(threshold) if threshold else None,

@@ -11,8 +11,9 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
 from ..inference.simcse import SimCSE
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from .card import CARD, EVAL_RESULTS, name_repository, write_card
+from .card_training import hub_id
 from .secrets import file_holds_secret
 
 logger = logging.get_logger(__name__)
@@ -66,6 +67,12 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
         raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
         _check_file(directory, path)
+    base = adapter_base(directory)
+    if base is not None and hub_id(base) is None:
+        raise ValueError(
+            f"{directory} is an adapter of {base}, a folder that nobody else has. Push that model first and name it "
+            f"as base_model_name_or_path in {ADAPTER_CONFIG}, or push the merged model: train without save_adapter."
+        )
     return paths
 
 

@@ -48,7 +48,7 @@ from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process
-from ..ops.files import folder_problem, write_json
+from ..ops.files import folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
@@ -723,7 +723,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         described = describe_training(self.args, self.state, self.dev_sets, self.found_batch)
         rows = None if self.rows is None else self.rows.describe(self.contrastive_objective.num_views)
         return {
-            "base_model": self.model.name_or_path or None,
+            "base_model": full_name(self.model.name_or_path),
             **(rows or dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))),
             **described,
             "changes": self.changes,

@@ -9,11 +9,14 @@ import peft
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config
+from huggingface_hub import ModelCard
 from trainer_helpers import sentences
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.adapters import check_adapter, has_adapter, unwrap
 from simcse_hf.ops.files import read_json
+from simcse_hf.publishing import write_card
+from simcse_hf.publishing.hub import push_model
 
 LAYERS = {"target_modules": ["query", "value"]}
 IDS = random_batch(3)["input_ids"]
@@ -165,3 +168,20 @@ def test_a_new_process_reads_what_a_run_and_its_checkpoints_have_written(save_ad
             config = read_json(f"{folder}/adapter_config.json")
             assert (config["task_type"], config["base_model_name_or_path"]) == ("FEATURE_EXTRACTION", str(start))
             peft.AutoPeftModelForFeatureExtraction.from_pretrained(folder)
+
+
+def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(start, tmp_path, tokenizer, monkeypatch):
+    monkeypatch.chdir(start.parent)
+    model = AutoModelForCL.from_pretrained("start")  # which could be a name on the hub
+    model.base_model.add_adapter(config_of("LoraConfig", {"r": 4}))
+    model.save_adapter = True
+    folder = tmp_path / "adapter"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert SimCSE(folder, device="cpu").encode("a cat").shape == (32,)
+    front_matter = ModelCard.load(write_card(folder)).data
+    assert front_matter.base_model is None and front_matter.base_model_relation == "adapter"
+    with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
+        push_model(folder, "org/name")

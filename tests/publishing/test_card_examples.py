@@ -1,6 +1,7 @@
 """The code of a card gives the embeddings of the model, with every library that the card names."""
 
 import pytest
+import torch
 from card_helpers import EXAMPLES, LIBRARIES, blocks, check_examples
 from conftest import tiny_config
 from huggingface_hub import ModelCard
@@ -76,3 +77,21 @@ def test_cuts_texts_where_the_model_does(directory):
     SimCSE(directory, device="cpu", max_length=8).save_pretrained(directory)
     card = write_card(directory).read_text()
     assert "| longest text | 8 tokens |" in card and "max_length=8," in card and "| `max_length`" not in card
+
+
+def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(save_checkpoint, capsys):
+    prompts = {"query": "the big ", "document": "a small "}
+    model = AutoModelForCL.from_config(
+        tiny_config(initializer_range=0.3), pooler_type="avg", prompts=prompts, similarity_fn_name="dot"
+    )
+    directory = save_checkpoint(model)
+    card = write_card(directory, repo_id=str(directory)).read_text()
+    assert card.count("model.encode_query(") == card.count("model.encode_document(") == 2
+    assert "| similarity | dot |" in card and "model.encode(" not in card
+    wanted = SimCSE(directory).encode_document(EXAMPLES)
+    for block in blocks(card)[:2]:
+        variables = {}
+        exec(block, variables)
+        torch.testing.assert_close(torch.as_tensor(variables["documents"]), torch.as_tensor(wanted), atol=1e-5, rtol=0)
+    wanted = torch.nn.functional.normalize(torch.as_tensor(wanted), dim=-1)
+    check_examples("```python" + card.rpartition("```python")[2], wanted, LIBRARIES[2:])

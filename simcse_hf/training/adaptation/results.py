@@ -14,7 +14,7 @@ from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically, write_json
 from ...publishing import write_card
 from ...publishing.card_adaptation import ADAPTATION
-from ...publishing.card_training import public_name
+from ...publishing.card_training import hub_id, public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
 from .verdict import CONFIDENCE, GAIN, Comparison
@@ -54,7 +54,7 @@ def describe(
         "confidence": CONFIDENCE,
         "chosen": {
             **asdict(chosen),
-            "model": public_name(chosen.model),
+            "model": hub_id(chosen.model),
             "stages": stages(chosen),
             "seed": seeds[0],
         },
