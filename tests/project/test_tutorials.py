@@ -1,0 +1,76 @@
+"""The tutorials run from top to bottom, and every command prints what the page shows."""
+
+import contextlib
+import difflib
+import io
+import re
+import shlex
+
+import pytest
+from docs_workspace import ROOT, commands
+
+from simcse_hf.cli.main import main
+
+#: What a fresh clone needs once.
+SET_UP = ("git clone", "pip install")
+#: Numbers may differ between processors and versions of torch: by this much, or by a tenth.
+TOLERANCE = 3.0
+
+
+def blocks(page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def run_block(language, block, names):
+    """Run a block of a page, and return what it prints and logs."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        if language == "python":
+            exec(compile(block, "tutorial", "exec"), names)
+        for command in commands(block) if language == "bash" else []:
+            if not command.startswith(SET_UP):
+                program, *words = shlex.split(command)
+                assert program == "simcse-hf" and main(words) == 0, command
+    return printed.getvalue()
+
+
+NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*")
+
+
+def agrees(shown, line):
+    """Return whether a printed line is the shown one: the same words, and numbers that are about the same."""
+    shown, cut, _ = shown.partition("...")
+    line = line[: len(shown)] if cut else line
+    words = [" ".join(NUMBER.sub("0", text).split()) for text in (shown, line)]
+    if difflib.SequenceMatcher(None, *words).ratio() < (0.9 if cut else 0.5):
+        return False
+    numbers = [[float(x.replace(",", "")) for x in NUMBER.findall(text)] for text in (shown, line)]
+    pairs = zip(*numbers, strict=False)
+    return all(abs(a - b) <= max(TOLERANCE, abs(a) / 10) for a, b in pairs)
+
+
+def missing_line(shown, printed):
+    """Return the first line of a page that was not printed after the lines before it."""
+    lines = iter(printed.splitlines())
+    for each in shown.splitlines():
+        if each.strip() not in ("", "...") and not any(agrees(each, line) for line in lines):
+            return each
+    return None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tutorial")
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "tutorial_labels.md"])
+def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    names, printed = {}, ""
+    for language, block in blocks(page):
+        if language == "text":
+            missing = missing_line(block, printed + capfd.readouterr().err)
+            assert missing is None, f"{page} shows {missing!r}, and this was printed:\n{printed}"
+        else:
+            printed = run_block(language, block, names)
