@@ -136,7 +136,7 @@ def evaluation_share(texts: dict[str, Dataset], options: argparse.Namespace) -> 
         ours = Ours(options.model, texts[name], False, batch)
         callback = SimilarityEvalCallback(dev_pairs(options.data))
         evaluate = partial(callback.evaluate, ours.model, ours.tokenizer)
-        evaluate()  # tokenises the set, which happens once in a run
+        evaluate()  # tokenizes the set, which happens once in a run
         steps = partial(ours.time_steps, max(1, options.steps * BATCH // batch))
         medians = take_turns({"evaluation": partial(seconds_of, evaluate), "step": steps}, options.rounds)
         between = STEPS_BETWEEN_EVALUATIONS * medians["step"]

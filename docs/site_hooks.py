@@ -1,4 +1,4 @@
-"""What the documentation site adds to mkdocs: links into the repository, Markdown copies of the pages, and llms.txt."""
+"""What the documentation site adds to mkdocs: links into the repository, Markdown copies of pages, and llms.txt."""
 
 import posixpath
 import re
@@ -22,8 +22,6 @@ def on_page_markdown(markdown, page, config, files):
             return match.group(0)
         return f"`{path}`" if text.strip("`") == path else f"{text} (`{path}`)"
 
-    if page.file.src_path == "contributing.md":  # a link to CONTRIBUTING.md, which is in the folder above
-        markdown = markdown.replace("](docs/", "](")
     return _LINK.sub(replace, markdown)
 
 

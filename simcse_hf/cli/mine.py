@@ -24,7 +24,7 @@ SAMPLING_STRATEGIES = ("top", "random")
 #: The fields of `MiningOptions` as options of the command.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "num_negatives": {"type": positive_int, "default": 1, "help": "hard negatives of a pair; default: 1"},
-    "range_min": {"type": int, "default": 0, "help": "skip so many of the most similar candidates; default: 0"},
+    "range_min": {"type": int, "default": 0, "help": "number of the most similar candidates to skip; default: 0"},
     "range_max": {
         "type": positive_int,
         "help": "rank at which the search ends; default: range_min + num_negatives, or range_min + 10 * num_negatives "

@@ -1,1 +1,1 @@
-"""Training data: readers, tokenisation, batches."""
+"""Training data: readers, tokenization, batches."""

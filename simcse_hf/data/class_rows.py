@@ -40,7 +40,7 @@ def load_class_rows(
             dataset.
         split (`str`, *optional*, defaults to `"train"`): Split of a dataset on the hub.
         columns (`Sequence[str]`, *optional*): The column of texts; or anchor, positives, hard negatives.
-        max_rows (`int`, *optional*): Read so many rows only.
+        max_rows (`int`, *optional*): Number of rows to read.
         name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset.
 
     Returns:

@@ -180,7 +180,7 @@ def row_token_ids(row: Mapping) -> list[list[int]]:
     if not sentences or not all(isinstance(ids, (list, tuple)) for ids in sentences):
         raise ValueError(
             "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, 102]]; "
-            f"got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenise first, or train with SimCSETrainer."
+            f"got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenize first, or train with SimCSETrainer."
         )
     return [list(ids) for ids in sentences]
 

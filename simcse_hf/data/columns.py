@@ -16,7 +16,7 @@ SAMPLE_ROWS = 100
 SCORE = "score"
 #: Column of the class of a text, for objectives that learn from classes.
 LABEL = "label"
-#: Columns of rows that hold no texts, and stay as they are when the texts are tokenised.
+#: Columns of rows that hold no texts, and stay as they are when the texts are tokenized.
 NO_TEXT = (SCORE, LABEL, "relations")
 
 #: Names, in any case, by which a column of a dev set, a task or labelled pairs is known; messages use the first one.

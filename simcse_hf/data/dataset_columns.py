@@ -49,7 +49,7 @@ def resolve_dataset_columns(
 ) -> Dataset:
     """Select the text columns of a dataset and name them `sent0`, `sent1`, `sent2`, ... in the order of their parts.
 
-    A dataset that is already tokenised (`input_ids`) or grouped (`texts` and `relations`) is returned as it is, and so
+    A dataset that is already tokenized (`input_ids`) or grouped (`texts` and `relations`) is returned as it is, and so
     is one that was resolved before. Rows with an empty cell are dropped with a warning. A cell may hold a list: each
     positive of a list becomes a row of its own, and negatives of a list become columns. A row may have fewer negatives
     than others; its last columns are empty then.
@@ -82,7 +82,7 @@ def resolve_dataset_columns(
 def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
     """Select the two text columns and the score of a dataset.
 
-    A dataset that is already tokenised (`input_ids`) is returned as it is. Rows with an empty text are dropped with a
+    A dataset that is already tokenized (`input_ids`) is returned as it is. Rows with an empty text are dropped with a
     warning.
 
     Args:

@@ -50,7 +50,7 @@ def load_text_dataset(
             are chosen by their names, see [`~data.columns.resolve_columns`]; the cells of a tuple by their position.
         expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
             pairs with k hard negatives.
-        max_rows (`int`, *optional*): Stop after so many rows.
+        max_rows (`int`, *optional*): Number of rows to stop after.
         cache_dir (`str | Path`, *optional*): Where files are cached. Defaults to the cache of `datasets`
             (`HF_DATASETS_CACHE`).
 

@@ -146,7 +146,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
     mixes a row with more distant ones, but it is lost and filled anew after a resume.
 
     When the text ends, the next pass follows, in the same batch if need be. Every process reads the whole text and
-    tokenises its own rows: with 2 processes and batches of 4 rows, process 0 takes the rows 0 to 3, 8 to 11 and so on.
+    tokenizes its own rows: with 2 processes and batches of 4 rows, process 0 takes the rows 0 to 3, 8 to 11 and so on.
     One process with batches of 8 rows has the same batches.
 
     Args:
@@ -160,7 +160,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
         processes (`int`, *optional*, defaults to `1`): How many processes there are.
     """
 
-    #: The columns, as a tokenised `datasets.Dataset` has them.
+    #: The columns, as a tokenized `datasets.Dataset` has them.
     column_names = ["input_ids"]
 
     def __init__(

@@ -57,7 +57,7 @@ def dataset_of_tables(
             dataset is kept in memory; otherwise it is cached.
         columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
         expected_columns (`int`, *optional*): How many columns there must be.
-        max_rows (`int`, *optional*): Stop after so many rows.
+        max_rows (`int`, *optional*): Number of rows to stop after.
         cache_dir (`str | Path`, *optional*): Where the dataset is cached. Defaults to the cache of `datasets`.
 
     Returns:

@@ -10,7 +10,7 @@ TEXT, MASK = "{text}", "[MASK]"
 
 @dataclass(frozen=True)
 class Template:
-    """A tokenised template.
+    """A tokenized template.
 
     Args:
         before (`list[int]`): Token ids before the text, including the tokenizer's leading special tokens.
@@ -83,7 +83,7 @@ class Template:
 
 
 def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
-    """Tokenise a template.
+    """Tokenize a template.
 
     Args:
         template (`str`): A text that contains `{text}` once and `[MASK]` once, whatever the tokenizer's own mask token

@@ -1,4 +1,4 @@
-"""Tokenise a training set once: rows of texts become rows of token ids."""
+"""Tokenize a training set once: rows of texts become rows of token ids."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +35,7 @@ def tokenize_dataset(
     templates: Sequence[str] = (),
     prompts: Sequence[str] = ("",),
 ) -> Dataset:
-    """Tokenise rows of texts and truncate them to `max_seq_length`, without padding.
+    """Tokenize rows of texts and truncate them to `max_seq_length`, without padding.
 
     Args:
         dataset (`datasets.Dataset`): Columns `sent0`, `sent1`, ... in the order anchor, positive, hard negatives; or a
@@ -44,7 +44,7 @@ def tokenize_dataset(
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens.
         max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens; or one number
             for the anchor, one for the positive, and one for all other texts, of which the last may be left out.
-        num_proc (`int`, *optional*): Number of processes that tokenise.
+        num_proc (`int`, *optional*): Number of processes that tokenize.
         templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see
             `read_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
             each template.
@@ -59,7 +59,7 @@ def tokenize_dataset(
         ValueError: If the dataset is empty, or a template is malformed, too long, or meant for rows with relations.
     """
     if len(dataset) == 0:
-        raise ValueError("the dataset to tokenise is empty.")
+        raise ValueError("the dataset to tokenize is empty.")
     columns = _columns(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
     tokenized = cached_map(
         dataset,
@@ -67,7 +67,7 @@ def tokenize_dataset(
         _cache_key(dataset, tokenizer, columns),
         num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
-        desc="Tokenising",
+        desc="Tokenizing",
     )
     full_rows = np.flatnonzero(tokenized["is_full"][:]) + 1
     if len(full_rows):
@@ -86,7 +86,7 @@ def tokenize_dataset(
 
 @dataclass
 class _Column:
-    """How the texts of a column of a tokenised row are read."""
+    """How the texts of a column of a tokenized row are read."""
 
     name: str
     length: int
@@ -112,7 +112,7 @@ def _columns(
     templates: Sequence[str],
     prompts: Sequence[str],
 ) -> list[_Column]:
-    """Return the columns of a tokenised row; for rows with relations the premise and one for all hypotheses."""
+    """Return the columns of a tokenized row; for rows with relations the premise and one for all hypotheses."""
     lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
     parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
     names = [name for name in column_names if name not in NO_TEXT]
@@ -134,7 +134,7 @@ def row_tokenizer(
     templates: Sequence[str] = (),
     prompts: Sequence[str] = ("",),
 ) -> Callable[[Mapping], dict]:
-    """Make the function that tokenises a batch of rows; see [`tokenize_dataset`].
+    """Make the function that tokenizes a batch of rows; see [`tokenize_dataset`].
 
     Args:
         column_names (`Sequence[str]`): The columns of the rows.

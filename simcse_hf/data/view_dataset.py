@@ -27,7 +27,7 @@ class SeededDataset(torch.utils.data.Dataset):
         seed (`int`): The seed.
     """
 
-    #: The columns, as a tokenised `datasets.Dataset` has them.
+    #: The columns, as a tokenized `datasets.Dataset` has them.
     column_names = ["input_ids"]
 
     def __init__(self, seed: int):

@@ -13,7 +13,7 @@ logger = logging.get_logger(__name__)
 
 CONFIDENCE = 0.95
 SEED = 0
-#: A threshold must be reached by at least so many pairs of the half that chooses it.
+#: The fewest pairs of the half that chooses a threshold which must reach it.
 LEAST_PAIRS = 10
 
 

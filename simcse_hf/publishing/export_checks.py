@@ -12,7 +12,7 @@ from ..evaluation.scoring import read_tasks, score_tasks
 from ..evaluation.sts import STS_TASKS
 from ..inference.simcse import SimCSE
 
-#: An export that is not so many times as fast as float32 does not pay.
+#: The lowest ratio to the speed of float32 at which an export pays.
 LEAST_SPEED = 1.2
 _TEXTS, _TURNS = 1000, 5
 

@@ -33,7 +33,7 @@ class MiningOptions:
 
     Args:
         num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of each pair.
-        range_min (`int`, *optional*, defaults to `0`): Skip so many of the most similar candidates.
+        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
         range_max (`int`, *optional*): The rank at which the search ends. Defaults to `range_min + num_negatives`, or
             to `range_min + 10 * num_negatives` if a bound may drop candidates or they are drawn.
         max_score (`float`, *optional*): Drop candidates with a higher similarity to the anchor (of the model's kind).

@@ -87,14 +87,14 @@ class PretrainingArguments:
     vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")
     extend_tokenizer: int | None = option(
         None,
-        "Add so many of the sentences' most frequent words that the tokenizer of --model splits, as whole tokens.",
+        "Number of frequent words, which the tokenizer of --model splits, to add as whole tokens.",
     )
     cased: bool = option(False, "Train a tokenizer that keeps capitals and accents.")
     hidden_size: int = option(256, "Width of a new encoder.")
     num_hidden_layers: int = option(4, "Number of layers of a new encoder.")
     num_attention_heads: int = option(4, "Number of attention heads of a new encoder.")
     max_position_embeddings: int = option(512, "Number of positions of a new encoder.")
-    max_seq_length: int = option(128, "Longer sentences are truncated to so many tokens.")
+    max_seq_length: int = option(128, "Number of tokens to which longer sentences are cut.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
     overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
 
@@ -293,7 +293,7 @@ def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
 
 
 def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Tokenise sentences into the columns `input_ids` and `length`."""
+    """Tokenize sentences into the columns `input_ids` and `length`."""
     ids = to_token_ids(tokenizer, texts, truncation=True, max_length=max_length)
     return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
 

@@ -79,8 +79,8 @@ class SimCSETrainingArguments(TrainingArguments):
             Frozen models, or folders of vectors, whose similarities say which candidates of the contrastive loss are
             false negatives; see [`InfoNCE`].
         batch_neighbors (`int`, *optional*, defaults to `0`):
-            After each row, put up to so many rows into the batch that the teacher (or else the guide) finds the most
-            similar by their first texts. Every row is still drawn once an epoch.
+            Number of rows that follow each row in the batch: those that the teacher (or else the guide) finds the
+            most similar by their first texts. Every row is still drawn once an epoch.
         lora_r (`int`, *optional*):
             Freeze the encoder and train a LoRA adapter of this rank with the head. The merged model is saved. It is
             the short form of `lora={"r": ...}`.
@@ -102,7 +102,7 @@ class SimCSETrainingArguments(TrainingArguments):
 
     max_seq_length: int | None = option(
         None,
-        "Longer texts are truncated to so many tokens, by column as anchor=32,positive=256 (a table in YAML); "
+        "Number of tokens to which longer texts are cut, by column as anchor=32,positive=256 (a table in YAML); "
         "default: the checkpoint's, else 32.",
     )
     prompts: list[str] | None = option(
@@ -131,7 +131,7 @@ class SimCSETrainingArguments(TrainingArguments):
     view_both: bool = option(False, "Augment the anchor too, not only the positive.")
     mlm_probability: float = option(0.15, "Share of the tokens that the auxiliary masked-LM loss predicts.")
     gradcache_chunk_size: int | None = option(
-        None, "Encode the batch in chunks of so many rows, for batches of any size (GradCache)."
+        None, "Rows of a chunk in which a batch of any size is encoded (GradCache)."
     )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
@@ -144,7 +144,7 @@ class SimCSETrainingArguments(TrainingArguments):
         None, "Models, or folders of vectors, by which false negatives are left out of the contrastive loss."
     )
     batch_neighbors: int = option(
-        0, "Put so many rows that the teacher or guide finds the most similar beside a row in the batch."
+        0, "Number of rows, which the teacher or guide finds most similar, beside each row in the batch."
     )
     lora_r: int | None = option(None, "Freeze the encoder and train a LoRA adapter of this rank (extra lora).")
     lora: dict | str | None = option(

@@ -77,7 +77,7 @@ def test_rows_of_another_version_are_left_alone(rows, monkeypatch, caplog):
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_several_processes_tokenise_to_the_same_rows(rows, caplog):
+def test_several_processes_tokenize_to_the_same_rows(rows, caplog):
     texts, ids, folder = rows(num_proc=2)
     assert rows(num_proc=2)[1] == ids == rows()[1]
     flip_a_bit(sorted(folder.rglob("rows_*.arrow"))[-1])

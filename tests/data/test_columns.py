@@ -140,7 +140,7 @@ def test_scores_of_minus_one_are_said(caplog):
 
 
 @pytest.mark.parametrize("columns", [{"input_ids": [[[1, 2]]]}, {"texts": [["a", "b"]], "relations": [[0]]}])
-def test_tokenised_and_grouped_datasets_stay_as_they_are(columns):
+def test_tokenized_and_grouped_datasets_stay_as_they_are(columns):
     dataset = Dataset.from_dict(columns)
     assert resolve_dataset_columns(dataset) is dataset
 

@@ -217,12 +217,12 @@ def without_padding(tokenizer):
 
 #: What is called with a tokenizer.
 OF_TOKENS = [
-    (lambda tokenizer: ContrastiveCollator(tokenizer)([{"text": "a"}]), "token id lists.*the keys.*Tokenise first"),
+    (lambda tokenizer: ContrastiveCollator(tokenizer)([{"text": "a"}]), "token id lists.*the keys.*Tokenize first"),
     (collate([2, 7, 3]), r"a list of token id lists.*got \[2, 7, 3\]"),
     (collate([]), "a list of token id lists"),
     (collate([[CLS, 7, 7, 7, SEP]], pad_to=4), "a text has 5 tokens, but pad_to is 4"),
     (without_padding, r"^the tokenizer has no padding token: set tokenizer.pad_token"),
-    (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "the dataset to tokenise is empty"),
+    (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "the dataset to tokenize is empty"),
     (views(TEXTS.add_column("sent1", ["c", "d"])), "column sent0; the data set has sent0, sent1. Select"),
     (views(TEXTS.select([])), "is empty"),
     (spans(anchors=0), "anchors and positives must be at least 1, got 0 and 2"),

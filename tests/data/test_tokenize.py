@@ -1,4 +1,4 @@
-"""Every text is tokenised once and truncated where requested, with a count, and the cache is never stale."""
+"""Every text is tokenized once and truncated where requested, with a count, and the cache is never stale."""
 
 import logging
 

@@ -1,40 +1,156 @@
-"""The example programs in the documentation run without changes."""
+"""The pages of the documentation: what they name exists, the reference is complete, and they stay short."""
 
 import re
-from pathlib import Path
+import runpy
+from dataclasses import fields
+from importlib import import_module
 
+import pytest
+import yaml
+from docs_workspace import ROOT
 from safetensors.torch import load_file
+from transformers import TrainingArguments
 
 import simcse_hf
+from simcse_hf.cli.main import COMMANDS
 from simcse_hf.data.views import VIEWS
+from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.objectives import OBJECTIVES
+from simcse_hf.training.pretraining import PretrainingArguments
+from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((DOCS / "results").glob("[ip]*.md"))]
 
 
-def programs(document):
-    return re.findall(r"```python\n(.*?)```", (DOCS / document).read_text(encoding="utf-8"), re.DOTALL)
+@pytest.fixture(scope="module")
+def reference():
+    return runpy.run_path(str(DOCS / "site_reference.py"))
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_documentation_is_short():
+    words = {path.name: len(text_of(path).split()) for path in PAGES}
+    assert len(PAGES) <= 14 and sum(words.values()) <= 15_000, words
+    assert len(text_of(ROOT / "README.md").split()) <= 800
+    assert words["tutorial.md"] <= 900 and words["tutorial_labels.md"] <= 900 and words["concepts.md"] <= 1_200
 
 
 def test_the_example_of_a_custom_objective_trains_and_has_at_most_thirty_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (program,) = programs("methods.md")
+    (program,) = re.findall(r"```python\n(.*?)```", text_of(DOCS / "methods.md"), re.DOTALL)
     assert len([line for line in program.splitlines() if line.strip()]) <= 30
-    names = {}
     try:
-        exec(compile(program, "docs/methods.md", "exec"), names)
+        exec(compile(program, "docs/methods.md", "exec"), {})
     finally:
         OBJECTIVES.pop("align_uniform", None)
     state = list((tmp_path / "outputs/align-uniform").glob("checkpoint-*/model.safetensors"))
     assert state and load_file(state[0])
 
 
-def test_methods_md_lists_every_objective_and_view():
-    text = (DOCS / "methods.md").read_text(encoding="utf-8")
-    missing = [name for name in (*OBJECTIVES, *VIEWS) if f"`{name}`" not in text]
-    assert not missing
+def test_the_reference_lists_every_objective_view_and_pooler_and_describes_every_option(reference):
+    objectives = reference["objectives"]()
+    for name, objective in OBJECTIVES.items():
+        assert f"### `{name}`" in objectives and f"**`{name}`**" in text_of(DOCS / "methods.md")
+        for option in objective.options():
+            assert f"| `{option}` |" in objectives
+    assert not [line for line in objectives.splitlines() if line.endswith("|  |")], "an option without a description"
+    assert all(f"| `{name}` |" in reference["views"]() for name in VIEWS)
+    assert all(f"| `{name}` |" in reference["poolers"]() for name in POOLER_TYPES)
+
+
+def test_the_reference_shows_the_help_of_every_command(reference):
+    commands = reference["commands"]()
+    assert all(re.search(rf"^## {name}", commands, re.MULTILINE) for name in COMMANDS)
+    assert commands.count("usage: simcse-hf") == commands.count("```text")
 
 
 def test_the_api_page_has_every_public_name():
-    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    page = text_of(DOCS / "api.md")
     assert not [name for name in simcse_hf.__all__ if name != "__version__" and f".{name}\n" not in page]
+    for path in re.findall(r"^::: (\S+)", page, re.MULTILINE):
+        module, _, name = path.rpartition(".")
+        assert hasattr(import_module(module), name), path
+
+
+# --- commands outside of the blocks that tests/project/test_docs_run.py runs ---
+
+
+def known_options(reference):
+    """Return the options of each command."""
+    options = {}
+    for section in reference["commands"]().split("\n## ")[0:]:
+        command = section.removeprefix("## ").split()[0]
+        options.setdefault(command, set()).update(re.findall(r"--\w+", section))
+    for cls in (*ARGUMENT_CLASSES, PretrainingArguments, TrainingArguments):
+        options["train"].update(f"--{field.name}" for field in fields(cls))
+    options["train"].update(("--no_unpadded", "--model"))
+    return options
+
+
+def inline_commands(text):
+    """Return the commands in `code`, in tables and in indented blocks, with continued lines joined."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", " ")
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+    return [*spans, *(line.strip() for line in text.splitlines() if line.startswith("    "))]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
+    options = known_options(reference)
+    recipes = {each.stem for each in (ROOT / "simcse_hf/training/recipes").glob("*.yaml")}
+    for command in inline_commands(text_of(path)):
+        words = command.split()
+        if words[0] == "simcse-hf" and words[1:] and words[1] != "COMMAND" and words[1][0] != "-":
+            assert words[1] in COMMANDS, command
+            used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+            assert used <= options[words[1]], command
+            if words[1] == "train" and len(words) > 3 and words[3] not in ("NAME", "...") and words[3][0] != "-":
+                assert words[3] in recipes, command
+        elif command.startswith("python -m benchmarks") and len(words) > 3:
+            module = words[2].replace(".", "/") if "." in words[2] else f"benchmarks/{words[3]}"
+            assert any((ROOT / f"{module}{end}").exists() for end in ("", ".py")), command
+        elif command.startswith("python -m reproduction") and len(words) > 3 and "/" in words[3]:
+            assert (ROOT / f"reproduction/tables/{words[3].replace('/', '-')}.yaml").exists(), command
+        elif words[0] == "python" and "/" in words[1]:  # others are of the reference implementation
+            program = text_of(ROOT / words[1])
+            assert all(word in program for word in words if word.startswith("--")), command
+
+
+def test_removed_options_are_not_taught():
+    """Words after `--` on a page are options of a command, of a program of the repository, or of a named tool."""
+    reference = runpy.run_path(str(DOCS / "site_reference.py"))
+    known = set().union(*known_options(reference).values())
+    for folder in ("examples", "benchmarks", "reproduction", "tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            known.update(re.findall(r"--\w+", text_of(path)))
+            known.update(f"--{name}" for name in re.findall(r"add(?:_argument)?\(\s*\"(\w+)\"", text_of(path)))
+    of_tools = {
+        "--num_processes",
+        "--num_machines",
+        "--machine_rank",
+        "--main_process_ip",
+        "--main_process_port",
+        "--head",
+    }
+    of_tools |= {
+        "--address",
+        "--config_file",
+        "--run_slow",
+        "--evaluation_strategy",
+        "--pooler",
+        "--path",
+        "--neg_num",
+    }
+    for path in DOCUMENTS:
+        unknown = set(re.findall(r"(?<![\w-])--[a-z]\w+", text_of(path))) - known - of_tools
+        assert not unknown, f"{path.name}: {unknown}"
+
+
+def test_the_navigation_of_the_site_has_every_page():
+    listed = re.findall(r"(\w+\.md)", yaml.dump(yaml.unsafe_load(text_of(ROOT / "mkdocs.yml").split("nav:")[-1])))
+    assert sorted(listed) == [path.name for path in PAGES]

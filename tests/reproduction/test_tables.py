@@ -108,7 +108,7 @@ def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
 
 
 def test_the_table_in_the_documentation_is_valid(tmp_path):
-    text = (ROOT / "docs/reproducing.md").read_text(encoding="utf-8")
+    text = (ROOT / "reproduction/README.md").read_text(encoding="utf-8")
     (tmp_path / "temperatures.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1])
     table = load_table(str(tmp_path / "temperatures.yaml"))
     assert len(list(runs_of(table, "small", 1, Sources(tmp_path, tmp_path)))) == 3

@@ -22,7 +22,7 @@ _WORD = re.compile(rf"\s*(?:{_VOWEL_BEFORE}?{_LETTER}{_MARK}*[^\w\s]*|(?:(?!{_LE
 
 
 class TextView(ABC):
-    """A view of a text, made before it is tokenised."""
+    """A view of a text, made before it is tokenized."""
 
     @abstractmethod
     def __call__(self, text: str, rng: random.Random) -> str:
