@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=positive_int, default=3, help="runs of each cell; default: 3")
     add("--only", nargs="+", default=[], metavar="ROW", help="names of the rows to run; default: all")
     add("--model_name_or_path", metavar="START", help="start model of all runs, in place of the scale's")
-    add("--data_dir", default="../shared/data", metavar="FOLDER", help="default: ../shared/data (reproduction/README.md)")
+    add("--data_dir", default="../shared/data", metavar="FOLDER", help="default: ../shared/data (see README.md there)")
     add("--dry_run", action="store_true", help="list the runs and missing data; train nothing")
     add("--keep_models", action="store_true", help="keep the trained models")
     add("--output", default="outputs/reproduce", metavar="FOLDER", help="runs and tables; default: outputs/reproduce")
