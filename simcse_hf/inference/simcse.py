@@ -632,6 +632,42 @@ class SimCSE:
         finally:
             self.tokenizer.model_max_length = limit
 
+    def to_sentence_transformer(self) -> Any:
+        """Return the same model as a `SentenceTransformer`, for programs that take such an object.
+
+        Returns:
+            `sentence_transformers.SentenceTransformer`: Its embeddings, prompts, length and similarity are those of
+            this model.
+
+        Raises:
+            ValueError: If it cannot give the same embeddings: those of an exported graph, of `long_texts="mean"`, or
+                of a pooler or a transform that sentence-transformers does not have.
+        """
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.models import Normalize
+
+        problem = None
+        if self.backend != "torch":
+            problem = f"an export for {self.backend}"
+        elif self.long_texts != "cut":
+            problem = "windows of long texts (long_texts='mean')"
+        elif getattr(self.postprocessing, "method", None) == "flow":
+            problem = "a flow"
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                self.save_pretrained(folder)
+                if Path(folder, "modules.json").exists():
+                    model = SentenceTransformer(
+                        folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
+                    )
+                else:
+                    problem = f"the pooler {self.pooler_type!r}"
+        if problem is not None:
+            raise ValueError(f"{self.name_or_path}: sentence-transformers has no module for {problem}.")
+        if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
+            model.append(Normalize())  # as `encode` does
+        return model
+
     def push_to_hub(
         self,
         repo_id: str,

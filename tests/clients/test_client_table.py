@@ -1,0 +1,221 @@
+"""The table of clients: what other programs compute from our files equals `SimCSE.encode` to 1e-6, or is refused.
+
+A row is a kind of checkpoint, a column a program that reads it. Where a program cannot give the same vectors, there
+is a refusal, which comes before a vector is computed.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import tiny_config
+from search_helpers import make_sentences
+from tokenizers import Tokenizer
+from torch.nn.functional import normalize
+from transformers import AutoModel, AutoTokenizer
+
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.inference.shards import encode_file
+from simcse_hf.models.adapters import add_lora
+from simcse_hf.publishing.export import export_onnx
+from simcse_hf.search import SentenceIndex
+
+TEXTS = ["the cat sat on the mat .", "a dog", "a man sang , the woman slept " * 12, "", "red house, big tree"]
+LENGTH = 30
+#: The settings of each kind of checkpoint; `family` is the encoder's.
+KINDS = {
+    "cls": {"pooler_type": "cls"},
+    "cls, head for training only": {"pooler_type": "cls", "mlp_only_train": True},
+    "avg": {"pooler_type": "avg"},
+    "first and last layer": {"pooler_type": "avg_first_last"},
+    "without [CLS]": {"pooler_type": "avg_no_cls"},
+    "last token": {"pooler_type": "lasttoken", "family": "roberta"},
+    "prompts": {"pooler_type": "avg", "prompts": {"query": "a cat : ", "document": "the house : "}},
+    "dot": {"pooler_type": "avg", "similarity_fn_name": "dot"},
+    "whitening": {"pooler_type": "avg"},
+    "flow": {"pooler_type": "avg"},
+    "adapter": {"pooler_type": "cls", "mlp_only_train": True},
+}
+NO_MODULE = "sentence-transformers has no module for"
+NO_TRANSFORM = "the ONNX graph ends at the pooler"
+#: What is refused, by kind and client.
+REFUSED = {
+    ("without [CLS]", "SentenceTransformer object"): NO_MODULE,
+    ("flow", "SentenceTransformer object"): NO_MODULE,
+    ("flow", "SentenceTransformer"): "flow",
+    **{(kind, client): NO_TRANSFORM for kind in ("whitening", "flow") for client in ("onnxruntime", "openvino")},
+}
+#: What says in its files that it is for clients of all modules, or is no business of the client.
+NOT_FOR = {
+    ("without [CLS]", "SentenceTransformer"),  # the folder has no modules.json
+    *((kind, "AutoModel") for kind in ("cls", "first and last layer", "without [CLS]", "whitening", "flow")),
+    *((kind, "peft") for kind in KINDS if kind != "adapter"),
+}
+
+
+def save(kind, folder, tokenizer):
+    settings = dict(KINDS[kind])
+    torch.manual_seed(1)
+    config = tiny_config(settings.pop("family", "bert"), initializer_range=0.2)
+    base = folder.with_name("base")
+    AutoModelForCL.from_config(config, max_length=LENGTH, **settings).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    simcse = SimCSE(base, device="cpu")
+    simcse.encode(TEXTS, max_length=12)  # no file may remember this length
+    if kind in ("whitening", "flow"):
+        texts = folder.with_suffix(".txt")
+        texts.write_text("\n".join(make_sentences(300)))
+        options = {"dim": 8} if kind == "whitening" else {"epochs": 1}
+        simcse.fit_postprocessing(kind, texts, **options)
+    if kind == "adapter":
+        pytest.importorskip("peft")
+        model = AutoModelForCL.from_pretrained(base)
+        add_lora(model, {"r": 4})
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        model.save_adapter = True
+        model.save_pretrained(folder)
+        simcse.tokenizer.model_max_length = LENGTH
+        simcse.tokenizer.save_pretrained(folder)
+    else:
+        simcse.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def checkpoint(request, tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("clients") / "model"
+    save(request.param, folder, tokenizer)
+    return request.param, folder
+
+
+# --- the clients: each returns the vectors of `TEXTS` ----------------------------------------------------------------
+
+
+def sentence_transformer(folder, tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    return st.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+
+
+def sentence_transformer_object(folder, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    return SimCSE(folder, device="cpu").to_sentence_transformer().encode(TEXTS)
+
+
+def auto_model(folder, tmp_path):
+    pooler = SimCSE(folder, device="cpu").pooler_type
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
+    mask = inputs["attention_mask"][..., None]
+    if pooler == "avg":
+        return (states * mask).sum(1) / mask.sum(1)
+    if pooler == "lasttoken":
+        return states[torch.arange(len(states)), inputs["attention_mask"].sum(1) - 1]
+    return states[:, 0]
+
+
+def peft_model(folder, tmp_path):
+    peft = pytest.importorskip("peft")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(folder.with_name("base")), folder)
+    inputs = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        return model.merge_and_unload().eval()(**inputs).last_hidden_state[:, 0]
+
+
+def of_graph(folder, run):
+    """Tokenize with the file of the raw tokenizer, text by text, and run a graph."""
+    (tokenizer_file,) = folder.rglob("tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    vectors = []
+    for text in TEXTS:
+        encoded = tokenizer.encode(text)
+        vectors.append(
+            run({"input_ids": np.array([encoded.ids]), "attention_mask": np.array([encoded.attention_mask])})
+        )
+    return np.concatenate(vectors)
+
+
+def onnxruntime(folder, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    export_onnx(SimCSE(folder, device="cpu"), tmp_path / "onnx")
+    (path,) = (tmp_path / "onnx").rglob("model.onnx")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return of_graph(tmp_path / "onnx", lambda inputs: session.run(["sentence_embedding"], inputs)[0])
+
+
+def openvino(folder, tmp_path):
+    runtime = pytest.importorskip("openvino")
+    export_onnx(SimCSE(folder, device="cpu"), tmp_path / "onnx")
+    (path,) = (tmp_path / "onnx").rglob("model.onnx")
+    model = runtime.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return of_graph(tmp_path / "onnx", lambda inputs: model(inputs)["sentence_embedding"])
+
+
+def shards(folder, tmp_path):
+    (tmp_path / "texts.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS))
+    encode_file(SimCSE(folder, device="cpu"), tmp_path / "texts.csv", tmp_path / "out", file_format="parquet")
+    return np.stack(pd.read_parquet(tmp_path / "out")["vector"])
+
+
+def faiss_index(folder, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    SentenceIndex.build(SimCSE(folder, device="cpu"), TEXTS, backend="Flat").save(tmp_path / "index")
+    (path,) = (tmp_path / "index").rglob("index.faiss")
+    return faiss.read_index(str(path)).reconstruct_n(0, len(TEXTS))
+
+
+CLIENTS = {
+    "SentenceTransformer": sentence_transformer,
+    "SentenceTransformer object": sentence_transformer_object,
+    "AutoModel": auto_model,
+    "peft": peft_model,
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+    "pandas": shards,
+    "faiss": faiss_index,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_gives_the_same_vectors_or_is_refused(checkpoint, client, tmp_path):
+    kind, folder = checkpoint
+    if (kind, client) in NOT_FOR:
+        pytest.skip("the model is not for this client")
+    if (kind, client) in REFUSED:
+        with pytest.raises(Exception, match=REFUSED[kind, client]):
+            CLIENTS[client](folder, tmp_path)
+        return
+    found = torch.as_tensor(np.asarray(CLIENTS[client](folder, tmp_path)))
+    if kind == "prompts" and client == "faiss":  # documents are encoded with their prompt
+        expected = SimCSE(folder, device="cpu").encode_document(TEXTS)
+    else:
+        expected = SimCSE(folder, device="cpu").encode(TEXTS)
+    if client in ("SentenceTransformer", "AutoModel", "peft", "onnxruntime", "openvino") and kind != "dot":
+        found = normalize(found, dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-6 if kind == "dot" else 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("checkpoint", ["prompts", "dot"], indirect=True)
+def test_a_sentence_transformer_object_has_the_prompts_the_length_and_the_similarity(checkpoint):
+    model = SimCSE(checkpoint[1], device="cpu")
+    same = model.to_sentence_transformer()
+    for encode in ("encode_query", "encode_document"):
+        found = getattr(same, encode)(TEXTS, convert_to_tensor=True)
+        torch.testing.assert_close(found, getattr(model, encode)(TEXTS), rtol=1e-6, atol=1e-6)
+    found = same.similarity(same.encode(TEXTS), same.encode(TEXTS))
+    torch.testing.assert_close(found, model.similarity(TEXTS, TEXTS), rtol=1e-5, atol=1e-5)
+    assert same.max_seq_length == LENGTH and same.similarity_fn_name == model.similarity_fn_name
+
+
+@pytest.mark.parametrize("checkpoint", ["avg"], indirect=True)
+def test_what_sentence_transformers_cannot_compute_is_no_sentence_transformer(checkpoint, tmp_path):
+    export_onnx(SimCSE(checkpoint[1], device="cpu"), tmp_path / "onnx")
+    for model, words in (
+        (SimCSE(checkpoint[1], device="cpu", long_texts="mean"), "long_texts='mean'"),
+        (SimCSE(tmp_path / "onnx", backend="onnx"), "an export for onnx"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.to_sentence_transformer()
