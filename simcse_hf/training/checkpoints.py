@@ -338,8 +338,8 @@ class StopOnSignal(TrainerCallback):
 _SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
-class ChangedSettings(TrainerCallback):
-    """Put the settings of this run in the place of those that a checkpoint's optimizer and schedule have.
+class RunOptimizer(TrainerCallback):
+    """Check the optimizer of a run, and give it the run's settings in the place of those in a checkpoint.
 
     With `allow_changes`, the first step of a resumed run then has the learning rate that a run with these settings
     would have at this step.
@@ -362,10 +362,24 @@ class ChangedSettings(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any
     ) -> None:
-        """Set the groups of the optimizer, and the rate that the schedule gives them at this step."""
+        """Check the optimizer, and set its groups and the rate that the schedule gives them at this step.
+
+        Raises:
+            ValueError: If a weight that is to be trained is not in the optimizer, as one that the caller made before
+                the Trainer added an adapter or an objective.
+        """
+        groups = event["optimizer"].param_groups
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        trained = {name: x for name, x in event["model"].named_parameters() if x.requires_grad}
+        lost = [name for name, x in trained.items() if id(x) not in held]
+        if lost and not (args.fsdp or args.deepspeed or "layerwise" in args.optim):  # which hold others in their place
+            raise ValueError(
+                f"the optimizer does not hold {len(lost)} of the {len(trained)} tensors that are to be trained (such "
+                f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
+                "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
+            )
         if not self.are_changed:
             return
-        groups = event["optimizer"].param_groups
         schedule = event["lr_scheduler"]
         for group, own in zip(groups, self._own, strict=True):
             factor = group["lr"] / group["initial_lr"] if group.get("initial_lr") else 1.0

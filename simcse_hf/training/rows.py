@@ -128,6 +128,8 @@ class Rows:
 
     #: Columns of numbers that the collator puts into a batch.
     columns: ClassVar[tuple[str, ...]] = ()
+    #: A batch has a multiple of so many rows, where it can.
+    batch_multiple: ClassVar[int] = 1
     is_stream: ClassVar[bool] = False
     tokens: Any
 
@@ -503,6 +505,7 @@ class ClassRows(TextRows):
     """Texts with a class label, or anchors with a list of positives."""
 
     columns = (LABEL,)
+    batch_multiple = 2  # two texts of each class
 
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:

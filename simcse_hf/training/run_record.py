@@ -110,11 +110,23 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, list, dict, type(MISSING))) else None
 
 
-def weights_digest(model: torch.nn.Module) -> str:
-    """Return a digest of a model's weights, of 65,536 to 131,071 numbers of a larger one."""
+def weights_digest(model: Any) -> str:
+    """Return a digest of a model's weights, of 65,536 to 131,071 numbers of a larger one.
+
+    A head that no embedding goes through is left out: it is drawn anew whenever the model is loaded.
+
+    Args:
+        model (`ContrastiveModel`): The model.
+
+    Returns:
+        `str`: The digest.
+    """
     total = blake2b(digest_size=16)
+    unused: set[int] = set()
+    if model.settings.pooler_type != "cls":
+        unused = {tensor.data_ptr() for tensor in model.contrastive_head.state_dict().values()}
     for name, tensor in model.state_dict().items():
-        if not tensor.is_meta:
+        if not tensor.is_meta and tensor.data_ptr() not in unused:
             part = tensor.detach().flatten()[:: max(1, tensor.numel() // _READ_NUMBERS)]
             total.update(name.encode() + part.double().cpu().numpy().tobytes())
     return total.hexdigest()

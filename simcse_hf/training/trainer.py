@@ -19,8 +19,10 @@ from transformers import (
     DataCollatorForLanguageModeling,
     PreTrainedTokenizerBase,
     TrainerCallback,
+    TrainerState,
     set_seed,
 )
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils import logging
 
@@ -52,8 +54,8 @@ from ..ops.files import folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
-    ChangedSettings,
     CheckpointName,
+    RunOptimizer,
     StopOnSignal,
     WholeCheckpointTrainer,
     is_staged,
@@ -201,14 +203,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 7. The callbacks run in this order: the last ones see what the others request.
         self.loss_tracker = LossTracker()
         self.collapse_watch = CollapseWatch(self.loss_tracker)
-        self.changed_settings = ChangedSettings()
+        self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
-        watches = [self.loss_tracker, self.collapse_watch, RowsCallback(self.rows), self.changed_settings]
+        watches = [self.loss_tracker, self.collapse_watch, RowsCallback(self.rows), self.run_optimizer]
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
         self.settings: dict[str, Any] = {}
         self.changes: list[dict[str, Any]] = []
+        #: Weights, random state and optimizer at the start of a run that looks for its batch size.
+        self.start_of_attempts: tuple[dict[str, torch.Tensor], torch.Tensor, Any] | None = None
 
         # 9. transformers' Trainer.
         if eval_dataset is None:
@@ -297,7 +301,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.resumed_from is not None:
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
-        self.changed_settings.are_changed = any("settings" in change for change in self.changes)
+        self.run_optimizer.are_changed = any("settings" in change for change in self.changes)
+        if self.resumed_from is not None:
+            self._restore_callbacks(self.resumed_from)
+        self.start_of_attempts = None
 
         # 3. Train, with the folder held and signals caught.
         if self.args.device.type == "cpu":
@@ -341,12 +348,35 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self._check_dropout(row)
         if args.gradcache_chunk_size is not None:
             check_gradcache(objective, args)
+            self._check_step_in_chunks()
         if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
             logger.warning(
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
                 "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
             )
         self._check_sharding()
+
+    def _restore_callbacks(self, checkpoint: str) -> None:
+        """Give the caller's callbacks their state in a checkpoint, such as the patience of early stopping."""
+        saved = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json"))).stateful_callbacks
+        states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
+        for callback in self.callback_handler.callbacks:
+            own = states.get(type(callback).__name__)
+            if own and isinstance(callback, ExportableState):
+                for name, value in own.pop(0).get("attributes", {}).items():
+                    setattr(callback, name, value)
+
+    def _check_step_in_chunks(self) -> None:
+        """Refuse what takes the place of a part of a step that a step in chunks does not have."""
+        replaced = {
+            "compute_loss_func": self.compute_loss_func is not None,
+            f"{type(self).__name__}.compute_loss": type(self).compute_loss is not SimCSETrainer.compute_loss,
+            "torch_empty_cache_steps": self.args.torch_empty_cache_steps is not None,
+            f"optim={self.args.optim.value}": "lomo" in self.args.optim,
+        }
+        for name, is_there in replaced.items():
+            if is_there:
+                raise ValueError(f"{name} has no effect with gradcache_chunk_size: leave one of the two out")
 
     def _warn_of_idle_settings(self) -> None:
         """Warn of arguments that have no effect on the run."""
@@ -451,6 +481,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
                 processes.
         """
+        self._begin_attempt()
         if self.found_batch:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
@@ -470,6 +501,22 @@ class SimCSETrainer(WholeCheckpointTrainer):
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
+
+    def _begin_attempt(self) -> None:
+        """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
+        if not self.args.auto_find_batch_size:
+            return
+        assert self.rows is not None
+        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
+        if self.start_of_attempts is None:
+            weights = {name: tensor.cpu().clone() for name, tensor in self.model.state_dict().items()}
+            self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
+            return
+        weights, noise, self.optimizer = self.start_of_attempts
+        self.model.load_state_dict(weights)
+        torch.set_rng_state(noise)
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         default = super()._get_train_sampler(train_dataset)
@@ -562,7 +609,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """Create the optimizer as transformers does, and note its settings before those of a checkpoint are loaded."""
         optimizer = super().create_optimizer(*args, **kwargs)
-        self.changed_settings.note(optimizer)
+        self.run_optimizer.note(optimizer)
         return optimizer
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
