@@ -5,20 +5,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import random_batch, tiny_config
+from objective_helpers import (
+    batch_of_templates,
+    diffcse,
+    esimcse,
+    masked_lm_folder,
+    masking_every_word,
+    promptbert,
+    tsdae,
+)
 from process_helpers import in_processes
 from relation_helpers import embedded
-from test_objective_diffcse import masked_lm_folder, masking_every_word
-from test_objective_diffcse import model_of as diffcse
-from test_objective_esimcse import model_of as esimcse
-from test_objective_promptbert import batch_of as batch_of_templates
-from test_objective_promptbert import model_of as promptbert
-from test_objective_tsdae import model_of as tsdae
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
+from simcse_hf.objectives.base import total_and_parts
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
 #: Relations of the hypotheses of each row; the first half of the rows is the first process's.
@@ -111,7 +115,7 @@ class Encoded(nn.Module):
         if vectors.dim() == 4:
             states, embeddings = embeddings, embeddings[:, :, 0]
         loss = self.objective(EncodedBatch(embeddings, inputs, hidden_states=states))
-        return sum(loss.values()) if isinstance(loss, dict) else loss
+        return total_and_parts(loss)[0]
 
 
 def of_model(name, source):

@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
-from datasets import Dataset
+from objective_helpers import assert_same, cosine
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.data.nli_pairs import build_nli_triplets
-from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.objectives import EncodedBatch, InfoNCE, build_objective, info_nce
 from simcse_hf.objectives.base import comparable
 
@@ -29,24 +26,15 @@ def draw(rows, columns=2, dim=DIM, dtype=torch.float64, seed=0):
     return torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
 
 
-def gradients(loss, *inputs):
-    return torch.autograd.grad(loss, inputs)
-
-
-def slow_similarity(a, b, kind):
-    dot = (a * b).sum()
-    return dot if kind == "dot" else dot / ((a * a).sum().sqrt() * (b * b).sum().sqrt())
-
-
 def slow_loss(
     embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, margin=math.inf
 ):
     """The mean over the queries of `rows`, with the logit of the positive and of every negative of each query."""
-    losses = []
+    compare, losses = cosine if kind == "cosine" else torch.dot, []
     for own in range(len(embeddings)) if rows is None else rows:
         for query, target in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
             anchor = embeddings[own][query]
-            positive = slow_similarity(anchor, embeddings[own][target], kind)
+            positive = compare(anchor, embeddings[own][target])
             own_texts = set() if ids is None else set(ids[own, :2].tolist())
             logits = [positive / tau]
             for j, others in enumerate(embeddings):
@@ -54,31 +42,20 @@ def slow_loss(
                     is_pair, is_candidate = j == own and column < 2, column > 0 or symmetric
                     if is_pair or not is_candidate or (ids is not None and ids[j, column].item() in own_texts):
                         continue
-                    score = slow_similarity(anchor, other, kind)
+                    score = compare(anchor, other)
                     if score <= positive + margin:
                         logits.append(score / tau + (weight if j == own else 0))
-            scores = [slow_similarity(anchor, other, kind) for other in extra]
+            scores = [compare(anchor, other) for other in extra]
             logits += [score / tau for score in scores if score <= positive + margin]
             losses.append(torch.stack(logits).logsumexp(0) - logits[0])
     return sum(losses) / len(losses)
-
-
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-@pytest.mark.parametrize("temperature", [0.01, 0.05, 1.0])
-@pytest.mark.parametrize("rows, columns", [(2, 2), (3, 3), (9, 5)])
-def test_equals_the_equations(rows, columns, temperature, similarity, form):
-    embeddings, weight = draw(rows, columns), 0.7 if columns > 2 else 0.0
-    fast = InfoNCE(temperature, similarity, weight)(embeddings)
-    slow = slow_loss(embeddings, temperature, weight, similarity)
-    assert fast.item() == pytest.approx(slow.item(), rel=1e-9, abs=1e-9)
-    torch.testing.assert_close(*gradients(fast, embeddings), *gradients(slow, embeddings), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("margin", [None, 0.0, 0.4])
 @pytest.mark.parametrize("duplicates", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("columns, queue", [(2, 0), (2, 4), (4, 0), (4, 4)])
-@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.05), ("dot", 2.0)])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.05), ("cosine", 0.01), ("dot", 2.0)])
 def test_all_variants_equal_their_terms(
     similarity, temperature, columns, queue, symmetric, duplicates, margin, form, monkeypatch
 ):
@@ -96,10 +73,7 @@ def test_all_variants_equal_their_terms(
     )
     more = {"symmetric": symmetric, "ids": ids, "margin": math.inf if margin is None else margin, "rows": range(4, 8)}
     slow = slow_loss(everything, temperature, weight, similarity, extra=[] if extra is None else extra, **more)
-    assert fast.item() == pytest.approx(slow.item(), rel=1e-9)
-    leaves = [everything] if extra is None else [everything, extra]
-    for ours, exact in zip(gradients(fast, *leaves), gradients(slow, *leaves), strict=True):
-        torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-9)
+    assert_same(fast, slow, [everything] if extra is None else [everything, extra], rtol=1e-6, atol=1e-9)
 
 
 def test_float32_equals_the_equations(form):
@@ -108,7 +82,7 @@ def test_float32_equals_the_equations(form):
     exact = embeddings.detach().double().requires_grad_()
     fast, slow = InfoNCE()(embeddings), slow_loss(exact)
     assert fast.item() == pytest.approx(slow.item(), rel=1e-6)
-    (ours,), (expected,) = gradients(fast, embeddings), gradients(slow, exact)
+    (ours,), (expected,) = torch.autograd.grad(fast, embeddings), torch.autograd.grad(slow, exact)
     assert (ours.double() - expected).norm() < 2e-5 * expected.norm()
 
 
@@ -120,14 +94,8 @@ def test_gradient_stays_accurate_where_the_loss_is_nearly_zero(form):
     exact_pairs = pairs.detach().double().requires_grad_()
     fast, exact = InfoNCE(0.05)(pairs), InfoNCE(0.05)(exact_pairs)
     assert 0 < exact.item() < 1e-7 and fast.item() == pytest.approx(exact.item(), rel=1e-5)
-    (ours,), (expected,) = gradients(fast, pairs), gradients(exact, exact_pairs)
+    (ours,), (expected,) = torch.autograd.grad(fast, pairs), torch.autograd.grad(exact, exact_pairs)
     assert 0 < (ours.double() - expected).norm() < 1e-5 * expected.norm()
-
-
-def test_a_hard_negative_is_left_out_by_its_similarity_whatever_its_weight(form):
-    loss = InfoNCE(hard_negative_weight=9.0, false_negative_margin=0.0)
-    assert loss(torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.7, 0.7]]])).item() > 1
-    assert loss(torch.tensor([[[1.0, 0.0], [0.8, 0.6], [1.0, 0.1]]])).item() == 0
 
 
 @pytest.mark.parametrize("margin", [None, 0.0])
@@ -150,22 +118,13 @@ def test_a_text_that_a_row_does_not_have_is_no_candidate(symmetric, form):
     loss = InfoNCE(hard_negative_weight=0.7, symmetric=symmetric)(embeddings, present=present)
     rows = [row[there] for row, there in zip(embeddings, present, strict=True)]
     slow = slow_loss(rows, weight=0.7, symmetric=symmetric)
-    assert loss.item() == pytest.approx(slow.item(), rel=1e-9)
-    torch.testing.assert_close(*gradients(loss, embeddings), *gradients(slow, embeddings), rtol=1e-6, atol=1e-9)
-
-
-def test_a_text_that_comes_twice_is_no_negative_of_itself(form):
-    """A closed form: rows 0 and 1 are the same pair, row 2 is orthogonal to both."""
-    pairs = torch.eye(3)[[0, 0, 1]][:, None].expand(-1, 2, -1)
-    ids = torch.tensor([[5, 5], [5, 5], [6, 6]]) + 2**62  # compared in all 64 bits
-    two_left, three_left = math.log(1 + 1 / math.e), math.log(1 + 2 / math.e)
-    assert InfoNCE(1.0)(pairs, text_ids=ids).item() == pytest.approx((2 * two_left + three_left) / 3, rel=1e-6)
+    assert_same(loss, slow, embeddings, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("embeddings, ids", [(draw(1), None), (draw(4, 3), torch.full((4, 3), 8))])
 def test_loss_and_gradient_are_0_if_there_is_no_other_candidate(embeddings, ids, form):
     loss = InfoNCE()(embeddings, text_ids=ids)
-    assert loss.item() == 0.0 and (gradients(loss, embeddings)[0] == 0).all()
+    assert loss.item() == 0.0 and (torch.autograd.grad(loss, embeddings)[0] == 0).all()
 
 
 def test_an_embedding_with_nan_gives_a_loss_of_nan(form):
@@ -174,12 +133,6 @@ def test_an_embedding_with_nan_gives_a_loss_of_nan(form):
         broken = draw(rows).detach()
         broken[0, 1, 0] = float("nan")
         assert math.isnan(InfoNCE()(broken).item())
-
-
-def test_zero_embeddings_have_the_gradient_of_normalization(form):
-    embeddings = draw(4)
-    loss = InfoNCE()(embeddings, extra_negatives=torch.zeros(2, DIM, dtype=torch.float64))
-    assert gradients(loss, embeddings)[0].isfinite().all()
 
 
 class LargestTensor(TorchDispatchMode):
@@ -218,38 +171,3 @@ def test_settings_and_options_reach_the_loss():
     assert objective.needs_text_ids and not build_objective("simcse", DIM, settings).needs_text_ids
     expected = slow_loss(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=ids, margin=0.5)
     assert objective(EncodedBatch(embeddings, {"text_ids": ids})).item() == pytest.approx(expected.item(), rel=1e-9)
-
-
-def vectors_of(batch):
-    """A stand-in for an encoder: equal token ids give equal embeddings, and different ids give distant ones."""
-    seeds = [hash(tuple(row.tolist())) % 2**31 for row in batch["input_ids"].flatten(0, 1)]
-    drawn = [torch.randn(DIM, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-    return torch.stack(drawn).double().view(*batch["input_ids"].shape[:2], DIM)
-
-
-def batch_of(dataset, tokenizer):
-    return ContrastiveCollator(tokenizer, add_text_ids=True)(list(tokenize_dataset(dataset, tokenizer, 16)))
-
-
-def test_a_repeated_sentence_is_no_false_negative(tokenizer):
-    texts = ["the cat sat", "a dog ran", "the cat sat", "a red bird sang"]
-    batch = batch_of(Dataset.from_dict({"sent0": texts}), tokenizer)
-    vectors = vectors_of(batch)
-    masked = build_objective("simcse", DIM, {"mask_duplicates": True})(EncodedBatch(vectors, batch)).item()
-    candidates = ([0, 1, 3], [0, 1, 3], [1, 0, 2, 3], [3, 0, 1, 2])
-    assert masked == pytest.approx(sum(slow_loss(vectors[r], rows=[0]).item() for r in candidates) / 4, rel=1e-9)
-
-
-def test_a_row_may_have_a_contradiction_and_a_neutral_hypothesis_as_hard_negatives(tokenizer):
-    """In Table 7 the negatives of a row come from both labels, and k negatives are k candidates."""
-    pairs = []
-    for premise in ("the cat sat on a mat", "a dog ran in the house"):
-        for hypothesis, label in (("a {} {}", 0), ("a big {} sang", 1), ("the {} slept", 2)):
-            words = premise.split()
-            pairs.append({"premise": premise, "hypothesis": hypothesis.format(words[1], words[2]), "label": label})
-    rows = build_nli_triplets(pairs, negatives=("contradiction", "neutral"), hard_negatives_per_pair=2)
-    assert {rows[0]["hard_neg_1"], rows[0]["hard_neg_2"]} == {"a big cat sang", "the cat slept"}
-    batch = batch_of(rows, tokenizer)
-    vectors = vectors_of(batch)
-    loss = build_objective("simcse", DIM, {"hard_negative_weight": 0.6})(EncodedBatch(vectors, batch)).item()
-    assert vectors.shape == (2, 4, DIM) and loss == pytest.approx(slow_loss(vectors, weight=0.6).item(), rel=1e-9)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, GPT2Config
 
 from simcse_hf import AutoModelForCL
@@ -26,27 +26,8 @@ def test_masks_15_percent_of_the_words_80_10_10(masker):
     # A random id is the original one, or [MASK], once in a vocabulary of 30.
     assert changed == pytest.approx(0.1 * 28 / 30, abs=0.03)
     assert (masked == ids)[chosen].float().mean().item() == pytest.approx(0.1, abs=0.03)
-
-
-def test_targets_are_the_original_ids_and_nothing_else_changes(masker):
-    ids = random_batch(50, 3, length=20)["input_ids"]
-    masked, targets = mask_tokens(ids, masker(0.5))
-    chosen = targets != IGNORED
-    assert chosen.any() and torch.equal(targets[chosen], ids[chosen])
-    assert torch.equal(masked[~chosen], ids[~chosen])
-
-
-def test_special_tokens_and_padding_are_never_masked(masker):
-    ids = random_batch(50, 2, length=20)["input_ids"]
-    masked, targets = mask_tokens(ids, masker(0.99))
-    special = ids <= MASK
-    assert special.any() and (targets[special] == IGNORED).all() and torch.equal(masked[special], ids[special])
-
-
-def test_views_of_a_sentence_are_masked_independently(masker):
-    ids = random_batch(50, 1, length=20)["input_ids"].expand(-1, 2, -1).contiguous()
-    _, targets = mask_tokens(ids, masker(0.5))
-    assert not torch.equal(targets[:, 0], targets[:, 1])
+    assert torch.equal(targets[chosen], ids[chosen]) and torch.equal(masked[~chosen], ids[~chosen])
+    assert not mask_tokens(ids, masker(0.99))[1][~words].ne(IGNORED).any()  # special tokens and padding
 
 
 def test_masks_follow_torchs_random_seed(masker):
@@ -93,11 +74,3 @@ def test_an_encoder_without_masked_lm_class_is_refused():
     config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=30)
     with pytest.raises(ValueError, match="do_mlm needs a masked-LM head, and transformers has none for .*'gpt2'"):
         masked_lm_class(config)
-
-
-def test_deberta_with_its_new_head():
-    try:
-        model = AutoModelForCL.from_config(tiny_config("deberta-v2", legacy=False), do_mlm=True)
-    except ValueError:
-        return
-    model(**with_masked_inputs(random_batch(3, 2))).loss.backward()

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from conftest import CLS, MASK, PAD, SEP, random_batch, tiny_config
+from objective_helpers import assert_same, masked_lm_folder
+from objective_helpers import diffcse as model_of
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
@@ -12,27 +14,9 @@ from simcse_hf.objectives.masked_lm import mask_tokens
 SPECIAL = {0, PAD, CLS, SEP, MASK}
 
 
-def masked_lm_folder(folder, tokenizer, model_type="bert", **changes):
-    """A directory with a masked-LM, clearly decided weights, and the tokenizer."""
-    torch.manual_seed(7)
-    config = tiny_config(model_type, initializer_range=0.5, **changes)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def generator(tmp_path, tokenizer):
     return lambda **changes: masked_lm_folder(tmp_path / "generator", tokenizer, **changes)
-
-
-def model_of(generator, model_type="bert", weight=0.5, dropout=0.0, projector=False, **settings):
-    torch.manual_seed(3)
-    options = {"generator": generator, "replaced_weight": weight, "projector": projector}
-    config = tiny_config(model_type, dropout=dropout, initializer_range=0.2)
-    model = AutoModelForCL.from_config(config, objective="diffcse", objective_options=options, **settings)
-    model.prepare_objective()
-    return model.double().train()
 
 
 def masks_of_the_objective(model, ids, seed):
@@ -81,27 +65,11 @@ def test_loss_and_gradient_match_a_slow_reference(generator, model_type, rows, s
     output = model(**batch)
     expected, replaced = slow_parts(model, batch, masked)
     assert replaced > 0
-    assert output.parts["replaced_tokens"].item() == pytest.approx(0.5 * expected.item(), rel=1e-7)
     assert output.loss.item() == pytest.approx(sum(output.parts.values()).item())
-    weights = [p for p in model.parameters() if p.requires_grad]
-    found = torch.autograd.grad(output.parts["replaced_tokens"], weights, allow_unused=True)
-    exact = torch.autograd.grad(0.5 * expected, weights, allow_unused=True)
-    reached = 0
-    for one, other in zip(found, exact, strict=True):
-        one, other = (torch.zeros(()) if x is None else x for x in (one, other))
-        torch.testing.assert_close(one.expand_as(other) if one.dim() == 0 else one, other, rtol=1e-6, atol=1e-10)
-        reached += bool(other.abs().sum() > 0)
-    assert reached > len(weights) / 2
-
-
-def test_tokens_are_masked_as_for_masked_lm_training(generator):
-    model, ids = model_of(generator()), torch.full((400, 52), 9)
-    ids[:, 0], ids[:, -1] = CLS, SEP
-    masked = mask_tokens(ids, model.objective._masker)[0]
-    assert masked[:, [0, -1]].equal(ids[:, [0, -1]])
-    shares = [(masked == MASK).double().mean().item(), ((masked != MASK) & (masked != ids)).double().mean().item()]
-    assert shares[0] == pytest.approx(0.3 * 0.8 * 50 / 52, abs=0.01)
-    assert shares[1] == pytest.approx(0.3 * 0.1 * 50 / 52 * 29 / 30, abs=0.005)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert_same(output.parts["replaced_tokens"], 0.5 * expected, trained, rtol=1e-6)
+    state = torch.get_rng_state()
+    assert model.eval()(**batch).parts is None and torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_projector_is_the_authors_and_used_in_training_only(generator):
@@ -139,13 +107,6 @@ def test_the_default_generator_is_the_checkpoint_of_the_model(generator, tmp_pat
     assert all(torch.equal(copied[name], x) for name, x in model.bert.state_dict().items())
 
 
-def test_evaluation_is_simcse_and_draws_no_random_numbers(generator):
-    model, batch = model_of(generator()).eval(), random_batch(4, 2)
-    state = torch.get_rng_state()
-    output = model(**batch)
-    assert output.parts is None and torch.equal(torch.get_rng_state(), state)
-
-
 def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
     """These sentences are all padding, so there are no tokens to classify."""
     model, batch = model_of(generator()), random_batch(3, 3)
@@ -161,25 +122,15 @@ def test_empty_sentences_of_a_shorter_row_are_left_out(generator):
     assert inputs.other_losses["replaced_tokens"].item() == pytest.approx(0.5 * expected.item(), rel=1e-7)
 
 
-def masking_every_word(model):
-    masker = model.objective._masker
-    masker.torch_mask_tokens = lambda ids, special_tokens_mask: (torch.where(ids > MASK, MASK, ids), ids)
-    return model
-
-
 def test_an_unsuitable_generator_is_refused(generator, tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="vocabulary of 31 tokens, but the model has one of 30"):
-        model_of(generator(vocab_size=31))
-    with pytest.raises(ValueError, match="generator.*cannot be loaded"):
-        model_of(str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match="not loaded from a checkpoint"):
-        model_of(None)
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path / "headless")
     tokenizer.save_pretrained(tmp_path / "headless")
-    with pytest.raises(ValueError, match="headless has no trained masked-LM head"):
-        model_of(str(tmp_path / "headless"))
-
-
-def test_an_encoder_with_smaller_token_embeddings_is_refused(generator):
-    with pytest.raises(ValueError, match="electra.*size 16, and the sentence embedding has size 32"):
-        model_of(generator(), "electra")
+    for source, model_type, message in (
+        (lambda: generator(vocab_size=31), "bert", "31 tokens.* 30"),
+        (lambda: str(tmp_path / "nowhere"), "bert", "nowhere cannot be loaded"),
+        (lambda: None, "bert", "not loaded from a checkpoint"),
+        (lambda: str(tmp_path / "headless"), "bert", "headless has no trained masked-LM head"),
+        (generator, "electra", "electra.* size 16"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model_of(source(), model_type)

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import random_batch, tiny_config
+from conftest import random_batch
+from objective_helpers import assert_same, model_of
 from transformers import AutoModel
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.is_bert import ISBERT
 from simcse_hf.publishing import write_card
@@ -80,14 +81,12 @@ def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
     vectors, states = (x.requires_grad_() for x in drawn(lengths, dim))
     loss = objective(embedded(vectors, states, lengths))
     expected = reference(objective, vectors, states, lengths)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
-    leaves = [vectors, states, *objective.parameters()]
-    for gradient, exact in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True):
-        torch.testing.assert_close(gradient, exact, rtol=1e-8, atol=1e-10)
+    assert_same(loss, expected, [vectors, states, *objective.parameters()])
 
 
 def test_the_windows_and_filters_are_those_of_the_paper():
     objective = objective_of(16)
+    assert objective.eval()(embedded(*drawn([3], 16), [3])).isfinite()  # an evaluation batch of one row
     assert [tuple(c.weight.shape) for c in objective.ngrams.convolutions] == [(256, 16, 1), (256, 16, 3), (256, 16, 5)]
     assert objective.needs_hidden_states and objective.num_views == 1 and objective.encoders == 1
 
@@ -107,20 +106,11 @@ def test_padding_never_contributes():
     assert (longer.grad.abs().sum(2) > 0).equal(mask_of(lengths, 9).bool())
 
 
-def test_an_evaluation_batch_may_hold_a_single_row():
-    objective = objective_of(4).eval()
-    assert objective(embedded(*drawn([3], 4), [3])).isfinite()
-
-
 # --- the paper's embedding: the mean of the local features ---
 
 
 def ngram_model(model_type="bert", **settings):
-    torch.manual_seed(3)
-    config = tiny_config(model_type, dropout=0.0, initializer_range=0.2)
-    model = AutoModelForCL.from_config(config, objective="is_bert", pooler_type="ngrams", **settings)
-    model.prepare_objective()
-    return model
+    return model_of("is_bert", model_type=model_type, pooler_type="ngrams", **settings)
 
 
 def slow_embeddings(model, ids, lengths):
@@ -135,7 +125,7 @@ def slow_embeddings(model, ids, lengths):
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])
 @pytest.mark.parametrize("unpadded", [True, False])
 def test_with_the_pooler_ngrams_the_loss_is_the_papers(model_type, unpadded):
-    model = ngram_model(model_type).double().train()
+    model = ngram_model(model_type)
     model.unpadded = unpadded
     batch = random_batch(4, 1)
     lengths = batch["attention_mask"][:, 0].sum(-1).tolist()
@@ -150,7 +140,7 @@ def test_with_the_pooler_ngrams_the_loss_is_the_papers(model_type, unpadded):
 
 
 def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(save_checkpoint, caplog):
-    model = ngram_model().eval()
+    model = ngram_model().float().eval()
     folder = save_checkpoint(model)
     assert "no pooling like 'ngrams'" in caplog.text and not (folder / "modules.json").exists()
     texts = ["The cat sat on the mat.", "A dog ran."]

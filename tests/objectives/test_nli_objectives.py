@@ -1,13 +1,14 @@
-"""Tests of the supervised contrastive loss: Eq. 2 of arXiv:2106.04791, values and gradients."""
+"""SupCon and Softmax, the objectives of premises and hypotheses: Eq. 1 and 2 of arXiv:2106.04791."""
 
 import math
 
 import pytest
 import torch
+from objective_helpers import assert_same, cosine
 from relation_helpers import ROWS, embedded
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.labelled.nli import SupCon, premise_candidates
+from simcse_hf.objectives.labelled.nli import Softmax, SupCon, premise_candidates
 
 
 def encoded(embeddings, relations, premise_ids):
@@ -15,53 +16,39 @@ def encoded(embeddings, relations, premise_ids):
     return EncodedBatch(embeddings, {"relations": torch.tensor(relations), "text_ids": ids})
 
 
-def slow_similarity(a, b, kind):
-    dot = sum(x * y for x, y in zip(a, b, strict=True))
-    if kind == "dot":
-        return dot
-    return dot / (sum(x * x for x in a).sqrt() * sum(y * y for y in b).sqrt())
-
-
 def slow_loss(rows, vectors, tau, kind):
-    """The mean of Eq. 2 over the premises with a positive, term by term.
-
-    Numerator and denominator are both divided by the largest term, lest e^(1 / 0.01) overflow.
-    """
-    losses = []
+    """The mean of Eq. 2 over the premises with a positive, term by term."""
+    compare, losses = cosine if kind == "cosine" else torch.dot, []
     for i, sentences in enumerate(vectors):
-        positives, negatives = [], []
+        scores, is_positive = [], []
         for j, others in enumerate(vectors):
             for relation, hypothesis in zip(rows[j], others[1:], strict=False):
-                s = slow_similarity(sentences[0], hypothesis, kind) / tau
-                (positives if i == j and relation == 0 else negatives).append(s)
-        if positives:
-            largest = max(s.item() for s in positives + negatives)
-            denominator = sum(torch.exp(s - largest) for s in positives + negatives)
-            losses.append(-sum(s - largest - torch.log(denominator) for s in positives) / len(positives))
+                scores.append(compare(sentences[0], hypothesis) / tau)
+                is_positive.append(i == j and relation == 0)
+        if any(is_positive):
+            losses.append(-torch.stack(scores).log_softmax(0)[torch.tensor(is_positive)].mean())
     return sum(losses) / len(losses)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("temperature", [0.01, 1.0])
-@pytest.mark.parametrize("dim", [3])
 @pytest.mark.parametrize("name", ROWS)
-def test_equals_the_equation(name, dim, temperature, similarity):
-    batch = embedded(ROWS[name], dim)
-    fast = SupCon(dim, temperature, similarity)(batch)
+def test_equals_the_equation(name, temperature, similarity):
+    batch = embedded(ROWS[name], 3)
+    fast = SupCon(3, temperature, similarity)(batch)
     slow = slow_loss(ROWS[name], batch.embeddings, temperature, similarity)
-    assert fast.item() == pytest.approx(slow.item(), rel=1e-9, abs=1e-9)
-    ours, exact = (torch.autograd.grad(loss, batch.embeddings)[0] for loss in (fast, slow))
-    torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-8)
-    assert exact.abs().max() > 0
+    assert_same(fast, slow, batch.embeddings, rtol=1e-6, atol=1e-8)
 
 
-def test_padding_of_short_rows_does_not_affect_the_loss():
+@pytest.mark.parametrize("cls", [SupCon, Softmax])
+def test_padding_of_short_rows_does_not_affect_the_loss(cls):
+    objective = cls(4).double()
     batch, other = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4)
     absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
     with torch.no_grad():
         other.embeddings[absent] = float("nan")
-    loss = SupCon(4)(batch)
-    assert torch.equal(SupCon(4)(other), loss)
+    loss = objective(batch)
+    assert torch.equal(objective(other), loss)
     loss.backward()
     assert (batch.embeddings.grad[absent] == 0).all() and (batch.embeddings.grad[~absent] != 0).any(-1).all()
 
@@ -124,21 +111,6 @@ def test_limits_hold_for_the_positives_and_the_negatives_of_the_whole_batch(max_
     assert len(drawn) == math.comb(negatives, min(max_negatives or negatives, negatives))
 
 
-def test_drawn_candidates_alone_make_up_the_loss():
-    pairs, _ = pairs_of_two_premises()
-    torch.manual_seed(3)
-    loss = SupCon(4, max_positives=1, max_negatives=1)(pairs)
-    torch.manual_seed(3)
-    chosen = premise_candidates(pairs, True, 1, 1)
-    terms = []
-    for premise, positive, negative in zip(chosen.premises, chosen.positives, chosen.negatives, strict=True):
-        scores = [premise @ chosen.hypotheses[mask][0] for mask in (positive, negative)]
-        terms.append(math.log(1 + math.exp(scores[1] - scores[0])))
-    assert loss.item() == pytest.approx(sum(terms) / len(terms), rel=1e-9)
-    evaluated = SupCon(4, max_positives=1, max_negatives=1).eval()(pairs)
-    assert evaluated.item() == pytest.approx(SupCon(4)(pairs).item(), rel=1e-12)
-
-
 def test_the_default_settings_are_those_of_the_paper():
     for name in ("supcon", "softmax:0.7+supcon:0.3"):
         defaults = build_objective(name, 4).defaults
@@ -147,3 +119,70 @@ def test_the_default_settings_are_those_of_the_paper():
         assert defaults["train_sampling_strategy"] == "sequential"
         assert build_objective(name, 4).needs_text_ids
     assert (SupCon(4).similarity, SupCon(4).temperature, SupCon(4).nli_sampling) == ("dot", 1.0, "pairs")
+
+
+# --- Softmax ---
+
+
+def slow_softmax(objective, rows, vectors):
+    """Slow reference: the mean of -log p(label) over the pairs, with the classifier's layers written out."""
+    first, _, second = objective.classifier
+    losses = []
+    for row, sentences in zip(rows, vectors, strict=True):
+        u = sentences[0]
+        for label, v in zip(row, sentences[1:], strict=False):
+            hidden = (first.weight @ torch.cat([u, v, (u - v).abs()]) + first.bias).relu()
+            losses.append(-(second.weight @ hidden + second.bias).log_softmax(0)[label])
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize(("dim", "hidden_dim"), [(2, None), (3, 1), (5, 8)])
+@pytest.mark.parametrize("name", ROWS)
+def test_softmax_equals_the_equation(name, dim, hidden_dim):
+    objective = Softmax(dim, hidden_dim).double()
+    assert objective.classifier[0].out_features == (hidden_dim or dim)
+    batch = embedded(ROWS[name], dim)
+    fast, slow = objective(batch), slow_softmax(objective, ROWS[name], batch.embeddings)
+    assert_same(fast, slow, [batch.embeddings, *objective.parameters()])
+
+
+def test_a_batch_without_hypotheses_is_zero_and_reaches_every_parameter():
+    """DistributedDataParallel waits for the gradient of every parameter."""
+    batch, objective = embedded([[0], [1]], 4), Softmax(4).double()
+    batch.inputs["relations"][:] = -100
+    loss = objective(batch)
+    loss.backward()
+    assert loss.item() == 0 and all((p.grad == 0).all() for p in objective.parameters())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_one_layer_is_the_softmax_of_sbert(name):
+    """SBERT, section 3: softmax(W (u, v, |u - v|)) without a bias."""
+    objective = Softmax(3, layers=1).double()
+    assert [tuple(weights.shape) for weights in objective.parameters()] == [(3, 9)]
+    (matrix,) = objective.parameters()
+    batch = embedded(ROWS[name], 3)
+    losses = []
+    for row, (u, *others) in zip(ROWS[name], batch.embeddings, strict=True):
+        for label, v in zip(row, others, strict=False):
+            scores = (matrix @ torch.cat([u, v, (u - v).abs()])).exp()
+            losses.append(-torch.log(scores[label] / scores.sum()))
+    assert objective(batch).item() == pytest.approx((sum(losses) / len(losses)).item(), rel=1e-12)
+
+
+def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
+    """The mean of two cross-entropies: over the labelled pairs, and over each premise with all hypotheses."""
+    rows, objective = [[0, 1], [2], [0, 2, 0]], Softmax(4, augment=True).double()
+    batch = embedded(rows, 4)
+    losses = []
+    for i, premise in enumerate(batch.embeddings):
+        if 0 not in rows[i]:
+            continue  # it has no positive, so it is no anchor
+        for j, row in enumerate(rows):
+            for relation, hypothesis in zip(row, batch.embeddings[j, 1:], strict=False):
+                scores = torch.log_softmax(objective.logits(premise[None, 0], hypothesis[None])[0], 0)
+                losses.append(-scores[relation if i == j else 2].item())
+    assert len(losses) == 12
+    plain = slow_softmax(objective, rows, batch.embeddings).item()
+    assert objective(batch).item() == pytest.approx((plain + sum(losses) / 12) / 2, rel=1e-12)
+    assert objective.eval()(batch).item() == pytest.approx(plain, rel=1e-12)

@@ -1,0 +1,162 @@
+"""Objectives made of objectives: sums, several widths of the embeddings, and another one for each data set."""
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import flat, random_batch, tiny_config
+from objective_helpers import assert_same, cosine, esimcse
+
+from simcse_hf import AutoModelForCL
+from simcse_hf.objectives import ByDataset, EncodedBatch, InfoNCE, build_objective
+from simcse_hf.objectives.base import named_losses
+
+NAME = "simcse+barlow_twins:0.1"
+
+
+def batch_of(rows=6, dim=8, columns=2):
+    embeddings = torch.randn(rows, columns, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return EncodedBatch(embeddings.requires_grad_())
+
+
+# --- sums ---
+
+
+def test_a_sum_is_the_weighted_losses_of_its_parts_and_so_is_its_gradient():
+    data = batch_of()
+    total = build_objective(NAME, 8, {"simcse.temperature": 0.2, "projector_dim": 7}).double()
+    parts = total(data)
+    simcse = build_objective("simcse", 8, {"temperature": 0.2})
+    assert list(parts) == ["simcse_loss", "barlow_twins_loss"]
+    assert_same(parts["simcse_loss"], simcse(data), data.embeddings)
+    assert_same(parts["barlow_twins_loss"], 0.1 * total.parts["barlow_twins"](data), data.embeddings)
+
+
+def test_an_option_goes_to_every_part_that_has_it_and_a_prefix_chooses_one():
+    name = "barlow_twins+vicreg+simcse"
+    for options in ({"projector_dim": 6, "vicreg.projector_dim": 8}, {"vicreg.projector_dim": 8, "projector_dim": 6}):
+        parts = build_objective(name, 4, options | {"temperature": 0.3}).parts
+        widths = [parts[part].projector[0].out_features for part in ("barlow_twins", "vicreg")]
+        assert widths == [6, 8] and parts["simcse"].info_nce.temperature == 0.3
+
+
+def test_what_a_sum_says_of_itself_follows_from_its_parts():
+    total = build_objective("simcse+esimcse:0.5", 4)
+    assert total.supports_gradcache is False and total.view == ("identity", None) and total.rows == "texts"
+    assert build_objective("esimcse+simcse", 4).view == ("repeat_words", None)
+    assert build_objective("is_bert:2+simcse", 4).num_views == 2
+    assert build_objective("contrastive_tension+simcse", 4).encoders == 2
+    total = build_objective(NAME, 4, {"simcse.mask_duplicates": True, "projector_dim": 4})
+    assert total.needs_text_ids and total.supports_gradcache and total.name == NAME
+    assert total.papers[:2] == ("simcse", "barlow_twins") and "(weight 0.1)" in total.summary
+    assert total.defaults == {}
+    assert build_objective("angle+cosent", 4).defaults == build_objective("angle", 4).defaults
+
+
+def test_a_checkpoint_of_a_sum_continues_with_the_weights_of_its_parts(tmp_path):
+    settings = {"objective": NAME, "objective_options": {"barlow_twins.projector_dim": 7}}
+    model = AutoModelForCL.from_config(tiny_config(), **settings)
+    before = model.prepare_objective().state_dict()
+    model.save_pretrained(tmp_path)
+    after = AutoModelForCL.from_pretrained(tmp_path).prepare_objective().state_dict()
+    assert after.keys() == before.keys() and all(name.startswith("parts.barlow_twins.") for name in before)
+    assert all(torch.equal(after[name], x) for name, x in before.items())
+    copies = (pickle.loads(pickle.dumps(model)), copy.deepcopy(model))
+    assert all(each.objective.name == NAME for each in copies)
+
+
+# --- Matryoshka ---
+
+
+@pytest.mark.parametrize("columns, dims", [(2, [4]), (4, [3, 8, 7])])
+def test_the_loss_is_the_sum_over_the_widths_and_the_full_size(columns, dims):
+    data = batch_of(columns=columns)
+    objective = build_objective("simcse", 8, {"matryoshka_dims": dims, "temperature": 0.2})
+    parts = objective(data)
+    widths = sorted({8, *dims}, reverse=True)
+    assert list(parts) == [f"loss_{width}" for width in widths] and objective.dims == widths
+    for width in widths:
+        alone = InfoNCE(0.2)(data.embeddings[..., :width])
+        assert_same(parts[f"loss_{width}"], alone, data.embeddings)
+
+
+@pytest.mark.parametrize("name", ["barlow_twins", "vicreg", "is_bert", NAME])
+def test_any_objective_gets_each_width_and_its_own_parameters(name):
+    options = {} if name == "is_bert" else {"projector_dim": 16}
+    objective = build_objective(name, 8, {"matryoshka_dims": [4]} | options)
+    objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
+    objective.double()
+    vectors, states = torch.randn(6, 2, 8).double(), torch.randn(6, 2, 5, 8).double()
+    inputs = {"attention_mask": torch.ones(6, 2, 5, dtype=torch.long)}
+    parts = objective(EncodedBatch(vectors, inputs, None, states))
+    for width, inner in zip((8, 4), objective.objectives, strict=True):
+        alone = inner(EncodedBatch(vectors[..., :width], inputs, None, states[..., :width]))
+        for part, value in named_losses(alone).items():
+            torch.testing.assert_close(parts.pop(f"{part}_{width}"), value)
+    assert not parts
+
+
+def test_all_widths_share_one_momentum_encoder_which_is_saved(tmp_path):
+    model, calls = esimcse(matryoshka_dims=[8, 16]), []
+    inner = model.objective.objectives[0]
+    inner.momentum_encoder.base_model.register_forward_hook(lambda *_: calls.append(1))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for step in range(3):
+        batch = random_batch(4, 2, seed=step)
+        queue = inner.queue[: inner.filled].clone()
+        output = model(**batch)
+        with torch.no_grad():
+            vectors = model.bert(**flat(batch)).pooler_output.view(4, 2, -1)
+        assert len(queue) == min(4 * step, 7) and list(output.parts) == ["loss_32", "loss_16", "loss_8"]
+        for width in (32, 16, 8):
+            total = 0.0
+            for i in range(4):
+                others = [v[:width] for v in (*vectors[:, 1], *queue)]
+                logits = torch.stack([cosine(vectors[i, 0, :width], other) / 0.05 for other in others])
+                total -= torch.log_softmax(logits, 0)[i]
+            assert output.parts[f"loss_{width}"].item() == pytest.approx(total.item() / 4, rel=1e-9)
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(model.objective.objectives) == 1 and len(calls) == 3
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).prepare_objective().objectives[0]
+    assert torch.equal(again.queue, inner.queue.float()) and int(again.filled) == 7
+
+
+# --- another objective for each data set ---
+
+
+def by_dataset(*names, train=True):
+    made = {"train": build_objective("vicreg", 8, {"projector_dim": 4}), "b.c": build_objective("supcon", 8)}
+    made |= {"other": build_objective("barlow_twins", 8, {"projector_dim": 4}), "shared": build_objective("simcse", 8)}
+    return ByDataset(8, {name: made[name] for name in names}, made["shared"]).double().train(train)
+
+
+@pytest.mark.parametrize("names", [("train", "shared", "b.c"), ("b.c", "train", "shared")])
+def test_a_batch_has_the_loss_that_its_data_set_has_alone_whatever_their_order(names):
+    objective, data = by_dataset(*names), batch_of()
+    data.inputs = {"text_ids": torch.arange(12).view(6, 2), "relations": torch.tensor([[0], [2], [1], [0], [0], [2]])}
+    for number, name in enumerate(names):
+        data.inputs["dataset"] = torch.tensor([number] * 6)
+        parts = objective(data)
+        alone = named_losses(objective.of_dataset(number)(data))
+        assert list(parts) == [f"{name}_{part}" for part in alone]
+        assert_same(sum(parts.values()), sum(alone.values()), data.embeddings)
+        sum(parts.values()).backward(retain_graph=True)
+    assert all(p.grad is not None for p in objective.parameters())
+    used = objective.used_options()
+    assert (used["b.c.similarity"], used["b.c.temperature"]) == ("dot", 1.0)
+    assert (used["shared.similarity"], used["shared.temperature"]) == ("cosine", 0.05)
+    with pytest.raises(ValueError, match=", ".join(names)):
+        objective(batch_of())
+
+
+def test_data_sets_in_another_order_keep_their_projectors():
+    first, second = by_dataset("train", "shared", "other"), by_dataset("other", "train", "shared")
+    second.load_state_dict(first.state_dict())
+    for one, other in ((0, 1), (2, 0)):
+        weights = zip(first.of_dataset(one).parameters(), second.of_dataset(other).parameters(), strict=True)
+        assert all(torch.equal(x, y) for x, y in weights)
