@@ -9,8 +9,7 @@ import torch.nn.functional as F
 
 from simcse_hf import BertForCL
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.ops.attention import attend
-from simcse_hf.ops.packing import Packing
+from simcse_hf.ops.packing import Packing, attend
 
 from ..synthetic import encoder_config
 

@@ -21,12 +21,11 @@ from ..objectives.base import as_full_precision, total_and_parts
 from ..objectives.encoder import ROW_INPUTS
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
-from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import select_hub_arguments
 from ..ops.loading import adapter_base, check_finite_weights, load_base, load_weights
-from ..ops.packing import send
+from ..ops.packing import avoid_cudnn_attention, send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import adapters, checkpoint, pooling
 from .resolve import chosen, resolve_settings

@@ -1,7 +1,6 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
 from .base import Objective, TrainingRows
-from .building import build_objective, part_weights, split_options
 from .by_dataset import ByDataset
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
@@ -16,7 +15,16 @@ from .labelled.class_labels import ClassLabels
 from .labelled.nli import Softmax, SupCon
 from .labelled.scored_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
-from .registry import OBJECTIVES, find_objective, import_objective, objective_class, register
+from .registry import (
+    OBJECTIVES,
+    build_objective,
+    find_objective,
+    import_objective,
+    objective_class,
+    part_weights,
+    register,
+    split_options,
+)
 from .tsdae import TSDAE
 
 __all__ = [

@@ -12,8 +12,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from .attention import attend
-from .packing import Packing
+from .packing import Packing, attend
 
 ATTENTION_NAME = "sdpa_unpadded"
 

@@ -47,11 +47,11 @@ from ..models.settings import THRESHOLD, dropout_rates
 from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
-from ..ops.attention import avoid_cudnn_attention
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process
 from ..ops.files import folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
+from ..ops.packing import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
     CheckpointName,

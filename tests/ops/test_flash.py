@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from simcse_hf.ops import attention
-from simcse_hf.ops.attention import attend, avoid_cudnn_attention, flash_attention, supports_flash
-from simcse_hf.ops.packing import Packing
+from simcse_hf.ops.packing import Packing, attend, avoid_cudnn_attention, flash_attention, supports_flash
 
 HEADS, SIZE = 2, 8
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -9,9 +9,8 @@ from transformers import AutoModel, ModernBertModel
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.pooling import POOLER_TYPES
-from simcse_hf.ops.attention import _attend_on_accelerator, attend
 from simcse_hf.ops.cpu import keep_mask
-from simcse_hf.ops.packing import Packing
+from simcse_hf.ops.packing import Packing, _attend_on_accelerator, attend
 from simcse_hf.ops.unpadded import encode_unpadded, install_unpadded_attention, supports_unpadded
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
