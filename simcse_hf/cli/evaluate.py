@@ -1,6 +1,7 @@
 """The commands `simcse-hf evaluate` and `simcse-hf compare`."""
 
 import argparse
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,8 +131,16 @@ def _choose_threshold(evaluation: "Evaluation", goal: str | float) -> tuple[dict
     return threshold, describe_threshold(threshold)
 
 
-def _save_threshold(model: Any, threshold: dict[str, Any]) -> None:
-    """Write a threshold into the config.json of a local model, and into its card if this package wrote one."""
+def _save_threshold(model: Any, threshold: dict[str, Any]) -> str:
+    """Write a threshold into the config.json of a local model, and into its card if this package wrote one.
+
+    Args:
+        model (`SimCSE`): The model, loaded from a folder.
+        threshold (`dict[str, Any]`): The threshold.
+
+    Returns:
+        `str`: What was written, and what was not.
+    """
     from ..models.settings import THRESHOLD
     from ..ops.files import read_json_object, write_json
     from ..publishing.card import CARD, is_written_by_hand, write_card
@@ -139,8 +148,13 @@ def _save_threshold(model: Any, threshold: dict[str, Any]) -> None:
     folder = Path(model.name_or_path).expanduser()
     config = read_json_object(folder / "config.json")
     write_json(folder / "config.json", config | {THRESHOLD: threshold | {"probe": model.probe_cosines()}})
-    if (folder / CARD).exists() and not is_written_by_hand(folder / CARD):
-        write_card(folder)
+    wrote = f"threshold: written into {folder / 'config.json'}"
+    if not (folder / CARD).exists():
+        return f"{wrote}; there is no card, and none was made"
+    if is_written_by_hand(folder / CARD):
+        return f"{wrote}; not into {folder / CARD}, which this package did not write"
+    write_card(folder)
+    return f"{wrote} and {folder / CARD}"
 
 
 def _compare_parser() -> argparse.ArgumentParser:
@@ -212,7 +226,9 @@ def evaluate_main(argv: list[str]) -> int:
     if failure is not None:  # the results, which may have taken long, are written without a threshold
         raise failure
     if arguments.save_threshold:
-        _save_threshold(model, document["threshold"])
+        saved = _save_threshold(model, document["threshold"])
+        if not arguments.quiet:
+            print(saved, file=sys.stderr)
     return 0
 
 

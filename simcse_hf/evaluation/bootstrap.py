@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy import ndarray
 from scipy.special import ndtri, stdtrit
+from scipy.stats import binomtest
 
 from .groups import groups_to_draw
 from .protocol import Protocol
@@ -153,11 +154,48 @@ def check_resampling(resamples: int, confidence: float) -> None:
         )
 
 
-def interval(drawn: ndarray, confidence: float) -> tuple:
-    """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13)."""
+def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
+    """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13).
+
+    Resampling cannot see what did not happen in a single row. If two systems are right and wrong in the same rows, or
+    one is right wherever the other is wrong, every resample has the same difference, and the interval is that of
+    [`proportion_interval`] for the share of rows that differ.
+
+    Args:
+        drawn (`numpy.ndarray`): The resampled differences, times 100.
+        confidence (`float`): Confidence level.
+        draws (`int`, *optional*, defaults to `0`): What [`independent_draws`] returned.
+
+    Returns:
+        `tuple[float, float]`: The two ends.
+    """
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
+    if draws and low == high:
+        near, far = proportion_interval(abs(low) / 100, draws, confidence)
+        sign = -100 if low < 0 else 100
+        low, high = sorted([sign * (near if low else -far), sign * far])
     return float(low), float(high)
+
+
+def proportion_interval(share: float, draws: int, confidence: float) -> tuple[float, float]:
+    """Return Wilson's interval of a share in that many independent draws (Wilson 1927); it has a width at 0 and 1."""
+    found = binomtest(round(share * draws), draws).proportion_ci(confidence, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def independent_draws(systems: list[Parts]) -> int:
+    """Return in how many independent draws a task's score is a mean of values from 0 to 1, or 0 if it is no mean."""
+    (name, part), *_ = _with_groups(systems).items()
+    if "correct" in part or "value" in part:
+        return len(np.unique(groups_to_draw(part, name)))
+    return 0
+
+
+def _with_groups(systems: list[Parts]) -> Parts:
+    """Return the scores of a system that say which rows share texts, if there is one."""
+    known = [parts for parts in systems if all("group" in part for part in parts.values())]
+    return (known or systems)[0]
 
 
 def mean_over_drawn_seeds(
@@ -223,9 +261,7 @@ def resampled_scores(
     """
     Protocol(aggregation=aggregation, metric=metric)  # refuses unknown names
     random = random or np.random.default_rng(0)
-    grouped = [parts for parts in systems if all("group" in part for part in parts.values())]
-    known = grouped[0] if grouped else systems[0]
-    groups = [groups_to_draw(part, name) for name, part in known.items()]
+    groups = [groups_to_draw(part, name) for name, part in _with_groups(systems).items()]
 
     def scores(counts: list) -> list:
         return [_scores(list(parts.values()), counts, aggregation, metric) for parts in systems]

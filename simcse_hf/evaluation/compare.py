@@ -5,9 +5,8 @@ from itertools import chain, product
 from zlib import crc32
 
 import numpy as np
-from numpy import ndarray
 
-from .bootstrap import check_resampling, interval, mean_over_drawn_seeds, resampled_scores
+from .bootstrap import check_resampling, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
 from .scoring import Evaluation
@@ -73,7 +72,10 @@ def compare_evaluations(
         averages[key] = {name: _mean(each[task] for task in members) for name, each in scores.items()}
         averages[key]["tasks"] = members
 
-    samples: dict = {task: _samples(systems, task, protocol, resamples, seed) for task in common}
+    samples: dict = {}
+    draws: dict = {}
+    for task in common:
+        samples[task], draws[task] = _samples(systems, task, protocol, resamples, seed)
     ends = np.cumsum([len(seeds) for seeds in systems.values()])
     baseline, *others = systems
     differences: dict = {name: {} for name in others}
@@ -88,7 +90,8 @@ def compare_evaluations(
             difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
             low = high = None
             if drawn is not None:
-                low, high = interval(drawn[row] - drawn[0], confidence)
+                fewest = min(draws[task] for task in members)
+                low, high = interval(drawn[row] - drawn[0], confidence, fewest)
             differences[name][key] = {
                 "difference": difference,
                 "low": low,
@@ -188,16 +191,16 @@ def _samples(
     protocol: Protocol,
     resamples: int,
     seed: int,
-) -> ndarray | None:
-    """Return the scores of all evaluations on the same resamples, or `None` if one of them has no stored scores."""
+) -> tuple:
+    """Return the scores of all evaluations on the same resamples (`None` if some are not stored) and their draws."""
     found = []
     for name, seeds in systems.items():
         for each in seeds:
             if task not in each.scores:
-                return None
+                return None, 0
             found.append((name, each.scores[task]))
     if protocol.mode == "dev" and is_transfer(task):  # dev answers are not stored
-        return None
+        return None, 0
     first_name, first = found[0]
     stored = list(first)
     if stored in (["test"], ["dev"]) and stored != [protocol.split]:
@@ -217,4 +220,5 @@ def _samples(
             )
     random = np.random.default_rng([seed, crc32(task.encode())])  # independent of the resamples of other tasks
     scores = [parts for _, parts in found]
-    return resampled_scores(scores, protocol.aggregation, protocol.metric, resamples, random)
+    drawn = resampled_scores(scores, protocol.aggregation, protocol.metric, resamples, random)
+    return drawn, independent_draws(scores)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from .bootstrap import interval, last_of_equals, resampled_scores
-from .groups import divide_groups
+from .bootstrap import interval, last_of_equals, proportion_interval, resampled_scores
+from .groups import divide_groups, groups_to_draw
 
 logger = logging.get_logger(__name__)
 
@@ -24,8 +24,9 @@ def choose_threshold(
 ) -> dict:
     """Choose a threshold on one half of labelled pairs, and measure its precision and recall on the other half.
 
-    Pairs that share a text are in the same half, and are drawn together for the intervals. The chosen threshold lies
-    in the middle between two neighbouring cosines of the first half.
+    Pairs that share a text are in the same half, and are drawn together for the intervals. Where all pairs or none
+    count, the interval is a binomial's with as many draws as there are groups. The chosen threshold lies in the middle
+    between two neighbouring cosines of the first half.
 
     Args:
         scores (`dict[str, numpy.ndarray]`): What a [`PairsTask`] scored: `similarity`, `gold` (0 or 1) and `group`.
@@ -57,14 +58,18 @@ def choose_threshold(
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
     numbers = np.unique(groups[~first], return_inverse=True)[1]
     common = {"gold": gold[~first], "group": numbers}
+    drawn_groups = groups_to_draw(common, source)
     found = positive & similar
     parts = [{source: {"value": each.astype(float), **common}} for each in (found, similar, positive)]
     hits, *totals = resampled_scores(parts, random=np.random.default_rng(SEED))
     measured = {}
     for name, drawn, among in zip(("precision", "recall"), totals, (similar, positive), strict=True):
         drawn = np.divide(hits, drawn, out=np.full_like(hits, np.nan), where=drawn > 0)
-        values = found.sum() / among.sum(), *interval(drawn, CONFIDENCE)
-        measured[name] = [round(100 * float(value), 2) for value in values]
+        share = found.sum() / among.sum()
+        low, high = interval(drawn, CONFIDENCE)
+        if share in (0, 1):  # no pair is an exception, so no resample has one
+            low, high = proportion_interval(share, len(np.unique(drawn_groups[among])), CONFIDENCE)
+        measured[name] = [round(100 * float(value), 2) for value in (share, low, high)]
     share = found.sum() / similar.sum()
     if precision is not None and share < precision:
         logger.warning(

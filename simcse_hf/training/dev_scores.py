@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from transformers import TrainerState
 
-from ..evaluation.bootstrap import interval, mean_over_drawn_seeds, resampled_scores
+from ..evaluation.bootstrap import independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from ..evaluation.report import Scores, load_scores, save_scores
 from .dev_sets import DevSetCallback
 
@@ -69,7 +69,7 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
             systems.append(scores[metric])
     resampled = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
     drawn = mean_over_drawn_seeds(resampled[1::2] - resampled[::2], np.random.default_rng(1), _CONFIDENCE)
-    low, high = interval(drawn, _CONFIDENCE)
+    low, high = interval(drawn, _CONFIDENCE, independent_draws(systems))
     return {
         "metric": metric,
         "difference": float(np.mean([results["saved"][metric] - results["initial"][metric] for _, results in runs])),

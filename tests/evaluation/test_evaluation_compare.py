@@ -99,3 +99,11 @@ def test_accuracies_alone_make_the_average_as_in_the_table_of_one_model():
         del each.results["STS12"]
     averages = compare_evaluations(pair, resamples=10)["averages"]
     assert averages["average"]["tasks"] == ["MR"] and "average_transfer" not in averages
+
+
+def test_the_same_answers_do_not_mean_that_two_models_are_equal():
+    pair = {name: evaluation(0.3, 0, accuracy=0.7) for name in "xy"}
+    differences = compare_evaluations(pair, resamples=10)["differences"]["y"]
+    for task in ("MR", "average_transfer"):  # Wilson's interval for 0 of 500 rows
+        assert [differences[task]["low"], differences[task]["high"]] == pytest.approx([-0.7624, 0.7624], abs=1e-3)
+    assert differences["STS12"]["low"] == differences["STS12"]["high"] == 0

@@ -71,6 +71,16 @@ def test_pairs_that_share_a_text_widen_the_intervals():
 TENTH = {"similarity": np.linspace(0, 1, 200), "gold": np.arange(200) >= 184, "group": np.arange(200)}
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+def test_the_interval_of_a_precision_without_an_error_is_that_of_as_many_draws_as_there_are_groups(copies):
+    numbers = np.repeat(np.arange(200), copies)
+    scores = {"similarity": (numbers + 200 * (numbers >= 120)) / 400, "gold": numbers >= 120, "group": numbers}
+    found = choose_threshold(scores, 0.95, "x")
+    other = ~divide_groups(numbers, 0.5, 0, "x")
+    n = len(np.unique(numbers[other & (scores["similarity"] >= found["cosine"])]))
+    assert found["precision"] == [100, pytest.approx(100 * n / (n + 1.96**2), abs=0.01), 100]
+
+
 @pytest.mark.parametrize(
     "change, precision, message",
     [
@@ -138,8 +148,10 @@ def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
         SimCSE(model).is_similar("a", "b")
     words = ["--threshold", "precision=0.9", "--save_threshold", "--output", tmp_path / "result.json"]
     assert evaluate(model, pairs, *words) == 0
+    printed = capsys.readouterr()
+    assert f"written into {model}/config.json; there is no card" in printed.err
     threshold = json.loads((tmp_path / "result.json").read_text())["threshold"]
-    assert f"threshold: {describe_threshold(threshold)}" in capsys.readouterr().out
+    assert f"threshold: {describe_threshold(threshold)}" in printed.out
     after = json.loads((model / "config.json").read_text())
     saved = after.pop("similarity_threshold")
     assert after == before and saved.items() >= threshold.items() and threshold["chosen_on"] == 80
@@ -210,13 +222,18 @@ def test_search_uses_the_saved_threshold(with_threshold, tmp_path, capsys):
         search_main([*words, "saved", "--index", str(tmp_path / "short")])
 
 
-def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs):
+def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs, capsys):
     assert card_main([str(with_threshold)]) == 0
     saved = json.loads((with_threshold / "config.json").read_text())["similarity_threshold"]
     card = " ".join((with_threshold / "README.md").read_text().split())
     assert f"`SimCSE.is_similar` calls two texts similar from {describe_threshold(saved)}" in card
     assert evaluate(with_threshold, pairs, "--threshold", "precision=0.6", "--save_threshold") == 0
     assert "chosen for precision=0.6" in (with_threshold / "README.md").read_text()
+    assert f"config.json and {with_threshold}/README.md" in capsys.readouterr().err
+    (with_threshold / "README.md").write_text("My model.")
+    assert evaluate(with_threshold, pairs, "--threshold", "f1", "--save_threshold") == 0
+    assert "README.md, which this package did not write" in capsys.readouterr().err
+    assert (with_threshold / "README.md").read_text() == "My model."
 
 
 @pytest.mark.parametrize(

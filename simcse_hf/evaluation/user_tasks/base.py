@@ -16,7 +16,14 @@ from ...data.columns import find_parts
 from ...data.lines import SUFFIX
 from ...data.open_table import open_table
 from ...data.texts import check_text
-from ..bootstrap import Arrays, check_resampling, interval, mean_over_drawn_seeds, resampled_scores
+from ..bootstrap import (
+    Arrays,
+    check_resampling,
+    independent_draws,
+    interval,
+    mean_over_drawn_seeds,
+    resampled_scores,
+)
 from ..embeddings import SentenceEmbeddings
 from ..groups import connected_groups, divide_groups
 
@@ -216,7 +223,7 @@ def paired_interval(
     start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
     end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
     old, new = (np.mean([result.metrics[task.metric] for result in part]) for part in (before, after))
-    return float(new - old), *interval(end - start, confidence)
+    return float(new - old), *interval(end - start, confidence, independent_draws(systems))
 
 
 def fingerprints(units: Sequence) -> ndarray:

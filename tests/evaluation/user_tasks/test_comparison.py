@@ -64,3 +64,10 @@ def test_seeds_that_differ_widen_the_interval_of_a_task(tasks):
     # The seeds differ by 20 points, so their mean over three has a t interval of 2 * 4.30 * 20 / sqrt(3) points.
     assert ends[1][2] - ends[1][1] == pytest.approx(8.6 * 20 / 3**0.5, rel=0.15)
     assert ends[0][2] - ends[0][1] < 30
+
+
+@pytest.mark.parametrize("before, after, ends", [(8, 8, (-4.094, 4.094)), (0, 10, (95.906, 100))])
+def test_a_difference_without_an_exception_has_the_interval_of_a_binomial(tasks, before, after, ends):
+    hits = np.arange(90) % 10
+    results = [[accuracy_result(hits < tenths)] for tenths in (before, after)]
+    assert paired_interval(tasks[0], *results)[1:] == pytest.approx(ends, abs=1e-3)  # Wilson's with 90 draws
