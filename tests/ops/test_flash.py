@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from simcse_hf.ops import attention
+from simcse_hf.ops import packing as attention
 from simcse_hf.ops.packing import Packing, attend, avoid_cudnn_attention, flash_attention, supports_flash
 
 HEADS, SIZE = 2, 8
