@@ -201,7 +201,7 @@ def _split(
     for rows in chunks:
         part = {}
         for name, x in inputs.items():
-            if name not in ROW_INPUTS:
+            if name not in ROW_INPUTS or name == "relations":  # by which the model knows that texts may be missing
                 part[name] = x[rows, :, : longest[rows[0]]] if x.ndim == 3 else x[rows]
         parts.append(part)
     return list(chain.from_iterable(chunks)), parts

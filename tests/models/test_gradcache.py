@@ -14,6 +14,7 @@ from transformers import BertTokenizer
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.gradcache import CachedBatch
 from simcse_hf.objectives import OBJECTIVES, Objective
+from simcse_hf.objectives.ragged import ABSENT
 
 ROWS = 7
 EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
@@ -22,6 +23,7 @@ CASES = {  # name: (sentences per row, settings)
     "views of a sentence": (1, {}),
     "pairs": (2, {}),
     "hard negatives": (4, {"hard_negative_weight": 0.7}),
+    "rows with fewer negatives": (4, {"objective": "simcse"}),
     "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
     "symmetric, with duplicates masked": (2, {"objective_options": {"symmetric": True, "mask_duplicates": True}}),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
@@ -45,6 +47,10 @@ def case_batch(case, rows=ROWS):
         batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
     if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
         batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
+    if case == "rows with fewer negatives":
+        batch["relations"] = torch.full((rows, 3), 2)
+        batch["relations"][2:5, 2] = ABSENT
+        batch["attention_mask"][2:5, 3] = 0
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk
