@@ -188,12 +188,15 @@ def save_adapter(model: Any, directory: str | os.PathLike, merged: dict[str, Ten
     weights = get_peft_model_state_dict(encoder, adapter_name=name, save_embedding_layers=False)
     if model.has_own_pooler and model.settings.pooler_type == "cls":
         config.modules_to_save = sorted({*(config.modules_to_save or ()), "pooler"})
-        weights |= {n.removeprefix(prefix): x for n, x in merged.items() if n.startswith(f"{prefix}pooler.")}
-    Path(directory).mkdir(parents=True, exist_ok=True)
+        for key, x in merged.items():
+            if key.startswith(f"{prefix}pooler."):
+                weights[key.removeprefix(prefix)] = x
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"base_model.model.{n}": x.detach().contiguous() for n, x in weights.items()}
-    save_file(tensors, Path(directory, ADAPTER_WEIGHTS), metadata={"format": "pt"})
+    save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(directory))
-    write_json(Path(directory, ADAPTER_SETTINGS), {SECTION: model.settings.to_section()})
+    write_json(directory / ADAPTER_SETTINGS, {SECTION: model.settings.to_section()})
 
 
 def check_adapter(model: Any) -> None:
@@ -247,7 +250,7 @@ def check_adapter(model: Any) -> None:
 
 def save_trained_weights(model: Any, directory: str | os.PathLike) -> None:
     """Save the weights that a run with an adapter trains, unmerged, so that it can be resumed exactly."""
-    trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
+    trained = {name: x for name, x in model.named_parameters() if x.requires_grad}  # tied weights once
     for name, x in model.state_dict(keep_vars=True).items():
         if not isinstance(x, nn.Parameter):
             trained[name] = x  # a buffer

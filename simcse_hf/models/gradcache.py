@@ -66,14 +66,15 @@ class CachedBatch:
         with torch.no_grad(), preserve_random_state(model.device):
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
-                without_mlm = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
-                embeddings.append(model(**without_mlm, return_loss=False).sentence_embeddings)
-        self.embeddings: Any = torch.cat(embeddings)[self.order.argsort()].requires_grad_()
-        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
+                output = model(**_without(chunk, *_MLM_INPUTS), return_loss=False)
+                embeddings.append(output.sentence_embeddings)
+        in_order = torch.cat(embeddings)[self.order.argsort()]
+        self.embeddings: Any = in_order.requires_grad_()
+        visible = _without(inputs, *_MLM_INPUTS, "lengths")
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
             loss, parts = total_and_parts(self.objective(batch))  # type: ignore[misc]  # the objective was made
-        self.output: Any = ContrastiveOutput(loss, self.embeddings.detach(), contrastive_loss=loss, parts=parts)
+        self.output: Any = ContrastiveOutput(loss, in_order.detach(), contrastive_loss=loss, parts=parts)
 
     def backward(
         self,
@@ -172,6 +173,10 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
         )
 
 
+def _without(inputs: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: x for name, x in inputs.items() if name not in names}
+
+
 def _split(
     inputs: dict[str, Any], chunk_size: int, trim: bool, unpadded: bool
 ) -> tuple[list[int], list[dict[str, Any]]]:
@@ -197,12 +202,13 @@ def _split(
             half = len(largest) // 2
             place = chunks.index(largest)
             chunks[place : place + 1] = largest[:half], largest[half:]
+    read = inputs.keys() - set(ROW_INPUTS) | {"relations"}  # by which the model knows that texts may be missing
     parts = []
     for rows in chunks:
-        part = {}
-        for name, x in inputs.items():
-            if name not in ROW_INPUTS or name == "relations":  # by which the model knows that texts may be missing
-                part[name] = x[rows, :, : longest[rows[0]]] if x.ndim == 3 else x[rows]
+        part = {name: x[rows] for name, x in inputs.items() if name in read}
+        for name, x in part.items():
+            if x.ndim == 3:
+                part[name] = x[:, :, : longest[rows[0]]]
         parts.append(part)
     return list(chain.from_iterable(chunks)), parts
 
