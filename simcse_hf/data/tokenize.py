@@ -1,6 +1,6 @@
 """Tokenize a training set once: rows of texts become rows of token ids."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from operator import ge
@@ -60,11 +60,11 @@ def tokenize_dataset(
     """
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenize is empty.")
-    columns = _columns(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
+    row_tokenizer = RowTokenizer(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
     tokenized = cached_map(
         dataset,
-        row_tokenizer(dataset.column_names, tokenizer, max_seq_length, templates, prompts),
-        _cache_key(dataset, tokenizer, columns),
+        row_tokenizer,
+        [dataset.column_names, *row_tokenizer.cache_key()],
         num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenizing",
@@ -72,15 +72,15 @@ def tokenize_dataset(
     full_rows = np.flatnonzero(tokenized["is_full"][:]) + 1
     if len(full_rows):
         dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
-        lengths = dict.fromkeys(str(column.length) for column in columns)
+        lengths = dict.fromkeys(str(column.length) for column in row_tokenizer.columns)
         logger.warning(
             f"{len(full_rows)} of {len(tokenized)} rows hold a text that fills max_seq_length = "
             f"{' or '.join(lengths)} tokens, so its end may be cut (rows "
             f"{', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these texts matter."
         )
     helpers = ["is_full", "has_gap"]
-    if "texts" not in dataset.column_names and not any(tokenized["has_gap"]):
-        helpers += {"relations"} & set(tokenized.column_names)
+    if row_tokenizer.relations and not any(tokenized["has_gap"]):
+        helpers.append("relations")
     return tokenized.remove_columns(helpers)
 
 
@@ -105,36 +105,8 @@ class _Column:
         return to_token_ids(tokenizer, prompted, truncation=True, max_length=self.length)
 
 
-def _columns(
-    column_names: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int | Sequence[int],
-    templates: Sequence[str],
-    prompts: Sequence[str],
-) -> list[_Column]:
-    """Return the columns of a tokenized row; for rows with relations the premise and one for all hypotheses."""
-    lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
-    parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
-    names = [name for name in column_names if name not in NO_TEXT]
-    if "texts" in column_names:
-        names = ["texts"] * 2
-    elif parsed and len(names) == 1:
-        return [_Column(names[0], lengths[0], prompts[0], template) for template in parsed]
-    columns = []
-    for i, name in enumerate(names):
-        template = (parsed or [None])[0 if i == 0 else -1]
-        columns.append(_Column(name, lengths[: i + 1][-1], prompts[: i + 1][-1], template))
-    return columns
-
-
-def row_tokenizer(
-    column_names: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int | Sequence[int],
-    templates: Sequence[str] = (),
-    prompts: Sequence[str] = ("",),
-) -> Callable[[Mapping], dict]:
-    """Make the function that tokenizes a batch of rows; see [`tokenize_dataset`].
+class RowTokenizer:
+    """Tokenize batches of rows; see [`tokenize_dataset`].
 
     Args:
         column_names (`Sequence[str]`): The columns of the rows.
@@ -143,55 +115,96 @@ def row_tokenizer(
         templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into.
         prompts (`Sequence[str]`, *optional*): What is put before each text.
 
-    Returns:
-        `Callable`: Turns columns of texts into the columns `input_ids` and `length`.
+    Attributes:
+        columns (`list`): How each column of a tokenized row is read. Rows with relations have one for the premise and
+            one for all hypotheses.
+        relations (`list[int]`): The relation of each text after the first, in rows with hard negatives.
 
     Raises:
         ValueError: If a template is malformed, too long, or meant for rows with relations.
     """
-    is_grouped = "texts" in column_names
-    if is_grouped and templates:
-        raise ValueError(
-            "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
-        )
-    columns = _columns(column_names, tokenizer, max_seq_length, templates, prompts)
-    limits = [column.full_length(tokenizer) for column in columns]
-    plain = _Column("", max(column.length for column in columns))
-    relations = [POSITIVE, *[NEGATIVE] * (len({column.name for column in columns}) - 2)]
-    differ = any(replace(column, name="") != replace(columns[0], name="") for column in columns)
 
-    def tokenize_by(columns: Sequence[_Column], texts: Sequence[Sequence[str | None]]) -> list[list[list[int]]]:
-        last = len(columns) - 1
-        tokenized = []
-        for number, column in enumerate(columns):
-            places = slice(number, None if number == last else number + 1)
-            of_column = [text for row in texts for text in row[places] if text is not None and has_text(text)]
-            tokenized.append(iter(column.tokenize(tokenizer, of_column)))
-        return [
-            [next(tokenized[min(place, last)]) if has_text(text) else [] for place, text in enumerate(row)]
-            for row in texts
-        ]
+    def __init__(
+        self,
+        column_names: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        max_seq_length: int | Sequence[int],
+        templates: Sequence[str] = (),
+        prompts: Sequence[str] = ("",),
+    ):
+        self.tokenizer = tokenizer
+        self.is_grouped = "texts" in column_names
+        if self.is_grouped and templates:
+            raise ValueError(
+                "templates apply to sentences, pairs and triplets, but these rows have relations, so drop templates."
+            )
+        lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
+        parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
+        names = [name for name in column_names if name not in NO_TEXT]
+        self.relations = [POSITIVE, *[NEGATIVE] * (len(names) - 2)] if len(names) > 2 else []
+        if self.is_grouped:
+            names = ["texts"] * 2
+        elif len(names) == 1 and parsed:
+            names *= len(parsed)
+        else:
+            parsed = [*parsed[:1], *parsed[-1:] * (len(names) - 1)] or [None] * len(names)
+        self.columns = []
+        for place, name in enumerate(names):
+            template = parsed[place] if parsed else None
+            self.columns.append(_Column(name, lengths[: place + 1][-1], prompts[: place + 1][-1], template))
+        self.limits = [column.full_length(tokenizer) for column in self.columns]
 
-    def tokenize(rows: Mapping) -> dict:
-        texts = rows["texts"] if is_grouped else list(zip(*(rows[column.name] for column in columns), strict=True))
-        sentences = tokenize_by(columns, texts)
+    def __call__(self, rows: Mapping) -> dict:
+        """Turn columns of texts into columns of tokens.
+
+        Args:
+            rows (`Mapping[str, Sequence]`): The columns.
+
+        Returns:
+            `dict[str, list]`: `input_ids`; `length`, the tokens of the longest text; whether a text `is_full` and
+            may be cut, and whether the row `has_gap`, an absent text; the `relations` of rows with hard negatives;
+            and `text_ids`, if equal texts have different tokens in different columns.
+        """
+        if self.is_grouped:
+            texts = rows["texts"]
+        else:
+            texts = list(zip(*(rows[column.name] for column in self.columns), strict=True))
+        sentences = self._tokenize(texts, self.columns)
         lengths = [[len(ids) for ids in row] for row in sentences]
         tokenized: dict = {
             "input_ids": sentences,
             "length": [max(row) for row in lengths],
-            "is_full": [any(map(ge, row, limits + limits[-1:] * len(row))) for row in lengths],
+            "is_full": [any(map(ge, row, self.limits + self.limits[-1:] * len(row))) for row in lengths],
             "has_gap": [0 in row for row in lengths],
         }
-        if len(relations) > 1:
-            tokenized["relations"] = [
-                [relation if ids else ABSENT for relation, ids in zip(relations, row[1:], strict=True)]
-                for row in sentences
-            ]
-        if differ:  # equal texts have different tokens in different columns
-            tokenized["text_ids"] = [[number_of(ids) for ids in row] for row in tokenize_by([plain], texts)]
+        if self.relations:
+            tokenized["relations"] = [np.where(row[1:], self.relations, ABSENT).tolist() for row in lengths]
+        if any(replace(column, name="") != replace(self.columns[0], name="") for column in self.columns):
+            plain = _Column("", max(column.length for column in self.columns))
+            tokenized["text_ids"] = [[number_of(ids) for ids in row] for row in self._tokenize(texts, [plain])]
         return tokenized
 
-    return tokenize
+    def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
+        last = len(columns) - 1
+        tokenized = []
+        for number, column in enumerate(columns):
+            places = slice(number, None if number == last else number + 1)
+            of_column = [text for row in texts for text in row[places] if has_text(text)]
+            tokenized.append(iter(column.tokenize(self.tokenizer, of_column)))
+        sentences = []
+        for row in texts:
+            ids = [next(tokenized[min(place, last)]) if has_text(text) else [] for place, text in enumerate(row)]
+            sentences.append(ids)
+        return sentences
+
+    def cache_key(self) -> list:
+        """Return what decides the token ids beside the texts, so that an earlier result is found and no stale one."""
+        tokenizer: Any = self.tokenizer
+        # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
+        tokenizer("", truncation=True, max_length=self.columns[0].length)
+        # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects: it is hashed whole.
+        rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
+        return [rules, tokenizer.truncation_side, [asdict(column) for column in self.columns]]
 
 
 def number_of(token_ids: Sequence[int]) -> int:
@@ -257,12 +270,3 @@ def check_known(
         raise ValueError(message)
     logger.warning(message)
     return True
-
-
-def _cache_key(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: Sequence[_Column]) -> list:
-    """Return what decides the token ids beside the texts, so that an earlier result is found and no stale one."""
-    # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
-    tokenizer("", truncation=True, max_length=columns[0].length)
-    # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects, so it is hashed whole.
-    rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
-    return [dataset.column_names, rules, tokenizer.truncation_side, [asdict(column) for column in columns]]

@@ -44,7 +44,7 @@ from ..data.nli_pairs import build_nli_groups
 from ..data.read import load_text_dataset
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
-from ..data.tokenize import check_known, row_tokenizer, tokenize_dataset
+from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, masked_lm_rate
 from ..evaluation.sts import read_pairs_argument
@@ -671,7 +671,7 @@ class StreamRows(Rows):
         head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
         views = view_dataset(head, plan, reader) if plan.view in DATASET_VIEWS else None
-        tokenize = row_tokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+        tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
 
         def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
             if views is not None:
