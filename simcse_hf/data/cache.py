@@ -40,8 +40,10 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
                     temporary.mkdir()
                     make(temporary)
                     write_manifest(temporary)
-    parts = [Dataset.from_file(str(file), split=NamedSplit("train")) for file in sorted(cache.glob("*.arrow"))]
-    rows = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+    parts = []
+    for file in sorted(cache.glob("*.arrow")):
+        parts.append(Dataset.from_file(str(file), split=NamedSplit("train")))
+    rows = concatenate_datasets(parts)
     rows._fingerprint = key  # the default depends on the time of the file
     return rows, cache
 

@@ -128,8 +128,9 @@ class ContrastiveCollator:
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             text_ids = []
-            for number, row in enumerate(rows):
-                text_ids.append(row["text_ids"] if "text_ids" in row else [*map(number_of, sentences[number])])
+            for place, token_ids in enumerate(sentences):
+                own = [number_of(ids) for ids in token_ids]
+                text_ids.append(rows[place].get("text_ids", own))
             batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
@@ -176,7 +177,9 @@ class CheckedCollator:
 
 def row_token_ids(row: Mapping) -> list[list[int]]:
     """Return the token ids of each sentence of a row as lists, also if the dataset's format is torch or numpy."""
-    sentences = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row.get("input_ids", ())]
+    sentences = []
+    for ids in row.get("input_ids", ()):
+        sentences.append(ids.tolist() if hasattr(ids, "tolist") else ids)
     if not sentences or not all(isinstance(ids, (list, tuple)) for ids in sentences):
         raise ValueError(
             "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, 102]]; "

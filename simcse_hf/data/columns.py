@@ -233,14 +233,18 @@ def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str)
     for anchor, positive in _PAIR_NAMES:
         if not pairs and negatives and anchor in column_names:
             raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
-    texts = [column for i, column in enumerate(column_names) if not _is_not_text(column, [row[i] for row in sample])]
+    texts = []
+    for place, column in enumerate(column_names):
+        if not _is_not_text(column, [row[place] for row in sample]):
+            texts.append(column)
     named = [column for column in texts if column in PART_NAMES["text"]]
-    if not pairs and len(texts) == 1:
-        return texts
-    if not pairs and len(named) == 1 and not negatives and _ROLES.isdisjoint(texts):
-        return named
-    if not pairs and texts == list(column_names) and 2 <= len(texts) <= 3 and len(negatives) < len(texts) - 1:
-        if not any(map(looks_like_sentence, texts)):
+    if not pairs:
+        if len(texts) == 1:
+            return texts
+        if len(named) == 1 and not negatives and _ROLES.isdisjoint(texts):
+            return named
+        is_all_text = texts == list(column_names) and not any(map(looks_like_sentence, texts))
+        if is_all_text and len(texts) <= 3 and len(texts) - len(negatives) >= 2:
             return sorted(texts, key=negatives.__contains__)
     excluded = [column for column in column_names if column not in texts]
     raise ValueError(

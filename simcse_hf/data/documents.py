@@ -191,7 +191,10 @@ class SpanDataset(SeededDataset):
         spans = []
         for low, high in pairwise(edges):
             spans += self._anchor_and_positives(low, high, len(document), rng)
-        return [[*self._before, *document[start:end].tolist(), *self._after] for start, end in spans]
+        sentences = []
+        for start, end in spans:
+            sentences.append([*self._before, *document[start:end].tolist(), *self._after])
+        return sentences
 
     def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
         length = self._length(_ANCHOR_BETA, rng)
@@ -199,7 +202,9 @@ class SpanDataset(SeededDataset):
         spans = [(start, start + length)]
         for _ in range(self.positives):
             size = self._length(_POSITIVE_BETA, rng)
-            positive = rng.randint(max(0, start - size), min(start + length, total - size))
+            first = max(0, start - size)
+            last = min(start + length, total - size)
+            positive = rng.randint(first, last)
             spans.append((positive, positive + size))
         return spans
 

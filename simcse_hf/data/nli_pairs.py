@@ -21,7 +21,11 @@ logger = logging.get_logger(__name__)
 LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 0, 1, 2 in SNLI and MultiNLI
 
 #: Each label by its name, its number, and the letter that stands for it in ANLI.
-_LABEL = {key: name for number, name in enumerate(LABELS) for key in (name, str(number), name[0])}
+_LABEL = {
+    **{name: name for name in LABELS},
+    **{name[0]: name for name in LABELS},
+    **{str(number): name for number, name in enumerate(LABELS)},
+}
 SAMPLINGS = ("pairs", "premises")  # of `build_nli_groups`
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld
 _PARTS = ("premise", "hypothesis", "relation")
@@ -36,7 +40,11 @@ class Premise:
 
     def related(self) -> dict[str, int]:
         """Return the number of the label of each hypothesis, without those that have two different ones."""
-        return {text: LABELS.index(min(labels)) for text, labels in self.hypotheses.items() if len(labels) == 1}
+        related = {}
+        for text, labels in self.hypotheses.items():
+            if len(labels) == 1:
+                related[text] = LABELS.index(*labels)  # type: ignore[arg-type]
+        return related
 
     def labelled(self, labels: Iterable[str]) -> list[str]:
         """Return the hypotheses with one of the `labels`."""

@@ -136,7 +136,9 @@ def _open_parquet(path: Path) -> Table:
     advice = "Write or download it again."
     try:
         # Parquet is read from its end, so it is unpacked into memory.
-        source: Any = pa.BufferReader(gzip.decompress(path.read_bytes())) if path.suffix.lower() == ".gz" else path
+        source: Any = path
+        if path.suffix.lower() == ".gz":
+            source = pa.BufferReader(gzip.decompress(path.read_bytes()))
         file = pq.ParquetFile(source)
         names = file.schema_arrow.names
     except (EOFError, OSError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:

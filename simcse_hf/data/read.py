@@ -84,11 +84,13 @@ def load_text_dataset(
         source = load_from_hub(source, split, cache_dir=cache_dir and str(cache_dir))
     if isinstance(source, Dataset):
         dataset = resolve_dataset_columns(source, name=name, **options)
-        return dataset if max_rows is None else mark_resolved(dataset.select(range(min(max_rows, len(dataset)))))
+        if max_rows is None or max_rows >= len(dataset):
+            return dataset
+        return mark_resolved(dataset.select(range(max_rows)))
     options |= {"max_rows": max_rows, "cache_dir": cache_dir}
     if paths is None:
-        name = f"list of {len(source)} rows"
-        return dataset_of_tables([open_records(name, lambda: enumerate(source, 1), "memory", "row")], **options)
+        table = open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "memory", "row")
+        return dataset_of_tables([table], **options)
     tables = [open_table(path) for path in paths]
     kinds = [str(SUFFIX.findall(path.name.lower())) for path in paths]
     return dataset_of_tables(tables, [*kinds, *map(digest, paths)], **options)

@@ -79,7 +79,8 @@ class RowCleaner:
             if len(negatives) != room:
                 self.note("fewer" if len(negatives) < room else "longer", [number])
             negatives = (negatives + [None] * room)[:room]
-            rows = [[cells[0], positive, *negatives] for positive in flatten(cells[1:2]) if has_text(positive)]
+            positives = filter(has_text, flatten(cells[1:2]))
+            rows = [[cells[0], positive, *negatives] for positive in positives]
         if not rows:
             self.note("dropped", [number])
         elif not all(map(has_text, flatten(filter(is_list, cells)))):

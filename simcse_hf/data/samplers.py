@@ -46,7 +46,8 @@ class PermutedSampler(Sampler[int]):
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
-        order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
+        smallest = np.uint32 if self.num_rows <= 2**32 else np.uint64
+        order = np.arange(self.num_rows, dtype=smallest)
         rng.shuffle(order)
         return order
 
@@ -64,15 +65,17 @@ class ClassSampler(PermutedSampler):
 
     def __init__(self, labels: np.ndarray, seed: int) -> None:
         by_class = np.argsort(labels, kind="stable")
-        self.classes = np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1)
-        super().__init__(sum(len(rows) // 2 * 2 for rows in self.classes), seed)
+        changes = np.flatnonzero(np.diff(labels[by_class]))
+        self.classes = np.split(by_class, changes + 1)
+        num_pairs = sum(len(rows) // 2 for rows in self.classes)
+        super().__init__(2 * num_pairs, seed)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
         pairs = []
         for rows in self.classes:
-            shuffled = rng.permutation(rows)
-            pairs.append(shuffled[: len(rows) // 2 * 2].reshape(-1, 2))
+            whole = len(rows) // 2 * 2
+            pairs.append(rng.permutation(rows)[:whole].reshape(-1, 2))
         order = np.concatenate(pairs)
         rng.shuffle(order)
         return order.ravel()

@@ -220,7 +220,12 @@ class StreamedRows(torch.utils.data.IterableDataset):
                 rows = list(enumerate(window, state["row"]))
                 random.Random(f"shuffle {self.seed} {state['pass']} {state['row']}").shuffle(rows)
                 yield state, rows
-                state = state | {"row": state["row"] + len(window), "done": 0, "source": following}
+                state = {
+                    "pass": state["pass"],
+                    "row": state["row"] + len(window),
+                    "done": 0,
+                    "source": following,
+                }
             if state["row"] < self.batch_size * self.processes:
                 raise ValueError(
                     f"train_dataset: the stream ends after {state['row']} rows, and a batch over all processes has "

@@ -138,5 +138,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[
     """Return the token ids that the tokenizer puts before and after a text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]
-    start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+    start = 0
+    while full[start : start + len(bare)] != bare:
+        start += 1
     return full[:start], full[start + len(bare) :]

@@ -141,17 +141,21 @@ class RowTokenizer:
         lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
         parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
         names = [name for name in column_names if name not in NO_TEXT]
-        self.relations = [POSITIVE, *[NEGATIVE] * (len(names) - 2)] if len(names) > 2 else []
+        self.relations = []
+        if len(names) > 2:
+            self.relations = [POSITIVE] + [NEGATIVE] * (len(names) - 2)
         if self.is_grouped:
-            names = ["texts"] * 2
+            names = ["texts", "texts"]
         elif len(names) == 1 and parsed:
             names *= len(parsed)
-        else:
-            parsed = [*parsed[:1], *parsed[-1:] * (len(names) - 1)] or [None] * len(names)
+        elif parsed:
+            parsed = [parsed[0], *parsed[-1:] * (len(names) - 1)]
         self.columns = []
         for place, name in enumerate(names):
+            length = lengths[min(place, len(lengths) - 1)]
+            prompt = prompts[min(place, len(prompts) - 1)]
             template = parsed[place] if parsed else None
-            self.columns.append(_Column(name, lengths[: place + 1][-1], prompts[: place + 1][-1], template))
+            self.columns.append(_Column(name, length, prompt, template))
         self.limits = [column.full_length(tokenizer) for column in self.columns]
 
     def __call__(self, rows: Mapping) -> dict:
@@ -165,23 +169,32 @@ class RowTokenizer:
             may be cut, and whether the row `has_gap`, an absent text; the `relations` of rows with hard negatives;
             and `text_ids`, if equal texts have different tokens in different columns.
         """
+        columns = self.columns
         if self.is_grouped:
             texts = rows["texts"]
         else:
-            texts = list(zip(*(rows[column.name] for column in self.columns), strict=True))
-        sentences = self._tokenize(texts, self.columns)
-        lengths = [[len(ids) for ids in row] for row in sentences]
+            texts = list(zip(*(rows[column.name] for column in columns), strict=True))
         tokenized: dict = {
-            "input_ids": sentences,
-            "length": [max(row) for row in lengths],
-            "is_full": [any(map(ge, row, self.limits + self.limits[-1:] * len(row))) for row in lengths],
-            "has_gap": [0 in row for row in lengths],
+            "input_ids": self._tokenize(texts, columns),
+            "length": [],
+            "is_full": [],
+            "has_gap": [],
         }
+        for sentences in tokenized["input_ids"]:
+            lengths = [len(ids) for ids in sentences]
+            limits = self.limits + self.limits[-1:] * len(lengths)
+            tokenized["length"].append(max(lengths))
+            tokenized["is_full"].append(any(map(ge, lengths, limits)))
+            tokenized["has_gap"].append(0 in lengths)
         if self.relations:
-            tokenized["relations"] = [np.where(row[1:], self.relations, ABSENT).tolist() for row in lengths]
-        if any(replace(column, name="") != replace(self.columns[0], name="") for column in self.columns):
-            plain = _Column("", max(column.length for column in self.columns))
-            tokenized["text_ids"] = [[number_of(ids) for ids in row] for row in self._tokenize(texts, [plain])]
+            tokenized["relations"] = []
+            for _, *others in tokenized["input_ids"]:
+                relations = zip(self.relations, others, strict=True)
+                tokenized["relations"].append([relation if ids else ABSENT for relation, ids in relations])
+        plain = _Column("", max(column.length for column in columns))
+        if any(replace(column, name="") != replace(columns[0], name="") for column in columns):
+            plain_ids = self._tokenize(texts, [plain])
+            tokenized["text_ids"] = [list(map(number_of, row)) for row in plain_ids]
         return tokenized
 
     def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
@@ -191,11 +204,13 @@ class RowTokenizer:
             places = slice(number, None if number == last else number + 1)
             of_column = [text for row in texts for text in row[places] if has_text(text)]
             tokenized.append(iter(column.tokenize(self.tokenizer, of_column)))
-        sentences = []
+        rows = []
         for row in texts:
-            ids = [next(tokenized[min(place, last)]) if has_text(text) else [] for place, text in enumerate(row)]
-            sentences.append(ids)
-        return sentences
+            sentences = []
+            for place, text in enumerate(row):
+                sentences.append(next(tokenized[min(place, last)]) if has_text(text) else [])
+            rows.append(sentences)
+        return rows
 
     def cache_key(self) -> list:
         """Return what decides the token ids beside the texts, so that an earlier result is found and no stale one."""

@@ -113,7 +113,8 @@ class ViewDataset(SeededDataset):
         return len(self.texts)
 
     def __getitems__(self, indices: list[int]) -> list[dict]:
-        return self.rows_of(self.texts[list(indices)]["sent0"], [self.random_of(index) for index in indices])
+        texts = self.texts[list(indices)]["sent0"]
+        return self.rows_of(texts, [self.random_of(index) for index in indices])
 
     def rows_of(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> list[dict]:
         """Make rows of any texts.

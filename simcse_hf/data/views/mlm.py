@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
@@ -34,7 +34,7 @@ class MaskedLMView(nn.Module):
             the tokenizer has, or the tokenizer has no mask token.
     """
 
-    special: torch.Tensor
+    special: Tensor
 
     def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
         super().__init__()
@@ -63,7 +63,7 @@ class MaskedLMView(nn.Module):
         return super().train(False)
 
     @torch.no_grad()
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, view_seed: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, view_seed: Tensor) -> Tensor:
         """Replace tokens of a batch; special tokens and padding stay.
 
         Args:
@@ -74,13 +74,15 @@ class MaskedLMView(nn.Module):
         Returns:
             `torch.Tensor`: New token ids of shape `(batch, length)`, on the device of `input_ids`.
         """
-        replaceable = attention_mask.bool() & ~torch.isin(input_ids, self.special.to(input_ids.device))
+        is_special = torch.isin(input_ids, self.special.to(input_ids.device))
+        replaceable = attention_mask.bool() & ~is_special
         selected = torch.zeros(input_ids.shape, dtype=torch.bool)
         uniform = torch.zeros(input_ids.shape, dtype=torch.float64)
         for row, candidates in enumerate(replaceable.cpu()):
             rng = random.Random(int(view_seed[row]))
             places = candidates.nonzero()[:, 0].tolist()
-            for place in sorted(rng.sample(places, draw_count(self.rate, len(places), rng))):
+            number = draw_count(self.rate, len(places), rng)
+            for place in sorted(rng.sample(places, number)):
                 selected[row, place] = True
                 uniform[row, place] = rng.random()
         selected = selected.to(input_ids.device)
@@ -92,13 +94,15 @@ class MaskedLMView(nn.Module):
             if chosen.any():
                 masked = input_ids[rows].masked_fill(chosen, self.mask_token_id)
                 logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[chosen]
-                replaced[rows][chosen] = self._sample(logits, input_ids[rows][chosen], uniform[rows][chosen])
+                originals = input_ids[rows][chosen]
+                replaced[rows][chosen] = self._sample(logits, originals, uniform[rows][chosen])
         return replaced
 
-    def _sample(self, logits: torch.Tensor, originals: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    def _sample(self, logits: Tensor, originals: Tensor, uniform: Tensor) -> Tensor:
         """Sample a token for each row of logits: the first whose cumulative probability exceeds a uniform number."""
         logits = logits[:, : self.vocabulary].float()
         logits[:, self.special.to(logits.device)] = float("-inf")
         logits.scatter_(1, originals[:, None], float("-inf"))
         cumulative = logits.softmax(1).double().cumsum(1)
-        return torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
+        drawn = uniform[:, None] * cumulative[:, -1:]
+        return torch.searchsorted(cumulative, drawn, right=True)[:, 0]

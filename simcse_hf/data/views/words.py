@@ -107,7 +107,8 @@ class Crop(TextView):
         if len(words) < 2:
             return text
         number = max(1, len(words) - draw_count(self.rate, len(words), rng))
-        return join_words([words[index] for index in self._kept(len(words), number, rng)])
+        kept = self._kept(len(words), number, rng)
+        return join_words([words[index] for index in kept])
 
     def _kept(self, total: int, number: int, rng: random.Random) -> Sequence[int]:
         start = rng.randint(0, total - number)
@@ -149,7 +150,8 @@ class Shuffle(TokenView):
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
         """Return the changed ids."""
-        sources = rng.sample(range(len(ids)), draw_count(self.rate, len(ids), rng))
+        number = draw_count(self.rate, len(ids), rng)
+        sources = rng.sample(range(len(ids)), number)
         shuffled = list(ids)
         for target, source in zip(sorted(sources), sources, strict=True):  # a sample is in random order
             shuffled[target] = ids[source]
