@@ -22,6 +22,12 @@ def higher_is_better(metric: str) -> bool:
     return not metric.endswith(_LOWER_IS_BETTER)
 
 
+def with_scale(metric: str) -> str:
+    """Return a metric's name for a heading: losses, distances and ranks are not multiplied by 100, all others are."""
+    is_plain = metric.endswith((*_LOWER_IS_BETTER, "effective_rank"))
+    return metric if is_plain else f"{metric} x 100"
+
+
 def as_float64(values: Any) -> ndarray:
     """Convert numbers, an array or a tensor (of any device and float type) to a float64 array."""
     if isinstance(values, Tensor):

@@ -319,6 +319,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
+    model.names_pooler = keeps or found.pooler_type is not None
     if model.settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
 

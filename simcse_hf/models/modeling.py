@@ -3,8 +3,9 @@
 import copy
 import os
 import re
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, cast
@@ -177,6 +178,8 @@ class ContrastiveModel(PreTrainedModel):
         self.unpadded, self.fast_dropout = unpadded, fast_dropout
         #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
         self.head_source = "fresh"
+        #: Whether the checkpoint says how its embeddings are made; otherwise only `PLAIN_POOLERS` use it as it is.
+        self.names_pooler = True
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder: ContrastiveModel | None = None
         # Settings and file of the objective of the checkpoint that the model was loaded from.
@@ -256,6 +259,16 @@ class ContrastiveModel(PreTrainedModel):
     def active_pooler(self) -> str:
         """The pooler of the current mode, training or evaluation."""
         return self.settings.pooler_type if self.training else self.settings.inference_pooler
+
+    @contextmanager
+    def pooled_by(self, pooler_type: str) -> Iterator[None]:
+        """Use a pooler that needs no layer of its own during the block."""
+        settings = self.settings
+        self.settings = replace(settings, pooler_type=pooler_type, mlp_only_train=False, templates=[])
+        try:
+            yield
+        finally:
+            self.settings = settings
 
     @property
     def runs_unpadded(self) -> bool:

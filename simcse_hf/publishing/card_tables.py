@@ -88,6 +88,10 @@ def dev_table(run: dict, transform: str | None = None) -> Table:
     """
     metrics = [key for key in run["final"] if key.endswith(DEV_METRICS)]
     rows = []
+    start = run.get("start") or {}
+    if start.get("pooler"):  # an encoder without a pooler of its own, as one would use it
+        label = f"before training, pooler `{start['pooler']}`"
+        rows.append([label, *(_number(start.get(name), name) for name in metrics)])
     if len(seeds_of(run)) > 1:
         runs = run["seeds"]["runs"]
         for key, label in {"initial": "before training", "final": "last evaluation", "saved": "saved weights"}.items():
@@ -130,6 +134,8 @@ def _change_note(run: dict) -> str:
     if not change:
         return ""
     start = f"{public_name(run.get('base_model')) or 'the model'} before training"
+    if pooler := (run.get("start") or {}).get("pooler"):
+        start += f" with the pooler `{pooler}`"
     described = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], start)
     drawn = f" and the {change['seeds']} seeds" if change["seeds"] > 1 else ""
     note = f" Change of `{change['metric']}`: {described} (paired bootstrap over the examples{drawn})."

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 from transformers import TrainerState
+from transformers.utils import logging
 
 from ..evaluation.bootstrap import independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from ..evaluation.report import Scores, load_scores, save_scores
-from .dev_sets import DevSetCallback
+from .dev_sets import PLAIN_POOLERS, DevSetCallback, start_metric
+
+logger = logging.get_logger(__name__)
 
 #: Folder of `output_dir` with the scores of each evaluation that is still needed.
 DEV_SCORES = "_dev_scores"
@@ -60,22 +63,49 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
     if metric is None:
         return None
     systems = []
+    differences = []
     for folder, results in runs:
-        for when in ("initial", "saved"):
+        for when, name in (("start", results["start"]["metric"]), ("saved", metric)):
             path = _scores_path(folder, results[when]["step"])
             scores = load_scores(path) if path.is_file() else {}
-            if metric not in scores:
+            if name not in scores:
                 return None
-            systems.append(scores[metric])
+            systems.append(scores[name])
+        differences.append(results["saved"][metric] - results["start"][metric])
+    return {"metric": metric, "seeds": len(runs), **_change(systems, float(np.mean(differences)))}
+
+
+def _change(systems: list, difference: float) -> dict:
+    """Return the change from every first of two systems to the second, with its interval."""
     resampled = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
     drawn = mean_over_drawn_seeds(resampled[1::2] - resampled[::2], np.random.default_rng(1), _CONFIDENCE)
     low, high = interval(drawn, _CONFIDENCE, independent_draws(systems))
     return {
-        "metric": metric,
-        "difference": float(np.mean([results["saved"][metric] - results["initial"][metric] for _, results in runs])),
+        "difference": difference,
         "low": low,
         "high": high,
         "confidence": _CONFIDENCE,
         "resamples": _RESAMPLES,
-        "seeds": len(runs),
     }
+
+
+def warn_of_better_start(dev_set: DevSetCallback, metrics: dict[str, float]) -> None:
+    """Warn if the start is significantly better with another pooler than with that of the run.
+
+    Args:
+        dev_set (`DevSetCallback`): The dev set, which [`DevSetCallback.evaluate_start`] has just evaluated.
+        metrics (`dict[str, float]`): The metrics of the evaluation, with the prefix `eval_`.
+    """
+    own = metrics[f"eval_{dev_set.headline}"]
+    for pooler in PLAIN_POOLERS:
+        name = start_metric(pooler, dev_set.headline)
+        if name not in dev_set.scores:
+            continue
+        other = metrics[f"eval_{name}"]
+        change = _change([dev_set.scores[dev_set.headline], dev_set.scores[name]], other - own)
+        if change["low"] > 0:
+            logger.warning(
+                f"The start scores {other:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
+                f"({dev_set.headline}, difference {change['difference']:+.2f} [{change['low']:+.2f}, "
+                f"{change['high']:+.2f}]): try --pooler_type {pooler}, which begins there."
+            )

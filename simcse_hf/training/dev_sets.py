@@ -26,6 +26,13 @@ logger = logging.get_logger(__name__)
 
 #: Pairs scored above this share of the highest score count as positives: above 4 of 5 in STS-B (SimCSE, footnote 3).
 POSITIVE_SHARE = 0.8
+#: How one uses an encoder that says nothing of a pooler: the mean of all tokens, or the token [CLS].
+PLAIN_POOLERS = ("avg", "cls_before_pooler")
+
+
+def start_metric(pooler: str, metric: str) -> str:
+    """Return the name of a metric of the encoder that a run starts from, with a pooler that is not the run's own."""
+    return f"start_{pooler}_{metric}"
 
 
 def default_prompt(settings: ContrastiveSettings) -> str:
@@ -84,6 +91,32 @@ class DevSetCallback(TrainerCallback, ABC):
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
+
+    def evaluate_start(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+        """Evaluate an encoder that names no pooler as the run pools it, and with the poolers that one would use.
+
+        Args:
+            model (`nn.Module`): A contrastive model, as wrapped for training or not.
+            tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+
+        Returns:
+            `dict[str, float]`: The metrics, and the headline by each of `PLAIN_POOLERS` that is not the run's own as
+            `start_{pooler}_{headline}`; `scores` has the same names.
+        """
+        inner: Any = getattr(model, "module", model)
+        metrics = {}
+        scores: Scores = {}
+        for pooler in PLAIN_POOLERS:
+            if pooler == inner.settings.inference_pooler:
+                continue
+            name = start_metric(pooler, self.headline)
+            with inner.pooled_by(pooler):
+                metrics[name] = self.evaluate(model, tokenizer)[self.headline]
+            if self.scores:  # in the first process
+                scores[name] = self.scores[self.headline]
+        metrics |= self.evaluate(model, tokenizer)
+        self.scores |= scores
+        return metrics
 
     @abstractmethod
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
@@ -205,6 +238,7 @@ class TasksEvalCallback(DevSetCallback):
         embeddings = self._encode(model, tokenizer).numpy()
 
         def score() -> dict[str, float]:
+            self.scores = {}
             metrics: dict[str, float] = {}
             for name, task in self.tasks.items():
                 result = task.evaluate(lambda texts: embeddings[[self._row[text] for text in texts]], self._similarity)

@@ -20,13 +20,13 @@ from transformers.utils import logging
 
 from .._version import __version__
 from ..evaluation.compare import describe_difference
-from ..evaluation.metrics import higher_is_better
+from ..evaluation.metrics import higher_is_better, with_scale
 from ..models.settings import dropout_rates
 from ..ops.errors import changes, refuse_changes
 from ..ops.files import read_json_object, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
 from .dev_scores import dev_change
-from .dev_sets import DevSetCallback, SimilarityEvalCallback
+from .dev_sets import PLAIN_POOLERS, DevSetCallback, SimilarityEvalCallback, start_metric
 from .output_folder import RESULTS
 from .rows import Rows
 from .training_args import SimCSETrainingArguments
@@ -265,7 +265,7 @@ def _dev_results(
     changes: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     if not dev_sets:
-        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "saved"))
+        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved"))
     sources: dict[str, str] = {}
     for callback in dev_sets:
         sources |= callback.sources
@@ -278,7 +278,7 @@ def _dev_results(
     dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
     evaluations = _evaluations(state, name, changes)
     if not evaluations:
-        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "saved"))
+        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved"))
     initial = evaluations[0]
     later = evaluations[1:] or evaluations
     saved = later[-1]
@@ -298,8 +298,24 @@ def _dev_results(
         "dev_metric": name,
         name: {when: entry[name] for when, entry in metrics.items()},
         **metrics,
+        "start": _start(initial, name),
         "saved": saved,
     }
+
+
+def _start(initial: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the score that a run is compared with: that of its start as one would use it.
+
+    An encoder that names no pooler is used with the better of `PLAIN_POOLERS`, and not through a head that was drawn
+    a minute ago.
+    """
+    start = {"step": initial["step"], "pooler": None, "metric": name, name: initial[name]}
+    direction = 1 if higher_is_better(name) else -1
+    for pooler in PLAIN_POOLERS:
+        metric = start_metric(pooler, name)
+        if metric in initial and direction * (initial[metric] - start[name]) > 0:
+            start |= {"pooler": pooler, "metric": metric, name: initial[metric]}
+    return start
 
 
 def _evaluations(state: TrainerState, name: str, changes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -322,31 +338,43 @@ def describe_change(change: dict[str, Any]) -> str:
     return describe_difference(*(change[name] for name in ("difference", "low", "high", "confidence")))
 
 
-def _warn_of_harm(results: dict[str, Any]) -> None:
-    """Warn if the saved weights are worse on the dev set than those that the run began with."""
-    name, start, saved = results["dev_metric"], results["initial"], results["saved"]
-    if (saved[name] - start[name]) * (1 if higher_is_better(name) else -1) >= 0:
-        return
-    best, change = results["best"]["step"], results["change"]
+def _warn_of_harm(results: dict[str, Any]) -> bool:
+    """Warn if the saved weights are worse on the dev set than the start, and return whether they are."""
+    name, start, saved = results["dev_metric"], results["start"], results["saved"]
+    direction = 1 if higher_is_better(name) else -1
+    if direction * (saved[name] - start[name]) >= 0:
+        return False
+    best, change = results["best"], results["change"]
     described = f" ({describe_change(change)})" if change else ""
-    better = f"step {best} was better: save it with load_best_model_at_end"
+    pooled = f" with the pooler {start['pooler']}" if start["pooler"] else ""
+    advice = "no evaluation was better than the start"
+    if direction * (best[name] - start[name]) > 0:
+        advice = f"step {best['step']} was better: save it with load_best_model_at_end"
     logger.warning(
-        f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']} and is "
-        f"{saved[name]:.2f} with the saved weights of step {saved['step']}{described}; "
-        f"{'no evaluation was better than the start' if best == start['step'] else better}. Keep the model that the "
-        "run began with, or train again with a lower learning_rate, or with texts that are closer to the dev set."
+        f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']}{pooled} and is "
+        f"{saved[name]:.2f} with the saved weights of step {saved['step']}{described}; {advice}. Keep the model that "
+        "the run began with, or train again with a lower learning_rate, or with texts that are closer to the dev set."
     )
+    return True
 
 
 def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
     name = results["dev_metric"]
+    is_worse = False
     if name is not None:
-        print(f"\nDev set {results['dev_set']}, {'Spearman' if name.endswith('_spearman') else name} x 100")
-        print(f"  before training   {results[name]['initial']:6.2f}")
+        start = results["start"]
+        print(
+            f"\nDev set {results['dev_set']}, {'Spearman x 100' if name.endswith('_spearman') else with_scale(name)}"
+        )
+        print(f"  before training   {start[name]:6.2f}", end="")
+        if start["pooler"]:
+            print(f"   (pooler {start['pooler']}; {results[name]['initial']:.2f} as this run pools the start)", end="")
+        print()
         print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
         print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
         if results["change"]:
             print(f"  change           {describe_change(results['change'])}")
-        _warn_of_harm(results)
+        is_worse = _warn_of_harm(results)
     which = "best" if best_is_saved else "last"
-    print(f"The {which} model of the training is saved in {path.parent}; its metrics are in {path}.")
+    verdict = ", which is worse than the start," if is_worse else ""
+    print(f"The {which} model of the training{verdict} is saved in {path.parent}; its metrics are in {path}.")

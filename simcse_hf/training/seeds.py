@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..evaluation.metrics import higher_is_better
+from ..evaluation.metrics import higher_is_better, with_scale
 from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
@@ -45,8 +45,8 @@ _NOT_PUBLISHED = shutil.ignore_patterns(
     HOLDER,
 )
 #: The evaluations of a run whose mean over the seeds is reported. "saved" is that of the saved weights.
-_EVALUATIONS = ("initial", "saved", "best", "final")
-_NOT_METRICS = ("step", "runtime", "samples_per_second", "steps_per_second")
+_EVALUATIONS = ("initial", "start", "saved", "best", "final")
+_NOT_METRICS = ("step", "pooler", "metric", "runtime", "samples_per_second", "steps_per_second")
 
 
 def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
@@ -260,8 +260,8 @@ def _print_summary(summary: dict, change: dict | None, directory: Path) -> None:
     if metric is None:
         print(f"Without a dev set nothing says which seed is best, so that of seed {runs[0]['seed']} is published.")
     else:
-        print(f"\n{metric} on the dev set x 100, mean ± standard deviation over {len(runs)} seeds")
-        for when, label in (("initial", "before training"), ("saved", "saved weights"), ("final", "last step")):
+        print(f"\n{with_scale(metric)} on the dev set, mean ± standard deviation over {len(runs)} seeds")
+        for when, label in (("start", "before training"), ("saved", "saved weights"), ("final", "last step")):
             sd = summary["sd"][when][metric]
             spread = "" if sd is None else f" ± {sd:.2f}"
             each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in runs)

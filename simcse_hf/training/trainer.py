@@ -61,7 +61,7 @@ from .checkpoints import (
     is_staged,
     resolve_checkpoint,
 )
-from .dev_scores import keep_dev_scores
+from .dev_scores import keep_dev_scores, warn_of_better_start
 from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
 from .rows import (
     Reader,
@@ -648,7 +648,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
         metrics = super().evaluate(*args, **kwargs)
         if self.is_in_train and self.is_world_process_zero():
             keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
+            if self._begins_plain and self.dev_sets:
+                warn_of_better_start(self.dev_sets[0], metrics)
         return metrics
+
+    @property
+    def _begins_plain(self) -> bool:
+        """Whether a run is at the start, from an encoder that does not say how its embeddings are made."""
+        return self.is_in_train and self.state.global_step == 0 and not self.model.names_pooler
 
     def evaluation_loop(
         self,
@@ -671,7 +678,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
             for dev_set in self.dev_sets:
                 with self.compute_loss_context_manager():
-                    metrics = dev_set.evaluate(model, self.processing_class)
+                    evaluate = dev_set.evaluate_start if self._begins_plain else dev_set.evaluate
+                    metrics = evaluate(model, self.processing_class)
                 for name, value in metrics.items():
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
         return output

@@ -6,7 +6,8 @@ import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
-from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, pairs, sentences
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, sentences
+from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
 from simcse_hf.evaluation.sts import ScoredPairs
@@ -227,3 +228,60 @@ def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys)
     for hidden in (True, False):
         make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, disable_tqdm=hidden, **EVALUATES).train()
         assert ("Encoding" in capsys.readouterr().err) == (not hidden)
+
+
+# --- before and after ---
+
+
+def scored_by(model, tokenizer, pooler):
+    """A dev set on which an encoder with a pooler is perfect."""
+    dev_set = SimilarityEvalCallback(pairs(40))
+    with model.pooled_by(pooler):
+        dev_set.evaluate(model, tokenizer)
+    gold = dev_set.scores["stsb_spearman"]["pairs"]["predicted"].tolist()
+    return ScoredPairs("stsb", dev_set.pairs.sentences1, dev_set.pairs.sentences2, gold)
+
+
+def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenizer, save_checkpoint, caplog, capsys):
+    """An encoder that names no pooler has the better of mean and [CLS], and not a head that was drawn for the run."""
+    start = save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)), "start")
+    model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
+    dev_set = scored_by(model, tokenizer, "avg")
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **KEEPS_BEST)
+    trainer.train()
+    trainer.save_model()
+    results = trainer.write_results()
+    assert results["start"]["pooler"] == "avg" and results["start"]["stsb_spearman"] == pytest.approx(100)
+    own = results["initial"]["stsb_spearman"]
+    assert own == logged(trainer, "eval_stsb_spearman")[0] < 100
+    change = results["change"]
+    assert change["difference"] == pytest.approx(results["saved"]["stsb_spearman"] - 100) and change["high"] < 0
+    assert "the pooler avg" in caplog.text and "--pooler_type avg" in caplog.text
+    assert "made the model worse: stsb_spearman was 100.00 at step 0 with the pooler avg" in caplog.text
+    printed = capsys.readouterr().out
+    assert f"100.00   (pooler avg; {own:.2f} as this run pools the start)" in printed
+    assert "which is worse than the start, is saved" in printed
+    trainer.create_model_card()
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "before training, pooler `avg`" in card and "before training with the pooler `avg`" in card
+
+
+def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save_checkpoint):
+    model = AutoModelForCL.from_pretrained(save_checkpoint(model_of(pooler_type="cls"), "start"))
+    dev_set = scored_by(model, tokenizer, "avg")
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **EVALUATES)
+    trainer.train()
+    results = trainer.write_results()
+    assert results["start"] == {"step": 0, "pooler": None, "metric": "stsb_spearman"} | {
+        "stsb_spearman": results["initial"]["stsb_spearman"]
+    }
+
+
+@pytest.mark.parametrize(
+    "metric, scale", [("stsb_spearman", "Spearman x 100"), ("stsb_uniformity", "stsb_uniformity")]
+)
+def test_the_summary_says_x_100_of_what_is_multiplied(tmp_path, tokenizer, capsys, metric, scale):
+    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **KEEPS_BEST | {"metric_for_best_model": metric})
+    trainer.train()
+    trainer.write_results()
+    assert f"Dev set stsb, {scale}\n" in capsys.readouterr().out
