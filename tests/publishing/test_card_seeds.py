@@ -183,8 +183,9 @@ def test_the_change_by_training_has_an_interval_over_the_pairs_and_the_seeds(tmp
         for step, spread in ((0, 2.0), (5, noise)):
             state = SimpleNamespace(global_step=step, best_global_step=5, best_model_checkpoint=None)
             keep_dev_scores([dev_set(spread, 10 * seed + step)], state, str(folder))
-        initial, saved = {"step": 0, "stsb_spearman": 50.0}, {"step": 5, "stsb_spearman": 60.0 + seed}
-        runs.append((folder, {"initial": initial, "saved": saved, "dev_metric": "stsb_spearman"}))
+        start = {"step": 0, "metric": "stsb_spearman", "stsb_spearman": 50.0}
+        saved = {"step": 5, "stsb_spearman": 60.0 + seed}
+        runs.append((folder, {"start": start, "saved": saved, "dev_metric": "stsb_spearman"}))
     change = dev_change(runs)
     assert change["difference"] == pytest.approx(12.0) and change["seeds"] == 3
     assert 0 < change["low"] < change["high"]

@@ -163,7 +163,7 @@ def test_without_a_dev_set_the_first_seed_is_published(tmp_path, words, capsys):
 
 def test_a_model_is_chosen_by_what_it_saved_and_not_by_a_better_evaluation_on_the_way():
     def run(saved, best):
-        figures = {"initial": 1.0, "saved": saved, "best": best, "final": saved}
+        figures = {"initial": 1.0, "start": 1.0, "saved": saved, "best": best, "final": saved}
         return {"dev_metric": "m", "train_seconds": 1.0, **{k: {"step": 1, "m": v} for k, v in figures.items()}}
 
     assert summarise({1: run(3.0, 9.0), 2: run(4.0, 5.0)})["published"] == 2

@@ -47,7 +47,8 @@ def test_a_run_that_ends_below_its_start_is_warned_of_with_the_interval(tmp_path
     change = describe_change(results["change"])
     expected = f"was 100.00 at step 0 and is {results['saved']['stsb_spearman']:.2f} with the saved weights"
     assert expected in caplog.text and f"({change}); no evaluation was better than the start" in caplog.text
-    assert f"The {'best' if best else 'last'} model of the training is saved" in capsys.readouterr().out
+    which = "best" if best else "last"
+    assert f"The {which} model of the training, which is worse than the start, is saved" in capsys.readouterr().out
 
 
 def test_losses_and_distances_are_better_when_lower():
