@@ -11,7 +11,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -84,24 +84,6 @@ def positive_int(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
     return int(text)
-
-
-def cosine(text: str) -> float:
-    """Read an option that is a cosine similarity.
-
-    Args:
-        text (`str`): The word on the command line.
-
-    Returns:
-        `float`: The number, between -1 and 1.
-
-    Raises:
-        ArgumentTypeError: If the word is not a number between -1 and 1.
-    """
-    with suppress(ValueError):
-        if -1 <= float(text) <= 1:
-            return float(text)
-    raise ArgumentTypeError(f"must be a cosine similarity, between -1 and 1, got {text}")
 
 
 def add_model_options(

@@ -67,8 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _method_parser(method: str) -> argparse.ArgumentParser:
-    """Make the parser that prints the short help of a method."""
+def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
+    """Make the parser that prints the short help of a method, and what a recipe sets."""
     names = sorted(path.stem for path in _RECIPES.glob("*.yaml"))
     recipes = ", ".join(name for name in names if name.startswith("pretrain-") == (method == "mlm"))
     wrap = partial(textwrap.fill, width=80, break_on_hyphens=False)
@@ -79,7 +79,7 @@ def _method_parser(method: str) -> argparse.ArgumentParser:
             "the package, with a learning rate, a batch size and a number of steps of its own."
         ),
         usage=f"simcse-hf train {method} [RECIPE] [--name value ...]",
-        epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {recipes}."),
+        epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {recipes}.") + _settings_of(recipe),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--help_all", action="store_true", help="list all options, those of transformers too")
@@ -88,6 +88,14 @@ def _method_parser(method: str) -> argparse.ArgumentParser:
             default = default[list(_METHODS).index(method)] if isinstance(default, tuple) else default
             parser.add_argument(f"--{name}", metavar="", default=default, help=f"{text} (default: %(default)s)")
     return parser
+
+
+def _settings_of(recipe: str) -> str:
+    """Return the text of a recipe of the package or of a YAML file."""
+    for path in (_RECIPES / f"{recipe.removesuffix('.yaml')}.yaml", Path(recipe)):
+        if path.is_file():
+            return f"\n\n{recipe} sets:\n" + textwrap.indent(path.read_text(encoding="utf-8"), "  ")
+    return ""
 
 
 def train_main(argv: list[str]) -> int:
@@ -101,7 +109,7 @@ def train_main(argv: list[str]) -> int:
     """
     method = _parser().parse_args(argv[:1]).method
     if {"-h", "--help"} & set(argv[1:]):
-        _method_parser(method).parse_args(["--help"])
+        _method_parser(method, argv[1]).parse_args(["--help"])
     module, function, _ = _METHODS[method]
     train = getattr(importlib.import_module(f"..training.{module}", __package__), function)
     words = sys.argv

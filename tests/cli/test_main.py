@@ -1,6 +1,7 @@
 """The console script: commands, help, exit statuses, and errors in one line."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -133,6 +134,9 @@ def test_quiet_hides_the_bars_of_every_library():
         "from tqdm.auto import tqdm\n"
         "list(tqdm(range(3)))"
     )
+    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
     for words, shows in (([], True), (["--quiet"], False)):
-        ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment
+        )
         assert ("3/3" in ended.stderr) == shows, ended.stderr

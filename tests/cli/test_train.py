@@ -55,6 +55,15 @@ def test_help_of_a_method_names_the_command(method, capsys):
     assert ("sup-simcse-bert-base-uncased" in text) == (method != "mlm") == ("pretrain-mlm-small" not in text)
 
 
+def test_help_of_a_recipe_shows_what_it_sets(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "sup", "rankcse-bert-base", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    recipe = (Path(simcse_hf.__file__).parent / "training/recipes/rankcse-bert-base.yaml").read_text()
+    assert all(line.strip() in text for line in recipe.splitlines())
+
+
 @pytest.mark.parametrize(
     "method, classes, defaults",
     [
@@ -66,6 +75,7 @@ def test_help_of_a_method_names_the_command(method, capsys):
 def test_the_short_help_shows_the_defaults_of_a_real_run(method, classes, defaults):
     actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
     actual["max_seq_length"] = actual["max_seq_length"] or 32  # unless the checkpoint says otherwise
+    actual["objective"] = actual.get("objective") or "simcse"  # unless the columns of the texts do
     for action in train._method_parser(method)._actions:
         if action.dest not in ("help", "help_all"):
             assert action.default == actual[action.dest], action.dest
