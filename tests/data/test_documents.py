@@ -2,7 +2,6 @@
 
 import statistics
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from conftest import CLS, SEP
@@ -12,7 +11,6 @@ from transformers import BertTokenizer
 
 from simcse_hf.data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 
-WIKI = Path(__file__).parents[3] / "shared/data/wiki/wiki_documents.txt.gz"
 DOCUMENTS = [["a1", "a2", "a3", "a4", "a5"], ["alone"], ["c1", "c2"]]
 
 
@@ -49,12 +47,6 @@ def test_window_three_draws_any_of_the_next_sentences_that_are_left(file):
             assert counts[first, second] == pytest.approx(100 / len(seconds), abs=25)
     again = [next_sentence_pairs(file, window=3, seed=5)["sent1"][:] for _ in range(2)]
     assert again[0] == again[1]
-
-
-@pytest.mark.skipif(not WIKI.exists(), reason="no shared/data/wiki/wiki_documents.txt.gz beside the checkout")
-def test_reads_the_wikipedia_documents():
-    documents = list(read_documents(WIKI))
-    assert len(documents) == 11226 and sum(map(len, documents)) == 300003
 
 
 # --- spans -----------------------------------------------------------------------------------------------------------

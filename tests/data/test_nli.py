@@ -167,11 +167,3 @@ def test_pairs_keeps_every_labelled_pair_as_a_row_and_the_pairs_of_a_premise_adj
     pairs = [(*row["texts"], LABELS[row["relations"][0]]) for row in build_nli_groups(ROWS)]
     assert sorted(pairs) == sorted(PAIRS)
     assert [pair[0] for pair in pairs] == ["A dog runs."] * 5 + ["A cat sleeps.", "A man sings."]
-
-
-def test_it_is_said_why_most_pairs_are_left_out(caplog):
-    with caplog.at_level(logging.WARNING):
-        build_nli_triplets(ROWS)
-        assert not caplog.text
-        build_nli_triplets([*ROWS, *({**ROWS[5], "premise": f"Man {n} sings."} for n in range(4))])
-    assert "5 pairs whose premise has fewer than 1 hard negative(s) here" in caplog.text

@@ -144,11 +144,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert large < 1.3 * small, f"{small} and {large} bytes"
 
 
-def test_a_text_with_fewer_rows_than_a_batch_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="ends after 3 rows, and a batch over all processes has 4"):
-        batches(streamed(lines(tmp_path / "a.txt", 3)), 2)
-
-
 def test_a_state_of_another_order_or_none_is_refused(tmp_path):
     path = lines(tmp_path / "a.txt", 20)
     with pytest.raises(ValueError, match="did not stream its text"):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from conftest import CLS, FAMILIES, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AutoModel, PreTrainedTokenizer, T5Config
+from transformers import AutoModel, PreTrainedTokenizer
 
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.tokenize import check_known, tokenize_dataset
-from simcse_hf.models.settings import check_max_length, max_positions
+from simcse_hf.models.settings import max_positions
 
 TRIPLETS = {
     "sent0": ["a cat sat", "dog", "a cat sat on the mat ."],
@@ -69,20 +69,6 @@ def test_max_positions_is_the_most_that_the_encoder_takes(family):
         longer = torch.full((1, positions + 1), 7)
         with pytest.raises((IndexError, RuntimeError, ValueError)):
             encoder(input_ids=longer, attention_mask=torch.ones_like(longer))
-
-
-def test_an_encoder_without_a_table_of_positions_has_no_bound():
-    assert max_positions(T5Config()) is None
-    check_max_length(10**6, T5Config())
-
-
-@pytest.mark.parametrize(("family", "positions"), [("bert", 40), ("roberta", 38)])
-def test_refuses_more_tokens_than_positions(family, positions):
-    check_max_length(positions, tiny_config(family))
-    with pytest.raises(
-        ValueError, match=rf"max_seq_length is {positions + 1}, .*\({family}\) has {positions} positions"
-    ):
-        check_max_length(positions + 1, tiny_config(family))
 
 
 def test_groups_keep_their_texts_and_relations(tokenizer):

@@ -105,12 +105,6 @@ def test_the_error_without_wordnet_says_how_to_get_it(name, tmp_path, monkeypatc
     assert str(tmp_path) in str(error.value)
 
 
-def test_the_error_without_nltk_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nltk", None)
-    with pytest.raises(ImportError, match=r"pip install 'simcse-hf\[augment\]'"):
-        make_view("synonyms")
-
-
 def test_refuses_an_incomplete_wordnet(wordnet, tmp_path):
     (tmp_path / "corpora" / "wordnet" / "lexnames").unlink()
     with pytest.raises(ValueError, match="not a complete WordNet.*lexnames"):
