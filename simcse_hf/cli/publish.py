@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .common import (
     MODEL_HELP,
@@ -16,22 +16,31 @@ from .common import (
 )
 from .outputs import output_folder
 
-if TYPE_CHECKING:
-    from ..inference.simcse import SimCSE
-
-EXPORTS = ("sentence-transformers", "onnx", "onnx-int8", "openvino-int8")
+EXPORTS = ("sentence-transformers", "onnx", "openvino")
+INT8_EXPORTS = ("int8", "onnx-int8", "openvino-int8")
 INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
-_OF_INT8 = ("texts", "data_dir", "max_loss", "allow_slow", "instructions")
+_OF_INT8 = ("texts", "data_dir", "calibrate", "max_loss", "allow_slow", "instructions")
 
 
 def _export_parser() -> ArgumentParser:
     parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
     parser.add_argument("model", help=MODEL_HELP)
-    parser.add_argument("--to", "--format", required=True, choices=EXPORTS, help="what shall read the model")
+    parser.add_argument(
+        "--to",
+        "--format",
+        required=True,
+        choices=EXPORTS + INT8_EXPORTS,
+        help="what shall read the model; int8 chooses the runtime",
+    )
     add_model_options(parser, model=None, long_texts=False, backend=False)
     group = parser.add_argument_group("int8, which is measured against float32 before anything is written")
     group.add_argument("--texts", metavar="FILE", help=f"{TEXT_FILE_HELP}; the first 1,000 are encoded")
     group.add_argument("--data_dir", metavar="FOLDER", help="SentEval's downstream folder, to compare STS scores")
+    group.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        help="texts like yours, the first 300 of which give the ranges of activations; default: texts of --texts",
+    )
     group.add_argument(
         "--max_loss",
         type=float,
@@ -59,55 +68,41 @@ def export_main(argv: list[str]) -> int:
     """
     parser = _export_parser()
     arguments = parser.parse_args(argv)
-    to_int8 = arguments.to.endswith("-int8")
+    to_int8 = arguments.to in INT8_EXPORTS
     if to_int8 and arguments.texts is None and arguments.data_dir is None:
         parser.error(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
-
-    for name in _OF_INT8:
-        if not to_int8 and getattr(arguments, name) != parser.get_default(name):
-            parser.error(f"--{name}: only for --to onnx-int8 and --to openvino-int8")
+    unused = [f"--{name}" for name in _OF_INT8 if getattr(arguments, name) != parser.get_default(name)]
+    if unused and not to_int8:
+        parser.error(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
 
     from ..publishing.export import EXPORTS as EXPORTERS
+    from ..publishing.export_checks import Checks
+    from ..publishing.export_int8 import describe_form, export_int8
 
     output = Path(arguments.output).expanduser()
+    lines = []
+    measured: dict[str, Any] = {}
     with output_folder(output, overwrite=arguments.overwrite, marker="config.json", sources=[arguments.model]) as new:
         model = load_encoder(arguments.model, arguments, device="cpu")
-        options = {"instructions": arguments.instructions} if to_int8 else {}
-        path = output / EXPORTERS[arguments.to](model, new, **options).relative_to(new)
-        measured = _measure_int8(arguments, model, new) if to_int8 else {}
-    text = f"{path}: embeddings of pooler {model.pooler_type!r}"
-    if measured:
-        text += f"\n{_describe_int8(measured)}"
-    report(arguments, {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured, text)
+        if to_int8:
+            checks = Checks(arguments.texts, arguments.data_dir, arguments.calibrate)
+            path, measured = export_int8(
+                model,
+                new,
+                arguments.to,
+                checks,
+                max_loss=arguments.max_loss,
+                allow_slow=arguments.allow_slow,
+                instructions=arguments.instructions,
+            )
+            lines = [describe_form(measured)]
+        else:
+            path = EXPORTERS[arguments.to](model, new)
+    path = output / path.relative_to(new)
+    document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
+    lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *lines]
+    report(arguments, document, "\n".join(lines))
     return 0
-
-
-def _measure_int8(arguments: Namespace, model: "SimCSE", folder: Path) -> dict[str, Any]:
-    """Measure an export, and refuse one that loses too much or does not pay."""
-    from ..inference.simcse import SimCSE
-    from ..publishing.export_checks import LEAST_SPEED, measure_export
-
-    exported = SimCSE(folder, backend=arguments.to.removesuffix("-int8"))
-    measured = measure_export(model, exported, arguments.texts, arguments.data_dir)
-    if not measured["loss"] <= arguments.max_loss:
-        raise ValueError(
-            f"nothing was written, because int8 loses more than --max_loss {arguments.max_loss:g}: "
-            f"{_describe_int8(measured)}. Try the other int8 format, or allow more."
-        )
-    if not measured["speed"] >= LEAST_SPEED and not arguments.allow_slow:
-        raise ValueError(
-            f"nothing was written, because int8 does not pay on this processor: {_describe_int8(measured)}, and "
-            f"{LEAST_SPEED} times is the least. --allow_slow writes it all the same."
-        )
-    return measured
-
-
-def _describe_int8(measured: dict[str, Any]) -> str:
-    lost = "mean cosine to float32 {mean_cosine:.4f}, lowest {lowest_cosine:.4f}"
-    if "sts_before" in measured:
-        lost = "STS average of {sts} sets {sts_before:.2f} before, {sts_after:.2f} after; " + lost
-    gained = "{speed:.2f} times the speed of float32 ({int8_sentences_per_second:.0f} sentences per second)"
-    return f"{lost}; {gained}".format(**measured, sts=len(measured.get("sts_tasks", ())))
 
 
 def _card_parser() -> ArgumentParser:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from tqdm.auto import trange
+from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import length_sorted_batches, pad
@@ -117,7 +117,7 @@ def default_token_budget(model: nn.Module, device: torch.device) -> int:
     if device.type != "cpu":
         return 32_768
     model = getattr(model, "module", model)
-    return 4096 if getattr(model, "runs_unpadded", False) else 1024
+    return getattr(model, "token_budget", 4096 if getattr(model, "runs_unpadded", False) else 1024)
 
 
 @torch.no_grad()
@@ -179,8 +179,8 @@ def encode_token_ids(
         # without a batch of its own in the last round encodes another one and drops the result.
         rounds = math.ceil(len(batches) / processes)
         hidden = not show_progress_bar or rank != 0
-        # During training, the bar vanishes with the evaluation.
-        for step in trange(rounds, desc="Encoding", unit="batch", disable=hidden, leave=None):
+
+        def compute(step: int) -> tuple[int, torch.Tensor]:
             number = step * processes + rank
             rows = batches[number % len(batches)]
             ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
@@ -189,11 +189,18 @@ def encode_token_ids(
                 inputs["lengths"] = lengths[rows]
             pays = device.type == "cpu" and ids.numel() > _FEW_TOKENS
             with FastLinear() if pays else nullcontext():
-                output = model(**inputs).sentence_embeddings.float()
-            if embeddings is None:  # on the device until the end, because each copy would wait for it
-                embeddings = output.new_zeros(len(token_ids), output.shape[-1])
-            if number < len(batches):
-                embeddings.index_copy_(0, move(torch.tensor(rows)), output)
+                return number, model(**inputs).sentence_embeddings.float()
+
+        streams = getattr(model, "streams", 1)
+        with ThreadPoolExecutor(streams) as pool:
+            outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
+            # During training, the bar vanishes with the evaluation.
+            bar = tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None)
+            for number, output in bar:
+                if embeddings is None:  # on the device until the end, because each copy would wait for it
+                    embeddings = output.new_zeros(len(token_ids), output.shape[-1])
+                if number < len(batches):
+                    embeddings.index_copy_(0, move(torch.tensor(batches[number])), output)
     finally:
         if was_training:
             model.train()

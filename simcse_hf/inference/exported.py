@@ -15,23 +15,35 @@ from ..models.resolve import settings_of_config
 from ..ops.errors import require_extra
 from ..ops.files import find_file
 
-#: The graph that `simcse-hf export` writes for each backend.
-GRAPHS = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}
-#: The file beside the graph that holds its weights; ONNX has it for large models only.
-WEIGHTS = {"onnx": "model.onnx.data", "openvino": "openvino_model.bin"}
-_FORMATS = {"onnx": "onnx", "openvino": "openvino-int8 --texts FILE"}  # of `simcse-hf export`
+#: The graph in float32 that `simcse-hf export` writes for each backend, where other libraries look for it.
+GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+#: The graph in int8 for each backend and the processor's instructions, as sentence-transformers names it.
+INT8_GRAPHS = {
+    "onnx": {
+        "vnni": "onnx/model_qint8_avx512_vnni.onnx",
+        "amx": "onnx/model_qint8_avx512_vnni.onnx",
+        "avx2": "onnx/model_quint8_avx2.onnx",
+        "arm": "onnx/model_qint8_arm64.onnx",
+    },
+    "openvino": dict.fromkeys(("vnni", "amx", "avx2", "arm"), "openvino/openvino_model_qint8_quantized.xml"),
+}
+_EARLIER = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}  # until version 0.4
+EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class ExportedModel(nn.Module):
     """A graph that `simcse-hf export` wrote, called like a contrastive model.
 
-    The number of threads is that of torch (`torch.set_num_threads` or `OMP_NUM_THREADS`) when the graph is loaded.
+    A graph in int8 takes precedence over the one in float32 beside it. Batches are computed side by side, each by one
+    thread; there are as many as torch has threads when the graph is loaded (`torch.set_num_threads` or
+    `OMP_NUM_THREADS`).
 
     Args:
         name_or_path (`str` or `os.PathLike`): Directory or hub name of the export.
         backend (`str`): `"onnx"` or `"openvino"`.
         config (`PreTrainedConfig`): The config of the export, which names the pooler of the graph.
+        dtype (`torch.dtype`): `torch.float32` or, with OpenVINO, `torch.bfloat16`, in which it then computes.
         **hub_arguments (`Any`): As in [`SimCSE`].
 
     Raises:
@@ -40,26 +52,42 @@ class ExportedModel(nn.Module):
     """
 
     head_source = "kept"
-    dtype = torch.float32
+    #: Graphs compute padding, so their batches are smaller than those of torch.
+    token_budget = 512
 
     def __init__(
-        self, name_or_path: str | os.PathLike, backend: str, config: PreTrainedConfig, **hub_arguments: Any
+        self,
+        name_or_path: str | os.PathLike,
+        backend: str,
+        config: PreTrainedConfig,
+        dtype: torch.dtype,
+        **hub_arguments: Any,
     ) -> None:
         super().__init__()
         if backend not in GRAPHS:
             raise ValueError(f"backend must be one of torch, {', '.join(GRAPHS)}, got {backend!r}")
-        path = find_file(name_or_path, GRAPHS[backend], **hub_arguments)
+        path = None
+        for name in (*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]):
+            path = path or find_file(name_or_path, name, **hub_arguments)
+            if path is not None:
+                break
         if path is None:
             raise ValueError(
                 f"{name_or_path} has no {GRAPHS[backend]}. Write one with `simcse-hf export {name_or_path} --to "
-                f"{_FORMATS[backend]} --output FOLDER`, and load that folder."
+                f"{backend} --output FOLDER`, and load that folder."
             )
-        weights = find_file(name_or_path, WEIGHTS[backend], **hub_arguments)  # downloads it beside the graph
-        self.files = [path] if weights is None else [path, weights]
+        self.files = [path]
+        weights = find_file(name_or_path, weights_of(name), **hub_arguments)  # downloads it beside the graph
+        if weights is not None:
+            self.files.append(weights)
         self.config = config
+        self.dtype = dtype
         self.settings = settings_of_config(config)
-        opened = _open_onnx(path) if backend == "onnx" else _open_openvino(path)
-        self.compute, self.embedding_dim = opened
+        self.streams = torch.get_num_threads()
+        if backend == "onnx":
+            self.compute, self.embedding_dim = _open_onnx(path)
+        else:
+            self.compute, self.embedding_dim = _open_openvino(path, self.streams, dtype)
         self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
@@ -76,6 +104,11 @@ class ExportedModel(nn.Module):
         return SimpleNamespace(num_embeddings=self.config.vocab_size)
 
 
+def weights_of(graph: str) -> str:
+    """Return the file beside a graph that holds its weights; ONNX has it for large models only."""
+    return graph.removesuffix(".xml") + ".bin" if graph.endswith(".xml") else f"{graph}.data"
+
+
 def refuse_changes(**asked: Any) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
@@ -89,22 +122,28 @@ def refuse_changes(**asked: Any) -> None:
 def _open_onnx(path: str) -> tuple[Compute, int]:
     onnxruntime = require_extra("onnxruntime", "onnx", "the backend onnx")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    dim = {output.name: output.shape[-1] for output in session.get_outputs()}[EMBEDDING]
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        return session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+        return session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
 
-    return compute, session.get_outputs()[0].shape[-1]
+    return compute, dim
 
 
-def _open_openvino(path: str) -> tuple[Compute, int]:
+def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute, int]:
     openvino = require_extra("openvino", "openvino", "the backend openvino")
-    options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    options = {
+        "INFERENCE_NUM_THREADS": streams,
+        "NUM_STREAMS": streams,
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
+    }
     compiled = openvino.Core().compile_model(path, "CPU", options)
+    output = compiled.output(EMBEDDING)
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         # A request of its own for each call, so that threads may share the model.
-        return compiled.create_infer_request().infer([ids, mask])[0].copy()
+        return compiled.create_infer_request().infer([ids, mask])[output].copy()
 
-    return compute, compiled.output(0).partial_shape[-1].get_length()
+    return compute, output.partial_shape[-1].get_length()

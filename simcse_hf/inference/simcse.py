@@ -44,7 +44,7 @@ logger = logging.get_logger(__name__)
 
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
 _FILE_WINDOW = 10_000
-_ACCELERATOR_WINDOW = 65_536
+_WINDOW = 65_536
 #: Texts by whose cosines a saved threshold knows the embeddings that it was chosen for.
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
 #: Their cosines may differ by this share of the largest distance (1 - cosine), as in bfloat16.
@@ -79,7 +79,8 @@ class SimCSE:
             `"cut"` drops its end; `"mean"` splits it into windows, at ends of sentences where there are any, and
             averages their embeddings, weighted by their tokens.
         backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings. `"onnx"` and `"openvino"`
-            load a folder that `simcse-hf export` wrote for them, and run on the CPU.
+            load a folder that `simcse-hf export` wrote for them, and run on the CPU; OpenVINO also with the `dtype`
+            `torch.bfloat16`.
         **hub_arguments (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`, `subfolder`.
 
     Raises:
@@ -142,11 +143,11 @@ class SimCSE:
         else:
             refuse_changes(
                 pooler_type=pooler_type not in (None, own_pooler),
-                dtype=dtype not in (None, torch.float32),
+                dtype=dtype not in (None, torch.float32) and (backend, dtype) != ("openvino", torch.bfloat16),
                 device=str(device or "cpu") != "cpu",
                 head=head,
             )
-            self.model = ExportedModel(name_or_path, backend, config, **hub_arguments)
+            self.model = ExportedModel(name_or_path, backend, config, dtype or torch.float32, **hub_arguments)
             device = "cpu"
         check_tokenizer(self.tokenizer, self.model, name_or_path)
         self.pooler_type = self.model.settings.inference_pooler
@@ -266,11 +267,9 @@ class SimCSE:
         if device is not None:
             self.to(device)
         check_precision(precision)
-        # An accelerator computes one window while the next one is tokenized; on a CPU both would share the cores.
-        size = max(1, len(texts)) if self.device.type == "cpu" else _ACCELERATOR_WINDOW
         parts = [torch.zeros(0, truncate_dim or self.dim)]
         for _, vectors in self.encode_stream(
-            ((start, texts[start : start + size]) for start in range(0, len(texts), size)),
+            ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW)),
             self.resolve_prompt(prompt, prompt_name),
             max_length=max_length,
             long_texts=long_texts,

@@ -14,47 +14,79 @@ from ..inference.simcse import SimCSE
 
 #: The lowest ratio to the speed of float32 at which an export pays.
 LEAST_SPEED = 1.2
-_TEXTS, _TURNS = 1000, 5
+_TEXTS = 1000
+_CALIBRATION = 300
+_TURNS = 5
 
 
-def measure_export(simcse: SimCSE, exported: SimCSE, file: str | None, data_dir: str | None) -> dict[str, Any]:
-    """Measure the loss and the speed of an export.
+class Checks:
+    """The texts with which exports in int8 are calibrated and measured.
 
     Args:
-        simcse (`SimCSE`): The model, on the CPU in float32.
-        exported (`SimCSE`): Its export, loaded with its backend.
-        file (`str`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000
-            texts of the STS sets.
+        file (`str`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of the STS sets.
         data_dir (`str`, *optional*): SentEval's `downstream` folder. The STS sets that it has are scored.
-
-    Returns:
-        `dict[str, Any]`: `loss` in points: of the STS average with `data_dir`, else 100 * (1 - mean cosine to the
-            float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
-            what they were computed from.
+        calibrate (`str`, *optional*): A file of texts, the first 300 of which give the ranges of activations. By
+            default they are the 300 texts after those that are encoded, or as many as there are.
 
     Raises:
-        ValueError: If the file has no texts, or the folder no STS sets.
+        ValueError: If a file has no texts, or the folder no STS sets.
     """
-    result: dict[str, Any] = {}
-    texts = [] if file is None else [text for _, text in islice(stream_texts(file), _TEXTS)]
-    if data_dir is not None:
-        data = read_tasks(STS_TASKS, data_dir)
-        averages = [
-            score_tasks(data, SentenceEmbeddings(model, data.texts()), STS_TASKS).results["average"]
-            for model in (simcse, exported)
-        ]
-        before, after = (average["value"] for average in averages)
-        result = {"loss": before - after, "sts_tasks": averages[0]["tasks"], "sts_before": before, "sts_after": after}
-        texts = texts or random.Random(0).choices(sorted(set(data.texts())), k=_TEXTS)
+
+    def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
+        self.data = None if data_dir is None else read_tasks(STS_TASKS, data_dir)
+        self.before: Any = None
+        texts = [] if file is None else _read(file, _TEXTS + _CALIBRATION)
+        if self.data is not None and not texts:
+            every = sorted(set(self.data.texts()))
+            texts = random.Random(0).choices(every, k=_TEXTS + _CALIBRATION)
+        self.texts = texts[:_TEXTS]
+        self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
+        if calibrate is not None:
+            self.calibration = _read(calibrate, _CALIBRATION)
+
+    def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
+        """Measure the loss and the speed of an export.
+
+        Args:
+            simcse (`SimCSE`): The model, on the CPU in float32.
+            exported (`SimCSE`): Its export, loaded with its backend.
+
+        Returns:
+            `dict[str, Any]`: `loss` in points: of the STS average with `data_dir`, else 100 * (1 - mean cosine to the
+                float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
+                what they were computed from.
+        """
+        cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
+        result: dict[str, Any] = {
+            "texts": len(self.texts),
+            "mean_cosine": cosines.mean().item(),
+            "lowest_cosine": cosines.min().item(),
+        }
+        result["loss"] = 100 * (1 - result["mean_cosine"])
+        if self.data is not None:
+            self.before = self.before or self._score(simcse)
+            after = self._score(exported)
+            result |= {
+                "loss": self.before["value"] - after["value"],
+                "sts_tasks": after["tasks"],
+                "sts_before": self.before["value"],
+                "sts_after": after["value"],
+            }
+        turns = [(_seconds(simcse, self.texts), _seconds(exported, self.texts)) for _ in range(_TURNS)]
+        result["speed"] = statistics.median(plain / int8 for plain, int8 in turns)
+        for place, name in enumerate(("float32", "int8")):
+            result[f"{name}_sentences_per_second"] = len(self.texts) / statistics.median(turn[place] for turn in turns)
+        return result
+
+    def _score(self, model: SimCSE) -> Any:
+        return score_tasks(self.data, SentenceEmbeddings(model, self.data.texts()), STS_TASKS).results["average"]
+
+
+def _read(file: str, count: int) -> list[str]:
+    texts = [text for _, text in islice(stream_texts(file), count)]
     if not texts:
-        raise ValueError(f"{file} has no texts to measure the export with: name a file of texts with --texts.")
-    cosines = (simcse.encode(texts) * exported.encode(texts)).sum(dim=1)
-    result |= {"texts": len(texts), "mean_cosine": cosines.mean().item(), "lowest_cosine": cosines.min().item()}
-    result.setdefault("loss", 100 * (1 - result["mean_cosine"]))
-    seconds = [(_seconds(simcse, texts), _seconds(exported, texts)) for _ in range(_TURNS)]
-    for name, column in zip(("float32", "int8"), zip(*seconds, strict=True), strict=True):
-        result[f"{name}_sentences_per_second"] = len(texts) / statistics.median(column)
-    return result | {"speed": statistics.median(plain / int8 for plain, int8 in seconds)}
+        raise ValueError(f"{file} has no texts to measure the export with: name a file of texts.")
+    return texts
 
 
 def _seconds(model: SimCSE, texts: list[str]) -> float:

@@ -10,13 +10,15 @@ from simcse_hf.inference import quantization, shards
 from simcse_hf.inference.exported import GRAPHS
 from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.postprocessing.transform import METHODS
-from simcse_hf.publishing.export import EXPORTS, INSTRUCTIONS
+from simcse_hf.publishing.export import EXPORTS
+from simcse_hf.publishing.export_int8 import INSTRUCTIONS, INT8_EXPORTS
 
 
 def test_choices_are_those_of_the_package():
     assert common.POOLER_TYPES == tuple(POOLER_TYPES)
     assert encode.PRECISIONS == tuple(quantization.PRECISIONS) and encode.FORMATS == tuple(shards.FORMATS)
-    assert publish.EXPORTS == tuple(EXPORTS) and publish.INSTRUCTIONS == INSTRUCTIONS
+    assert publish.EXPORTS == tuple(EXPORTS) and publish.INT8_EXPORTS == tuple(INT8_EXPORTS)
+    assert publish.INSTRUCTIONS == INSTRUCTIONS
     assert common.BACKENDS == ("torch", *GRAPHS)
     assert sorted(postprocess.METHODS) == sorted(METHODS)
     assert evaluate.TASK_SETS == scoring.TASK_SETS and evaluate.TASKS == ", ".join(scoring.ALL_TASKS)

@@ -143,7 +143,7 @@ def test_an_accelerator_gets_windows_and_its_results_are_put_together_in_order(m
     texts = [f"a cat {'sat ' * (number % 9)}" for number in range(50)]
     expected = simcse.encode(texts)
     monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))  # the model itself stays on the CPU
-    monkeypatch.setattr("simcse_hf.inference.simcse._ACCELERATOR_WINDOW", 7)
+    monkeypatch.setattr("simcse_hf.inference.simcse._WINDOW", 7)
     torch.testing.assert_close(simcse.encode(texts), expected, rtol=0, atol=1e-6)
     with torch.no_grad():
         word = simcse.tokenizer.convert_tokens_to_ids("bird")

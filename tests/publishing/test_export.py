@@ -235,7 +235,7 @@ def test_exporting_a_model_without_a_pooler_is_refused(published, tmp_path):
 @pytest.mark.slow
 def test_a_graph_with_wrong_embeddings_is_deleted(published, tmp_path, monkeypatch):
     needs("onnxruntime"), needs("onnxscript")
-    monkeypatch.setattr("simcse_hf.publishing.export.ONNX_TOLERANCE", -1.0)
+    monkeypatch.setattr("simcse_hf.publishing.export.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
         export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")
     assert not (tmp_path / "x" / ONNX_FILE).exists()

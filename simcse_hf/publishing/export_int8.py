@@ -1,0 +1,167 @@
+"""Exports a model to int8: makes the forms that the runtimes have, measures them, and keeps the fastest one."""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..inference.exported import INT8_GRAPHS, weights_of
+from ..inference.simcse import SimCSE
+from ..ops.errors import require_extra
+from .export import export_onnx, export_openvino, silent
+from .export_checks import LEAST_SPEED, Checks
+
+#: What a processor multiplies integers of 8 bits with.
+INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
+#: The runtimes among which an export chooses.
+INT8_EXPORTS = {"int8": ("openvino", "onnx"), "onnx-int8": ("onnx",), "openvino-int8": ("openvino",)}
+#: How activations are quantised: by ranges that are measured beforehand, or by those of each batch.
+METHODS = ("static", "dynamic")
+
+
+def export_int8(
+    simcse: SimCSE,
+    directory: str | os.PathLike,
+    to: str,
+    checks: Checks,
+    *,
+    max_loss: float = 0.5,
+    allow_slow: bool = False,
+    instructions: str | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Write a graph in int8 beside that in float32, which `SimCSE(directory, backend=...)` loads.
+
+    Weights have a scale for each output channel. Activations are quantised dynamically, by the range of each batch,
+    or statically, by ranges that are measured on the texts for calibration. All forms are made and measured; the
+    fastest one that does not lose too much is written.
+
+    Args:
+        simcse (`SimCSE`): As in [`export_onnx`].
+        directory (`str` or `os.PathLike`): As in [`export_onnx`].
+        to (`str`): One of `INT8_EXPORTS`.
+        checks (`Checks`): What the forms are calibrated and measured with.
+        max_loss (`float`, *optional*, defaults to `0.5`): The largest loss, in the points of [`Checks`].
+        allow_slow (`bool`, *optional*, defaults to `False`): Also write int8 that is not `LEAST_SPEED` times as fast.
+        instructions (`str`, *optional*): One of `INSTRUCTIONS`; defaults to [`processor_instructions`]. AVX2 adds
+            products of 8 bits in 16 bits, which overflow, so its weights get 7 bits in ONNX.
+
+    Returns:
+        `tuple[Path, dict[str, Any]]`: The path of the graph, and what was measured, with all `forms`.
+
+    Raises:
+        ImportError: If the extras of the runtimes are not installed.
+        ValueError: As [`export_onnx`], or if each form loses too much or is too slow. Nothing is written then.
+    """
+    instructions = instructions or processor_instructions()
+    forms = []
+    with TemporaryDirectory() as work:
+        for backend in INT8_EXPORTS[to]:
+            export = export_onnx if backend == "onnx" else export_openvino
+            plain = export(simcse, Path(work, backend))
+            for method in METHODS:
+                folder = Path(work, f"{backend}-{method}")
+                simcse.save_settings(folder)
+                name = INT8_GRAPHS[backend][instructions]
+                (folder / name).parent.mkdir()
+                quantize = _quantize_onnx if backend == "onnx" else _quantize_openvino
+                with silent():
+                    quantize(
+                        simcse, plain, folder / name, checks.calibration if method == "static" else None, instructions
+                    )
+                measured = checks.measure(simcse, SimCSE(folder, backend=backend))
+                forms.append({"backend": backend, "method": method, "file": name} | measured)
+        forms.sort(key=lambda form: -form["speed"])
+        accurate = [form for form in forms if form["loss"] <= max_loss]
+        listed = "; ".join(describe_form(form) for form in forms)
+        if not accurate:
+            raise ValueError(
+                f"nothing was written, because int8 loses more than --max_loss {max_loss:g}: {listed}. Allow more, or "
+                "give texts like yours with --calibrate."
+            )
+        best = accurate[0]
+        if best["speed"] < LEAST_SPEED and not allow_slow:
+            raise ValueError(
+                f"nothing was written, because int8 does not pay on this processor: {listed}, and {LEAST_SPEED} times "
+                "is the least. --allow_slow writes it all the same."
+            )
+        shutil.copytree(Path(work, best["backend"]), directory, dirs_exist_ok=True)
+        source = Path(work, f"{best['backend']}-{best['method']}", best["file"])
+        path = Path(directory, best["file"])
+        for file in (source, Path(weights_of(str(source)))):
+            if file.exists():
+                shutil.copyfile(file, path.with_name(file.name))
+    return path, best | {"forms": forms}
+
+
+def describe_form(measured: dict[str, Any]) -> str:
+    """Say in a line what a form of int8 loses and gains."""
+    lost = "mean cosine to float32 {mean_cosine:.4f}, lowest {lowest_cosine:.4f}"
+    if "sts_before" in measured:
+        lost = "STS average of {sts} sets {sts_before:.2f} before, {sts_after:.2f} after; " + lost
+    gained = "{speed:.2f} times the speed of float32 ({int8_sentences_per_second:.0f} sentences per second)"
+    line = "{backend}, {method}: " + f"{lost}; {gained}"
+    return line.format(**measured, sts=len(measured.get("sts_tasks", ())))
+
+
+def processor_instructions() -> str:
+    """Return which of `INSTRUCTIONS` this processor multiplies integers of 8 bits with, AVX2 if torch cannot tell."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return "arm"
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    if found.get("amx_int8"):
+        return "amx"
+    return "vnni" if found.get("avx512_vnni") or found.get("avx_vnni") else "avx2"
+
+
+def _feeds(simcse: SimCSE, texts: list[str]) -> list[dict[str, np.ndarray]]:
+    """Return the inputs of the graph for each text."""
+    rows = simcse.tokenize(texts, simcse.resolve_prompt(), long_texts="cut")
+    return [{"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), np.int64)} for row in rows]
+
+
+def _quantize_onnx(simcse: SimCSE, plain: Path, path: Path, calibration: list[str] | None, instructions: str) -> None:
+    quantization = require_extra("onnxruntime.quantization", "onnx", "the export to ONNX in int8")
+    options = {
+        "per_channel": True,
+        "reduce_range": instructions == "avx2",
+        "weight_type": quantization.QuantType.QInt8,
+        "use_external_data_format": Path(weights_of(str(plain))).exists(),
+    }
+    if calibration is None:
+        quantization.quantize_dynamic(plain, path, **options)
+        return
+
+    class Reader(quantization.CalibrationDataReader):
+        feeds: Iterator[dict[str, np.ndarray]] = iter(_feeds(simcse, calibration))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.feeds, None)
+
+    quantization.quantize_static(
+        plain,
+        path,
+        Reader(),
+        op_types_to_quantize=["MatMul", "Gemm"],
+        extra_options={"MatMulConstBOnly": True},
+        **options,
+    )
+
+
+def _quantize_openvino(
+    simcse: SimCSE, plain: Path, path: Path, calibration: list[str] | None, instructions: str
+) -> None:
+    openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
+    nncf = require_extra("nncf", "openvino", "the export to OpenVINO in int8")
+    model = openvino.Core().read_model(plain)
+    if calibration is None:
+        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    else:
+        data = nncf.Dataset(_feeds(simcse, calibration))
+        model = nncf.quantize(model, data, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(calibration))
+    openvino.save_model(model, path, compress_to_fp16=False)

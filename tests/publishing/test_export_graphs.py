@@ -1,0 +1,244 @@
+"""Exported graphs: every runtime and client gives the embeddings of torch, and int8 is written only if it is good."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_config
+from evaluation_helpers import write_stsb
+from transformers import AutoTokenizer, BertModel
+
+from simcse_hf import SimCSE
+from simcse_hf.cli.main import main
+from simcse_hf.inference.exported import GRAPHS, INT8_GRAPHS
+from simcse_hf.publishing import export, export_checks, export_int8
+
+TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 200, "a small bird slept in the big red tree"]
+EXPORTERS = {"onnx": export.export_onnx, "openvino": export.export_openvino}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, tokenizer):
+    """Save a model that reads 512 tokens and has a query prompt, and return its folder."""
+    stock, folder = (tmp_path_factory.mktemp("model") / name for name in ("stock", "float32"))
+    torch.manual_seed(2)
+    BertModel(tiny_config(max_position_embeddings=512)).save_pretrained(stock)
+    tokenizer.save_pretrained(stock)
+    simcse = SimCSE(stock, pooler_type="avg", max_length=512)
+    simcse.prompts["query"] = "a dog "
+    simcse.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
+def graph(request, model, tmp_path_factory):
+    """Export the model in float32, and return the backend and the folder."""
+    for package in ("onnxruntime", "onnxscript", *(["openvino"] if request.param == "openvino" else [])):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    folder = tmp_path_factory.mktemp("exports") / request.param
+    EXPORTERS[request.param](SimCSE(model), folder)
+    return request.param, folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_size": 1}, {"token_budget": 30}, {"long_texts": "mean", "max_length": 12}, {"prompt_name": "query"}],
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_graph_gives_the_embeddings_of_torch_with_its_prompts_and_length(
+    options, threads, graph, model, monkeypatch
+):
+    backend, folder = graph
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)  # as many batches are computed side by side
+    plain, exported = SimCSE(model), SimCSE(folder, backend=backend)
+    assert (exported.dim, exported.max_length, exported.prompts) == (plain.dim, 512, plain.prompts)
+    assert len(exported.tokenize(TEXTS)[3]) == 512
+    torch.testing.assert_close(exported.encode(TEXTS, **options), plain.encode(TEXTS, **options), rtol=0, atol=1e-5)
+
+
+def test_ten_thousand_equal_texts_have_one_embedding(graph, model):
+    backend, folder = graph
+    vectors = SimCSE(folder, backend=backend).encode(["a cat"] * 10_000)
+    torch.testing.assert_close(vectors, SimCSE(model).encode("a cat").expand(10_000, -1), rtol=0, atol=1e-5)
+
+
+def test_openvino_computes_in_bfloat16_on_request(graph, model):
+    backend, folder = graph
+    if backend == "onnx":
+        with pytest.raises(ValueError, match="leave out dtype"):
+            SimCSE(folder, backend=backend, dtype=torch.bfloat16)
+    else:
+        vectors = SimCSE(folder, backend=backend, dtype=torch.bfloat16).encode(TEXTS)
+        assert (vectors * SimCSE(model).encode(TEXTS)).sum(dim=1).min() > 0.999
+
+
+def test_clients_that_pool_the_first_output_themselves_get_the_same_embeddings(graph, model):
+    """As optimum, transformers.js, infinity and fastembed do, by the tokenizer's own limit."""
+    backend, folder = graph
+    inputs = dict(AutoTokenizer.from_pretrained(folder)(TEXTS, truncation=True, padding=True, return_tensors="np"))
+    feed = {name: inputs[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    if backend == "onnx":
+        session = pytest.importorskip("onnxruntime").InferenceSession(folder / GRAPHS[backend])
+        names, states = [x.name for x in session.get_outputs()], session.run(None, feed)[0]
+    else:
+        openvino = pytest.importorskip("openvino")
+        path = folder / GRAPHS[backend]
+        compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        names, states = [x.any_name for x in compiled.outputs], compiled(feed)[0]
+    assert names == ["last_hidden_state", "sentence_embedding"]
+    weights = inputs["attention_mask"][:, :, None]
+    vectors = (states * weights).sum(axis=1) / weights.sum(axis=1)
+    expected = SimCSE(model).encode(TEXTS, normalize_embeddings=False)
+    np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-6)
+
+
+def test_sentence_transformers_loads_the_folder_with_its_backend(graph, model):
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    pytest.importorskip("optimum", reason="optimum is not installed")
+    backend, folder = graph
+    kwargs = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}} if backend == "openvino" else {}
+    theirs = library.SentenceTransformer(str(folder), device="cpu", backend=backend, model_kwargs=kwargs)
+    vectors = theirs.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(vectors, SimCSE(model).encode(TEXTS).numpy(), atol=1e-6)
+
+
+def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
+    backend, folder = graph
+    shutil.copytree(folder, tmp_path / "earlier")
+    for path in (tmp_path / "earlier" / backend).iterdir():
+        path.rename(tmp_path / "earlier" / path.name)
+    exported = SimCSE(tmp_path / "earlier", backend=backend)
+    torch.testing.assert_close(exported.encode(TEXTS), SimCSE(model).encode(TEXTS), rtol=0, atol=1e-5)
+
+
+# --- int8 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(text for text in TEXTS if text) + "\n")
+    return path
+
+
+def command(to, model, output, *options):
+    return main(["export", str(model), "--to", to, "--output", str(output), "--quiet", "--json", *map(str, options)])
+
+
+@pytest.fixture
+def quick(graph, monkeypatch):
+    """Take the module's graph in place of a new one, and let every form be as fast as float32."""
+    backend, folder = graph
+    monkeypatch.setattr(
+        export_int8, f"export_{backend}", lambda _, new: shutil.copytree(folder, new) / GRAPHS[backend]
+    )
+    monkeypatch.setattr(export_checks, "_seconds", lambda *_: 1.0)
+    return backend
+
+
+def test_the_fastest_form_within_the_loss_is_written_beside_float32(quick, model, texts, tmp_path, capsys):
+    options = ("--texts", texts, "--calibrate", texts, "--allow_slow", "--max_loss", "5")
+    assert command(f"{quick}-int8", model, tmp_path / "out", *options) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert {form["method"] for form in measured["forms"]} == {"static", "dynamic"}
+    assert measured["loss"] == pytest.approx(100 * (1 - measured["mean_cosine"]))
+    names = {path.name for path in (tmp_path / "out" / quick).iterdir()}
+    int8 = INT8_GRAPHS[quick][export_int8.processor_instructions()].split("/")[1]
+    assert {int8, GRAPHS[quick].split("/")[1]} <= names
+    plain, exported = SimCSE(model), SimCSE(tmp_path / "out", backend=quick)
+    assert exported.model.files[0].endswith(int8)
+    for encode in ("encode", "encode_query"):
+        cosines = (getattr(plain, encode)(TEXTS) * getattr(exported, encode)(TEXTS)).sum(dim=1)
+        assert cosines.min() > 0.95
+    with pytest.raises(ValueError, match="cannot be saved: copy its folder"):
+        exported.save_pretrained(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--max_loss", "-1", "--allow_slow"), "int8 loses more than --max_loss -1: .*static.*dynamic"),
+        (("--max_loss", "100"), "int8 does not pay on this processor: .*1.2 times is the least"),
+    ],
+)
+def test_an_export_that_loses_too_much_or_is_slow_is_not_written(quick, options, message, model, texts, tmp_path):
+    simcse = SimCSE(model)
+    checks = export_checks.Checks(str(texts), None)
+    arguments = {"max_loss": float(options[1]), "allow_slow": "--allow_slow" in options}
+    with pytest.raises(ValueError, match=message):
+        export_int8.export_int8(simcse, tmp_path / "out", f"{quick}-int8", checks, **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
+    made = []
+
+    def make(backend):
+        return lambda _, folder: (folder.mkdir(), made.append(backend), folder / GRAPHS[backend])[-1]
+
+    for backend in GRAPHS:
+        monkeypatch.setattr(export_int8, f"export_{backend}", make(backend))
+        monkeypatch.setattr(export_int8, f"_quantize_{backend}", lambda _, __, path, *___: path.write_text("graph"))
+    monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: f"{backend} {folder.name}")
+    speeds = {"onnx-dynamic": 2.0, "onnx-static": 5.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
+
+    def measure(_, exported):
+        name = exported.split()[1]
+        return {"loss": 9.0 if name == "onnx-static" else 0.1, "speed": speeds[name], "mean_cosine": 1.0,
+                "lowest_cosine": 1.0, "int8_sentences_per_second": 1.0}  # fmt: skip
+
+    checks = SimpleNamespace(measure=measure, calibration=["a"])
+    (tmp_path / "out" / "openvino").mkdir(parents=True)
+    path, best = export_int8.export_int8(SimCSE(model), tmp_path / "out", "int8", checks)
+    assert (best["backend"], best["method"]) == ("openvino", "static") and path.read_text() == "graph"
+    assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0] and sorted(made) == ["onnx", "openvino"]
+
+
+def test_weights_get_7_bits_where_sums_of_products_overflow(graph, model, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    backend, folder = graph
+    if backend != "onnx":
+        pytest.skip("OpenVINO chooses when it loads the graph")
+    for calibration in (None, TEXTS):
+        largest = {}
+        for instructions in ("vnni", "avx2"):
+            path = tmp_path / instructions
+            export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, calibration, instructions)
+            arrays = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer]
+            largest[instructions] = max(abs(a.astype(int)).max() for a in arrays if a.dtype == "int8" and a.ndim == 2)
+        assert largest["avx2"] <= 64 < largest["vnni"] <= 127
+
+
+def test_what_a_graph_cannot_do_is_refused(model):
+    with pytest.raises(ValueError, match="has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx"):
+        SimCSE(model, backend="onnx")
+    with pytest.raises(ValueError, match="backend must be one of torch, onnx, openvino, got 'tensorrt'"):
+        SimCSE(model, backend="tensorrt")
+    for setting in ({"pooler_type": "max"}, {"dtype": torch.float16}, {"device": "cuda"}, {"head": "dense"}):
+        with pytest.raises(ValueError, match=f"leave out {next(iter(setting))}, or export the model again"):
+            SimCSE(model, backend="openvino", **setting)
+
+
+@pytest.mark.parametrize(
+    "to, options, message",
+    [
+        ("int8", (), "give --texts FILE, --data_dir FOLDER or both"),
+        ("onnx", ("--max_loss", "1"), "--max_loss: only for --to int8, onnx-int8"),
+        ("openvino", ("--calibrate", "x"), "--calibrate: only for --to int8"),
+    ],
+)
+def test_options_of_int8_are_asked_for_and_belong_to_int8(to, options, message, model, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command(to, model, tmp_path / "out", *options)
+    assert message in capsys.readouterr().err
+
+
+def test_data_dir_compares_the_sts_sets_that_it_has(quick, model, tmp_path, capsys):
+    write_stsb(tmp_path)
+    options = ("--data_dir", tmp_path, "--allow_slow", "--max_loss", "100")
+    assert command(f"{quick}-int8", model, tmp_path / "out", *options) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["sts_tasks"] and measured["loss"] == measured["sts_before"] - measured["sts_after"]
