@@ -227,7 +227,7 @@ class WholeCheckpointTrainer(Trainer):
 
     def _collect_states(self) -> None:
         """Put the states of the callbacks and of the control into that of the Trainer, as transformers does."""
-        saved = self.state.stateful_callbacks
+        saved: Any = self.state.stateful_callbacks
         for callback in [*self.callback_handler.callbacks, self.control]:
             if not isinstance(callback, ExportableState):
                 continue

@@ -779,7 +779,7 @@ class MixtureRows(Rows):
 
     def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Return a row of every data set of single sentences."""
-        rows = []
+        rows: list[Mapping[str, Any]] = []
         for number, part in enumerate(self.parts.values()):
             for row in part.single_sentences(objective.of_dataset(number)):
                 rows.append({**row, "dataset": number})
@@ -806,7 +806,7 @@ class MixtureRows(Rows):
 
     def vector_digests(self) -> dict[str, str]:
         """Return the digests of the vectors of all data sets."""
-        digests = {}
+        digests: dict[str, str] = {}
         for part in self.parts.values():
             digests |= part.vector_digests()
         return digests

@@ -137,7 +137,7 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     # 2. What is named must be there before anything is deleted or loaded.
     directory = Path(str(args.output_dir))
     inputs = inputs_of(arguments.model, data)
-    own_files = {f"datasets, {name}:": own.get("train_file") for name, own in (args.datasets or {}).items()}
+    own_files = {f"datasets, {name}:": own.get("train_file") for name, own in _tables(args).items()}
     check_files(inputs | own_files)
     arguments.model.load_options()  # finds the model
     is_sample = (arguments.model.model_name_or_path, data.train_file) == (
@@ -197,7 +197,7 @@ def train_and_save(trainer: SimCSETrainer, data: DataArguments) -> None:
     args = trainer.args
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    names = [data.dataset_name, *(own.get("dataset_name") for own in (args.datasets or {}).values())]
+    names = [data.dataset_name, *(own.get("dataset_name") for own in _tables(args).values())]
     hub_datasets = [name.partition(":")[0] for name in names if name]
     trainer.write_results(data.train_file or data.dataset_name, hub_datasets)
 
@@ -229,7 +229,7 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     files: dict[str, dict[str, Any]] = {}
     if args.datasets is not None:
         tables = {}
-        for dataset, own in args.datasets.items():
+        for dataset, own in _tables(args).items():
             files[dataset] = {key: own[key] for key in own if key in _OF_FILES}
             tables[dataset] = {key: own[key] for key in own if key not in _OF_FILES}
         args = with_values(args, datasets=tables)
@@ -256,6 +256,12 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     for rows in texts.values() if files else [texts]:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer
+
+
+def _tables(args: SimCSETrainingArguments) -> dict[str, dict[str, Any]]:
+    """Return what the arguments say about several data sets, by their names."""
+    tables: Any = args.datasets or {}
+    return tables
 
 
 def _check_source(data: DataArguments, args: SimCSETrainingArguments) -> None:

@@ -92,8 +92,8 @@ class ModelArguments:
         Raises:
             ValueError: If the words have another form.
         """
-        self.objective_options = _read_options(self.objective_options)
-        self.matryoshka_dims = _read_dimensions(self.matryoshka_dims)
+        self.objective_options = _read_options(self.objective_options)  # type: ignore[assignment]
+        self.matryoshka_dims = _read_dimensions(self.matryoshka_dims)  # type: ignore[assignment]
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
+from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
@@ -193,7 +194,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
         if args.view in MASKED_LM_VIEWS:
-            rate = masked_lm_rate(args.view, args.view_rate)
+            rate: Any = masked_lm_rate(args.view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
         if start.settings.do_mlm:
@@ -291,6 +292,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         # 1. Refuse what cannot work.
         self._check_run()
+        assert self.rows is not None
 
         # 2. Find the checkpoint to resume from, and compare its settings with this run's.
         self.resumed_from = None
@@ -372,7 +374,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "compute_loss_func": self.compute_loss_func is not None,
             f"{type(self).__name__}.compute_loss": type(self).compute_loss is not SimCSETrainer.compute_loss,
             "torch_empty_cache_steps": self.args.torch_empty_cache_steps is not None,
-            f"optim={self.args.optim.value}": "lomo" in self.args.optim,
+            f"optim={OptimizerNames(self.args.optim).value}": "lomo" in self.args.optim,
         }
         for name, is_there in replaced.items():
             if is_there:
@@ -420,14 +422,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"FSDP2 would put the two into different groups. {instead}"
             )
 
-    def _check_dropout(self, row: dict[str, Any]) -> None:
+    def _check_dropout(self, row: Mapping[str, Any]) -> None:
         """Check by a row of a single sentence that its two views differ, and that attention weights are dropped.
 
         With equal views there is nothing to learn from (SimCSE, Table 3, p = 0). With less dropout than the config
         says, another method would be trained without notice: some attention functions accept a rate and ignore it.
 
         Args:
-            row (`dict[str, Any]`): The row.
+            row (`Mapping[str, Any]`): The row.
 
         Raises:
             ValueError: If the views are equal, or the attention implementation ignores its dropout rate.
@@ -435,7 +437,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         model = self.model
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
-        batch = self.data_collator([row] * 8)  # At low rates, one text may be spared by chance.
+        batch = self.data_collator([dict(row)] * 8)  # At low rates, one text may be spared by chance.
         texts = (batch["input_ids"], batch["attention_mask"])
         rates = dict(sorted(dropout_rates(model.config).items()))
         implementation = model.config._attn_implementation
@@ -586,7 +588,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Take the gradient of a batch as [`CachedBatch`] does."""
         model.train()
         if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
-            self.optimizer.train()  # type: ignore[operator]
+            self.optimizer.train()  # type: ignore[union-attr]
         inputs = self._prepare_inputs(inputs)
         no_sync: Callable[[], AbstractContextManager] = partial(self.accelerator.no_sync, model)
         factor = 1 / self.current_gradient_accumulation_steps
@@ -718,7 +720,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Args:
             folder (`Path`): The folder of the checkpoint while it is staged.
         """
-        self.state.stateful_callbacks[LossTracker.RECORD] = self.loss_tracker.record()  # type: ignore[assignment]
+        states: Any = self.state.stateful_callbacks
+        states[LossTracker.RECORD] = self.loss_tracker.record()
         if self.rows is not None and self.is_world_process_zero():
             self.rows.save_place(folder)
         if not self.args.should_save:

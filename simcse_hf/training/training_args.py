@@ -204,7 +204,7 @@ class SimCSETrainingArguments(TrainingArguments):
             ValueError: If a value cannot work.
         """
         if isinstance(self.prompts, list):
-            self.prompts = dict(word.partition("=")[::2] for word in self.prompts)
+            self.prompts = dict(word.partition("=")[::2] for word in self.prompts)  # type: ignore[assignment]
         if isinstance(self.lora, str):
             self.lora = yaml.safe_load(self.lora)
         if (self.bf16 or self.bf16_full_eval or launched_processes() > 1) and has_only_cpu():
