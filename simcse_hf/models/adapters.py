@@ -146,7 +146,7 @@ def load_adapter(model: Any, source: str | os.PathLike, hub: dict[str, Any]) -> 
     }
     try:
         adapted = peft.PeftModel(encoder, config)
-        peft.set_peft_model_state_dict(adapted, weights)
+        peft.set_peft_model_state_dict(adapted, dict(weights))  # some versions change it
         expected = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
         wrong = ", ".join(sorted(expected.keys() ^ weights.keys())[:3])
     except (RuntimeError, KeyError, ValueError) as error:
