@@ -25,7 +25,7 @@ from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import select_hub_arguments
-from ..ops.loading import adapter_base, check_finite_weights, load_base, load_weights
+from ..ops.loading import adapter_base, check_finite_weights, load_base, load_weights, without_bar
 from ..ops.packing import avoid_cudnn_attention, send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import adapters, checkpoint, pooling
@@ -674,7 +674,8 @@ class ContrastiveModel(PreTrainedModel):
         """
         weights = adapters.merged_weights(self, dict(self.state_dict() if state_dict is None else state_dict))
         if not self.save_adapter:
-            super().save_pretrained(folder, state_dict=checkpoint.main_weights(weights), **kwargs)
+            with without_bar(self.get_memory_footprint()):
+                super().save_pretrained(folder, state_dict=checkpoint.main_weights(weights), **kwargs)
         if not kwargs.get("is_main_process", True):
             return
         checkpoint.save_own_files(self, folder, weights)

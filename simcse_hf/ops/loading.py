@@ -1,11 +1,14 @@
 """Load configurations, tokenizers and encoders: no code of a model's author runs, and no weight is made up."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from .files import StrPath, explain_damage, find_file, read_json_object, select_hub_arguments
 
@@ -13,6 +16,8 @@ from .files import StrPath, explain_damage, find_file, read_json_object, select_
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "simcse.json"
+#: Weights of fewer bytes are read and written in less than a second.
+_QUICK = 100_000_000
 _IS_ADAPTER = (
     "is an adapter of peft, not a whole model. Merge it first: load it with AutoModelForCL.from_pretrained, and save "
     "the result together with its tokenizer."
@@ -59,6 +64,23 @@ def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, 
         raise ValueError(f"{source} is an adapter of peft for {base}, which could not be loaded: {error}") from error
 
 
+@contextmanager
+def without_bar(size: int) -> Iterator[None]:
+    """Show no bar for weights that are read or written in less than a second.
+
+    Args:
+        size (`int`): The size of the weights in bytes.
+    """
+    hides = size < _QUICK and logging.is_progress_bar_enabled()
+    if hides:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hides:
+            logging.enable_progress_bar()
+
+
 def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs: Any) -> Any:
     """Call a function `from_pretrained` of transformers. Code in the model's folder is neither run nor asked about.
 
@@ -81,7 +103,8 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
     if kwargs.pop("trust_remote_code", None):
         raise ValueError(f"trust_remote_code=True: {source}: custom code is not supported")
     try:
-        with explain_damage(source):
+        size = sum(path.stat().st_size for path in Path(source).glob("*.safetensors")) or _QUICK
+        with explain_damage(source), without_bar(size):
             loaded = load(source, *args, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):  # transformers advises to pass it

@@ -89,8 +89,8 @@ def _change(systems: list, difference: float) -> dict:
     }
 
 
-def warn_of_better_start(dev_set: DevSetCallback, metrics: dict[str, float]) -> None:
-    """Warn if the start is significantly better with another pooler than with that of the run.
+def report_better_start(dev_set: DevSetCallback, metrics: dict[str, float]) -> None:
+    """Say in the log if the start is significantly better with another pooler than with that of the run.
 
     Args:
         dev_set (`DevSetCallback`): The dev set, which [`DevSetCallback.evaluate_start`] has just evaluated.
@@ -104,7 +104,7 @@ def warn_of_better_start(dev_set: DevSetCallback, metrics: dict[str, float]) -> 
         other = metrics[f"eval_{name}"]
         change = _change([dev_set.scores[dev_set.headline], dev_set.scores[name]], other - own)
         if change["low"] > 0:
-            logger.warning(
+            logger.info(
                 f"The start scores {other:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
                 f"({dev_set.headline}, difference {change['difference']:+.2f} [{change['low']:+.2f}, "
                 f"{change['high']:+.2f}]): try --pooler_type {pooler}, which begins there."

@@ -60,7 +60,12 @@ SUP_DEFAULTS = _COMMON | {
     "num_train_epochs": 3,
 }
 _CORPUS, _ENCODER = sample_files()
-_SAMPLE = {"model_name_or_path": str(_ENCODER), "dev_file": str(_CORPUS.dev), "max_seq_length": 32}
+_SAMPLE = {
+    "model_name_or_path": str(_ENCODER),
+    "pooler_type": "avg",  # which is better than [CLS] before training and after it
+    "dev_file": str(_CORPUS.dev),
+    "max_seq_length": 32,
+}
 #: A sentence of the sample's test set, which is searched before and after training.
 _QUERY = "The exhausted percussionist lost the lute at the auditorium."
 # The tiny sample encoder needs a higher learning rate than BERT.

@@ -258,6 +258,9 @@ def parse_arguments(
     given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
     texts = ("model_name_or_path", "train_file", "dataset_name", "datasets")
     if sample is not None and not any(given.get(name) for name in texts):
+        sample = dict(sample)
+        if "objective" in given:  # whose paper has a pooler of its own
+            sample.pop("pooler_type", None)
         given = sample | given
     if "seed" in given and given.get("seeds") is not None:
         raise ValueError(

@@ -62,7 +62,7 @@ from .checkpoints import (
     is_staged,
     resolve_checkpoint,
 )
-from .dev_scores import keep_dev_scores, warn_of_better_start
+from .dev_scores import keep_dev_scores, report_better_start
 from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
 from .rows import (
     Reader,
@@ -651,7 +651,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.is_in_train and self.is_world_process_zero():
             keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
             if self._begins_plain and self.dev_sets:
-                warn_of_better_start(self.dev_sets[0], metrics)
+                report_better_start(self.dev_sets[0], metrics)
         return metrics
 
     @property

@@ -1,6 +1,7 @@
 """Dev sets of training: scored pairs and tasks from users' files, and what they select."""
 
 import json
+import logging
 
 import pytest
 import torch
@@ -248,7 +249,8 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenize
     model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
     dev_set = scored_by(model, tokenizer, "avg")
     trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **KEEPS_BEST)
-    trainer.train()
+    with caplog.at_level(logging.INFO, "simcse_hf"):
+        trainer.train()
     trainer.save_model()
     results = trainer.write_results()
     assert results["start"]["pooler"] == "avg" and results["start"]["stsb_spearman"] == pytest.approx(100)

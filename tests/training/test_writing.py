@@ -145,7 +145,7 @@ def test_the_published_model_of_several_seeds_is_whole_or_the_earlier_one(earlie
 
     seed = earlier / "seed-1"
     AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(seed)
-    run = {"dev_metric": None, "train_seconds": 1.0, "initial": {}, "saved": {}, "best": {}, "final": {}}
+    run = {"dev_metric": None, "train_seconds": 1.0, "initial": {}, "start": {}, "saved": {}, "best": {}, "final": {}}
     files.write_json(seed / "results.json", run)
     names = ("config.json", "model-00001-of-00010.safetensors")
     before = [(earlier / name).read_bytes() for name in names]
