@@ -277,9 +277,9 @@ def parse_arguments(
         pooler_type = Checkpoint.find(given["model_name_or_path"], config, revision=revision).pooler_type
     decisions = resolve_command(given, defaults or {}, getattr(config, SECTION, None), config, pooler_type)
     _log_decisions(decisions, defaults or {})
-    return CommandArguments(
-        *fill(ARGUMENT_CLASSES, {name: decision.value for name, decision in decisions.items()}), decisions
-    )
+    values = {name: decision.value for name, decision in decisions.items()}
+    model, data, training = fill(ARGUMENT_CLASSES, values)
+    return CommandArguments(model, data, training, decisions)
 
 
 def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any]) -> None:
