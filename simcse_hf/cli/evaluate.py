@@ -113,6 +113,7 @@ def _describe(
         "max_length": getattr(model, "max_length", None),
         "long_texts": getattr(model, "long_texts", None),
         "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
+        "similarity": getattr(model, "similarity_fn_name", "cosine"),
         "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

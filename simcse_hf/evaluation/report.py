@@ -188,7 +188,6 @@ def describe_protocol(protocol: Protocol, classifier: ClassifierConfig) -> dict:
     """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
     return {
         **vars(protocol),
-        "similarity": "cosine",
         "text": "tokens joined by single spaces",
         "scale": 100,
         "classifier": {
