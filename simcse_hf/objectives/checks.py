@@ -6,6 +6,7 @@ from typing import Any
 from transformers.utils import logging
 
 from .base import TrainingRows
+from .ragged import POSITIVE
 
 logger = logging.get_logger(__name__)
 
@@ -92,3 +93,22 @@ def check_rows(rows: TrainingRows, most: int, advice: str, alone: str = "") -> N
         raise ValueError(f"the training data has rows with {found}, but {advice}")
     if alone and rows.global_batch == 1:
         raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
+
+
+def check_relations(rows: TrainingRows, name: str) -> None:
+    """Refuse rows whose relations are not those of one positive and of hard negatives, some of which may be absent.
+
+    Args:
+        rows (`TrainingRows`): The training data.
+        name (`str`): The objective.
+
+    Raises:
+        ValueError: If a row has other relations.
+    """
+    if rows.has_relations:
+        relations = rows.dataset.with_format("arrow").select_columns("relations")[:]["relations"].to_pylist()
+        if any(row[:1] != [POSITIVE] or POSITIVE in row[1:] for row in relations):
+            raise ValueError(
+                f"the training rows have relations, which objective {name!r} does not read: train it on single texts, "
+                "pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
+            )

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, own_rows
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_choice, check_options
+from .checks import check_choice, check_options, check_relations
 from .encoder import EncodedBatch
+from .ragged import ABSENT
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 
@@ -83,19 +84,15 @@ class Distill(Objective):
         self.projection = nn.Linear(dim, teacher_dim) if teacher_dim else nn.Identity()
 
     def check(self, rows: TrainingRows) -> None:
-        """Refuse rows with relations, and batches of a single text.
+        """Refuse rows with other relations than those of a positive and hard negatives, and batches of a single text.
 
         Args:
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: If the rows have relations, or there is nothing to compare in a batch.
+            ValueError: If the rows have other relations, or there is nothing to compare in a batch.
         """
-        if rows.has_relations:
-            raise ValueError(
-                "the training rows have relations, which objective 'distill' does not read: train it on single texts, "
-                "pairs, or rows of sent0, sent1 and hard negatives"
-            )
+        check_relations(rows, self.name)
         if rows.global_batch == 1 and (rows.num_sentences == 1 or self.ranks):
             raise ValueError(
                 "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"
@@ -121,18 +118,25 @@ class Distill(Objective):
         embeddings = as_full_precision(batch.embeddings)
         teacher = batch.inputs["teacher"].to(embeddings.dtype)
         with no_autocast(embeddings):
-            return self._ranking(embeddings, teacher) if self.ranks else self._copying(embeddings, teacher)
+            if self.ranks:
+                return self._ranking(embeddings, teacher)
+            present = embeddings.new_ones(embeddings.shape[:2])
+            if "relations" in batch.inputs:
+                present[:, 1:] = (batch.inputs["relations"] != ABSENT).to(present.dtype)
+            return self._copying(embeddings, teacher, present.flatten())
 
     def _cosines(self, texts: Tensor, candidates: Tensor) -> Tensor:
         """Compare texts of this process with candidates of all processes."""
         candidates = gather_rows(F.normalize(candidates, dim=-1), self.training)
         return F.normalize(texts, dim=-1) @ candidates.T
 
-    def _copying(self, embeddings: Tensor, teacher: Tensor) -> Tensor | dict[str, Tensor]:
-        """Compute the loss of the similarities, and perhaps that of the vectors."""
+    def _copying(self, embeddings: Tensor, teacher: Tensor, present: Tensor) -> Tensor | dict[str, Tensor]:
+        """Compute the loss of the similarities, and perhaps that of the vectors, of the texts that are there."""
         student = embeddings.flatten(0, 1)
         teacher = teacher.flatten(0, 1)
-        similarities = F.mse_loss(self._cosines(student, student), self._cosines(teacher, teacher))
+        errors = (self._cosines(student, student) - self._cosines(teacher, teacher)).square()
+        pairs = present[:, None] * gather_rows(present, self.training)
+        similarities = (errors * pairs).sum() / pairs.sum()
         if self.loss == "similarities":
             return similarities
         projected = self.projection(student)
@@ -142,7 +146,8 @@ class Distill(Objective):
                 f"set objective_options teacher_dim={teacher.shape[1]}"
             )
         distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
-        return {"vector_loss": 10 * distances.mean(), "similarity_loss": 200 * similarities}
+        mean = (distances * present).sum() / present.sum()
+        return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}
 
     def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
         """Compute the loss of the ranks, and perhaps the consistency."""

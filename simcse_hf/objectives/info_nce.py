@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import gather_rows, own_rows
 from .base import Objective, TrainingRows, comparable, no_autocast
-from .checks import check_choice, check_options, check_similarity
+from .checks import check_choice, check_options, check_relations, check_similarity
 from .encoder import EncodedBatch
-from .ragged import ABSENT, POSITIVE, missing_columns
+from .ragged import ABSENT, missing_columns
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -306,13 +306,7 @@ class SimCSEObjective(Objective):
             ValueError: If a row with relations does not consist of an anchor, one positive and hard negatives, or if a
                 batch consists of one pair.
         """
-        if rows.has_relations:
-            relations = rows.dataset.with_format("arrow").select_columns("relations")[:]["relations"].to_pylist()
-            if any(row[:1] != [POSITIVE] or POSITIVE in row[1:] for row in relations):
-                raise ValueError(
-                    f"the training rows have relations, which objective {self.name!r} does not read: train it on "
-                    "single texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
-                )
+        check_relations(rows, self.name)
         if rows.global_batch == 1 and rows.num_sentences <= 2:
             raise ValueError(
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"

@@ -58,3 +58,15 @@ def test_ragged_rows_of_files_and_streams_train(path, tmp_path, tokenizer, strea
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
+
+
+def test_distillation_compares_the_texts_that_there_are(path, tmp_path, tokenizer):
+    rows = tokenize_dataset(load_text_dataset(path, cache_dir=tmp_path), tokenizer, 16)
+    batch = ContrastiveCollator(tokenizer)(list(rows))
+    batch["teacher"] = torch.randn(4, 5, 8)
+    model = BertForCL(tiny_config(), pooler_type="avg", objective="distill").eval()
+    present = batch["attention_mask"].any(-1)
+    students = F.normalize(model(**batch).sentence_embeddings[present].double(), dim=-1)
+    teachers = F.normalize(batch["teacher"][present].double(), dim=-1)
+    expected = (students @ students.T - teachers @ teachers.T).square().mean()
+    assert len(students) == 14 and model(**batch).loss.item() == pytest.approx(expected.item(), rel=1e-5)
