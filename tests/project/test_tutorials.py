@@ -72,5 +72,6 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, mo
         if language == "text":
             missing = missing_line(block, printed + capfd.readouterr().err)
             assert missing is None, f"{page} shows {missing!r}, and this was printed:\n{printed}"
+            assert "unknown to the model's tokenizer" not in printed, "the index's own probe is no text of the user"
         else:
             printed = run_block(language, block, names)
