@@ -59,6 +59,7 @@ CASES = [
     ("supcon", {"similarity": "cosine"}, RELATIONS["other numbers of hypotheses"]),
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
+    *[("simcse", SIMCSE, RELATIONS[name]) for name in ("other numbers of hypotheses", "one row each")],
 ]
 WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
@@ -212,20 +213,31 @@ def test_half_precision_embeddings_are_compared_in_float32(case):
     assert loss.item() == pytest.approx(exact.item(), rel=0.1 if has_layers else 1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in OBJECTIVES.items() if cls.supports_gradcache])
-def test_gradcache_has_the_loss_and_gradient_of_the_whole_batch(name):
+WITH_GRADCACHE = [(name, False) for name, cls in OBJECTIVES.items() if cls.supports_gradcache]
+WITH_GRADCACHE += [(name, True) for name in ("simcse", "supcon", "softmax", "class_labels")]
+
+
+@pytest.mark.parametrize("name, is_ragged", WITH_GRADCACHE)
+def test_gradcache_has_the_loss_and_gradient_of_the_whole_batch(name, is_ragged):
     options = {"barlow_twins": {"projector_dim": 12}, "vicreg": {"projector_dim": 12}}.get(name, {})
     torch.manual_seed(0)
     config = tiny_config(dropout=0.0, initializer_range=0.2)
     model = BertForCL(config, objective=name, objective_options=options).double().train()
     model.prepare_objective()
-    batch = random_batch(6, 3 if OBJECTIVES[name].rows == "nli" else 2)
+    batch = random_batch(6, 3 if is_ragged or OBJECTIVES[name].rows == "nli" else 2)
     batch |= {"text_ids": torch.arange(batch["input_ids"][:, :, 0].numel()).view(6, -1) % 11}
     if OBJECTIVES[name].rows == "nli":
         batch["relations"] = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0]])
-    batch |= {"scores": torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0]), "labels": torch.tensor([0, 1, 0, 1, 2, 0])}
+    if is_ragged:  # rows 0 and 4 have one text less than the others
+        batch["relations"] = torch.tensor([[0, -100], [0, 2], [0, 0], [0, 2], [0, -100], [0, 1]])
+        batch["attention_mask"][[0, 4], 2] = 0
+    batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0])
+    if not is_ragged:
+        batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 0])
     if OBJECTIVES[name].vectors:
-        batch[OBJECTIVES[name].vectors[0]] = torch.nn.functional.normalize(torch.randn(6, 2, 8), dim=-1)
+        batch[OBJECTIVES[name].vectors[0]] = torch.nn.functional.normalize(
+            torch.randn(6, batch["input_ids"].shape[1], 8), dim=-1
+        )
     output = model(**batch)
     output.loss.backward()
     expected = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
