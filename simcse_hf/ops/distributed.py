@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -67,6 +68,29 @@ def wait_for_all() -> None:
     """Wait until all processes have come here."""
     if world()[1] > 1:
         dist.barrier()
+
+
+@contextmanager
+def same_noise(seed: int) -> Iterator[None]:
+    """Let the processes of a run draw the same numbers from torch's generator; a single process goes on as it was."""
+    with torch.random.fork_rng(devices=[], enabled=world()[1] > 1):
+        if world()[1] > 1:
+            torch.default_generator.manual_seed(seed)
+        yield
+
+
+def draw_own_noise(seed: int) -> None:
+    """Let each process but the first draw numbers of its own from torch's generators, such as its dropout masks.
+
+    transformers gives all of them the same seed. Texts in the same place of two processes would then lose the same
+    numbers, so that their noise correlates.
+
+    Args:
+        seed (`int`): The seed of the run.
+    """
+    rank, _ = world()
+    if rank > 0:
+        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
 def own_rows(rows: Tensor, over_processes: bool = True) -> Tensor:

@@ -49,7 +49,7 @@ from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
-from ..ops.distributed import hold_together, on_first_process
+from ..ops.distributed import draw_own_noise, hold_together, on_first_process, same_noise
 from ..ops.files import folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
 from ..ops.packing import avoid_cudnn_attention
@@ -498,10 +498,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 pin_memory=self.args.dataloader_pin_memory,
             )
         else:
-            loader = super().get_train_dataloader()
+            with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
+                loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
+        draw_own_noise(self.args.seed)
         return loader
 
     def _begin_attempt(self) -> None:

@@ -1,0 +1,67 @@
+"""The noise of training: the processes of a run draw dropout masks of their own, and a resume draws them again."""
+
+import os
+
+import pytest
+import torch
+from conftest import CLS, SEP
+from datasets import Dataset
+from process_helpers import launch
+from torch import nn
+from trainer_helpers import make, model_of
+from transformers import TrainerCallback
+
+#: Texts of one length, so that the batches of all processes have the same shape.
+ROWS = {"input_ids": [[[CLS, 5 + i % 20, 9, 7 + i % 11, 12, SEP]] for i in range(32)]}
+
+
+class Forget(TrainerCallback):
+    """Forgets the masks and rows of the checks before a run, which are equal in all processes."""
+
+    def __init__(self, *lists):
+        self.lists = lists
+
+    def on_train_begin(self, *_, **__):
+        for each in self.lists:
+            each.clear()
+
+
+def train_in_process(folder, tokenizer, name, chunk_size, resume):
+    """Train 4 steps, and keep the dropout masks of the first, the rows of each step and the weights."""
+    rank = int(os.environ["RANK"])
+    model = model_of(dropout=0.1)
+    masks, seen = [], []
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.register_forward_hook(lambda _, x, y: masks.append((y == 0).flatten()[:2000].float()))
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
+    trainer = make(
+        folder / name,
+        tokenizer,
+        Dataset.from_dict(ROWS),
+        model,
+        per_device_train_batch_size=4,
+        gradcache_chunk_size=chunk_size,
+        save_strategy="steps",
+        save_steps=2,
+        ddp_backend="gloo",
+        callbacks=[Forget(masks, seen)],
+    )
+    trainer.train(resume_from_checkpoint=str(folder / "whole" / "run" / "checkpoint-2") if resume else None)
+    state = {key: x.clone() for key, x in trainer.model.state_dict().items()}
+    torch.save({"masks": masks, "rows": torch.cat(seen), "weights": state}, folder / f"{name}-{rank}.pt")
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_two_processes_draw_different_masks_for_different_rows_and_a_resume_has_equal_bits(
+    tmp_path, tokenizer, chunk_size
+):
+    for name in ("whole", "resumed"):
+        launch(train_in_process, tmp_path, tokenizer, name, chunk_size, name == "resumed")
+    first, second, resumed = (torch.load(tmp_path / f"{run}.pt") for run in ("whole-0", "whole-1", "resumed-1"))
+    masks = torch.stack([torch.cat(first["masks"]), torch.cat(second["masks"])])
+    assert abs(torch.corrcoef(masks)[0, 1]) < 4 / masks.shape[1] ** 0.5 < 0.03  # 4 standard errors
+    rows = torch.cat([first["rows"], second["rows"]])
+    assert len(rows.flatten(0, -2).unique(dim=0)) == len(ROWS["input_ids"])  # an epoch: each row in one process
+    for name, weight in resumed["weights"].items():
+        torch.testing.assert_close(weight, second["weights"][name], rtol=0, atol=0)
