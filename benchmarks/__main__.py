@@ -15,7 +15,7 @@ from .harness import Report
 BENCHMARKS = {
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
-    "int8": "encoding on a CPU in int8, beside the backends of sentence-transformers",
+    "encode_backends": "encoding on a CPU with every backend and precision, beside sentence-transformers",
     "encode_workers": "encoding a file with several workers, under accelerate and on Ray",
     "gradcache": "memory and time of one large batch in chunks",
     "info_nce": "memory and time of InfoNCE alone",

@@ -33,7 +33,7 @@ class Checks:
     """
 
     def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
-        self.data = None if data_dir is None else read_tasks(STS_TASKS, data_dir)
+        self.data: Any = None if data_dir is None else read_tasks(STS_TASKS, data_dir)
         self.before: Any = None
         texts = [] if file is None else _read(file, _TEXTS + _CALIBRATION)
         if self.data is not None and not texts:

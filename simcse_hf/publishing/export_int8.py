@@ -3,9 +3,9 @@
 import os
 import platform
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -137,16 +137,11 @@ def _quantize_onnx(simcse: SimCSE, plain: Path, path: Path, calibration: list[st
         quantization.quantize_dynamic(plain, path, **options)
         return
 
-    class Reader(quantization.CalibrationDataReader):
-        feeds: Iterator[dict[str, np.ndarray]] = iter(_feeds(simcse, calibration))
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self.feeds, None)
-
+    feeds = iter(_feeds(simcse, calibration))
     quantization.quantize_static(
         plain,
         path,
-        Reader(),
+        SimpleNamespace(get_next=lambda: next(feeds, None)),
         op_types_to_quantize=["MatMul", "Gemm"],
         extra_options={"MatMulConstBOnly": True},
         **options,
