@@ -445,8 +445,8 @@ def state_fits(saved: ContrastiveSettings, now: ContrastiveSettings) -> bool:
     """Say whether the saved state of the objectives belongs to those of a model, whatever their temperature.
 
     Args:
-        saved ([`ContrastiveSettings`]): The settings that the state was saved with.
-        now ([`ContrastiveSettings`]): The settings of the model.
+        saved (`ContrastiveSettings`): The settings that the state was saved with.
+        now (`ContrastiveSettings`): The settings of the model.
 
     Returns:
         `bool`: Whether every data set has the objective that it had.
@@ -468,7 +468,7 @@ def load_objective_state(model: Any, path: str | os.PathLike, saved: Contrastive
     Args:
         model (`ContrastiveModel`): A model whose objective is prepared. It is changed in place.
         path (`str` or `os.PathLike`): The file `OBJECTIVE_FILE` of a checkpoint.
-        saved ([`ContrastiveSettings`], *optional*): The settings that it was saved with, if they may name the data
+        saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if they may name the data
             sets in another order.
 
     Raises:

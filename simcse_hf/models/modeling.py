@@ -30,7 +30,7 @@ from ..ops.packing import avoid_cudnn_attention, send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import adapters, checkpoint, pooling
 from .resolve import chosen, resolve_settings
-from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates
+from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates, read_section
 
 logger = logging.get_logger(__name__)
 
@@ -131,7 +131,7 @@ class ContrastiveModel(PreTrainedModel):
     *is* SimCSE's head. So `AutoModel.from_pretrained` loads what `save_pretrained` writes, with no missing and no
     unexpected weights, and its `pooler_output` is the output of the trained head.
 
-    The settings ([`ContrastiveSettings`]) are keyword arguments of the constructor and of `from_pretrained`:
+    The settings (`ContrastiveSettings`) are keyword arguments of the constructor and of `from_pretrained`:
 
         model = BertForCL.from_pretrained("bert-base-uncased", pooler_type="cls", temperature=0.05)
 
@@ -173,6 +173,8 @@ class ContrastiveModel(PreTrainedModel):
         self.settings = resolved
         #: What the caller chose, which counts in the objectives of several data sets, too.
         self.given_settings = chosen(settings)
+        #: What the checkpoint had saved.
+        self.saved_settings = read_section(getattr(config, SECTION, None))
         pooling.check_reads_text(resolved.pooler_type, config)
         setattr(config, SECTION, self.settings.to_section())
         self.unpadded, self.fast_dropout = unpadded, fast_dropout
@@ -233,7 +235,7 @@ class ContrastiveModel(PreTrainedModel):
         """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
 
         Args:
-            settings ([`ContrastiveSettings`]): All settings.
+            settings (`ContrastiveSettings`): All settings.
         """
         before = self.settings
         self.settings = settings
@@ -707,7 +709,7 @@ class ContrastiveModel(PreTrainedModel):
                 stands in `model.head_source`. A checkpoint may hold the head twice, in the encoder's own pooler and in
                 `2_Dense`, from which sentence-transformers reads it. If the two differ, `"pooler"` or `"dense"` says
                 which one to keep.
-            kwargs (`Any`): Settings ([`ContrastiveSettings`]), config values such as `hidden_dropout_prob=0.2`, and
+            kwargs (`Any`): Settings (`ContrastiveSettings`), config values such as `hidden_dropout_prob=0.2`, and
                 the other arguments of transformers' `from_pretrained`.
 
         Returns:
@@ -740,6 +742,7 @@ class ContrastiveModel(PreTrainedModel):
             adapters.load_adapter(model, name_or_path, hub)
             model.config.name_or_path = model.name_or_path = str(name_or_path)
         model.given_settings = chosen(settings)
+        model.saved_settings = read_section(found.section)
         checkpoint.load_own_layers(model, found, head, info)
         check_finite_weights(model, name_or_path)
         model.freeze_unused_parameters()  # loading has replaced the parameters

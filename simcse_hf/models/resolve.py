@@ -444,6 +444,7 @@ def resolve_run(
         losses = _dataset_losses(settings, model.given_settings, tables)
     decisions = _open_arguments(args, settings, headline, is_stream)
     arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
+    decisions |= _decisions_of_model(model) | decisions
     rows = _row_plan(arguments, args, settings, "train_dataset", {}, (settings.objective, settings.objective_options))
     plans = {}
     for name, own in tables.items():
@@ -454,6 +455,25 @@ def resolve_run(
         check_max_length(max(plan.lengths), model.config)
     written = _settings_of_run(arguments, settings, model.given_settings, rows, plans, losses)
     return Run(arguments, written, rows, plans, decisions)
+
+
+def _decisions_of_model(model: Any) -> dict[str, Decision]:
+    """Say who decided each setting of a model and each option of its objective, see [`resolve_settings`]."""
+    settings: ContrastiveSettings = model.settings
+    given = model.given_settings.keys() | given_options(model.given_settings).keys()
+    layers = {
+        "given": given,
+        "checkpoint": model.saved_settings.keys() | model.saved_settings.get("objective_options", {}).keys(),
+        "paper": paper_settings(settings.objective).keys(),
+    }
+    values = settings.to_dict()
+    values |= values.pop("objective_options")
+    decisions = {}
+    for name, value in values.items():
+        names = {name, name.rpartition(".")[2]}
+        deciding = [layer for layer, known in layers.items() if names & known]
+        decisions[name] = Decision(value, deciding[0] if deciding else "default")
+    return decisions
 
 
 def with_values(args: Any, **values: Any) -> Any:

@@ -4,6 +4,7 @@ import logging as python_logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,7 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
         processing_class=tokenizer,
         callbacks=[*make_dev_sets(data.dev_file, data.dev_task)],
     )
+    trainer.run = replace(trainer.run, decisions={**trainer.run.decisions, **arguments.decisions})
     for rows in texts.values() if files else [texts]:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer

@@ -170,3 +170,14 @@ def test_an_objective_of_a_users_own_module_is_found_by_its_name(tmp_path, monke
     monkeypatch.setattr("simcse_hf.objectives.registry.OBJECTIVES", dict(OBJECTIVES))
     model = BertForCL(tiny_config(), objective="own_losses:Zero", temperature=0.25)
     assert model.prepare_objective().temperature == model.settings.objective_options["temperature"] == 0.25
+
+
+def test_a_run_knows_who_decided_each_setting(tmp_path, save_checkpoint):
+    start = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg", temperature=0.2))
+    model = AutoModelForCL.from_pretrained(start, hard_negative_weight=0.5)
+    decided = resolve_run(arguments(tmp_path, view="crop"), model).decided_by()
+    assert decided["pooler_type"] == decided["temperature"] == decided["max_seq_length"] == "checkpoint"
+    assert decided["hard_negative_weight"] == decided["view"] == "given" and decided["symmetric"] == "checkpoint"
+    fresh = AutoModelForCL.from_config(tiny_config(), objective="cosent")
+    decided = resolve_run(arguments(tmp_path), fresh).decided_by()
+    assert (decided["objective"], decided["pooler_type"], decided["mlm_weight"]) == ("given", "paper", "default")
