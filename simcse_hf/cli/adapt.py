@@ -58,7 +58,7 @@ def _parser() -> ArgumentParser:
     group.add_argument("--arms", nargs="+", default=[], metavar="ARM", help=_ARMS_HELP)
     for name, default, help in _NUMBERS:
         group.add_argument(f"--{name}", type=positive_int, default=default, help=f"{help}; default: {default}")
-    words = "before mlm-labels, add the N most frequent words that the tokenizer splits as whole tokens"
+    words = "before mlm-labels, make the N most frequent words that the tokenizer splits whole tokens"
     group.add_argument("--extend_tokenizer", type=positive_int, metavar="N", help=words)
     group.add_argument("--bf16", action="store_true", help="train in bfloat16")
     add_output_options(parser, "folder for the verdict, a picture of the arms, and the model")

@@ -28,7 +28,7 @@ BACKENDS = ("torch", "onnx", "openvino")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
-TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalise it"
+TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalize it"
 COLUMN_HELP = "column of texts, if the file has several"
 TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
 

@@ -29,8 +29,8 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "overwrite_output_dir": ("delete the earlier run in --output_dir", False),
     "resume_from_checkpoint": ("continue the run in --output_dir: true, or the folder of a checkpoint", None),
     "objective": ("training objective; its paper's settings replace the defaults below", "simcse"),
-    "pooler_type": ("how token states become an embedding: cls, avg, ...; unset: the checkpoint's, or cls", None),
-    "temp": ("temperature of the contrastive softmax; unset: 0.05, or 1 for dot products", None),
+    "pooler_type": ("how token states become an embedding: cls, avg, ...; default: the checkpoint's, or cls", None),
+    "temp": ("temperature of the contrastive softmax; default: 0.05, or 1 for dot products", None),
     "max_seq_length": ("number of tokens to which longer texts are cut", (32, 32, 128)),
     "learning_rate": ("highest learning rate", (3e-5, 5e-5, 5e-4)),
     "per_device_train_batch_size": ("rows of a batch on each device", (64, 512, 128)),
@@ -69,8 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
     """Make the parser that prints the short help of a method, and what a recipe sets."""
-    names = sorted(path.stem for path in _RECIPES.glob("*.yaml"))
-    recipes = ", ".join(name for name in names if name.startswith("pretrain-") == (method == "mlm"))
+    recipes = ", ".join(path.stem for path in sorted(_RECIPES.glob("*.yaml")) if f"train {method} " in _title(path))
     wrap = partial(textwrap.fill, width=80, break_on_hyphens=False)
     parser = command_parser(
         f"train {method}",
@@ -86,8 +85,15 @@ def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
     for name, (text, default) in _OPTIONS.items():
         if name not in (_CONTRASTIVE if method == "mlm" else _MASKED_LM):
             default = default[list(_METHODS).index(method)] if isinstance(default, tuple) else default
-            parser.add_argument(f"--{name}", metavar="", default=default, help=f"{text} (default: %(default)s)")
+            if default is not None:
+                text += "; default: %(default)s"
+            parser.add_argument(f"--{name}", metavar="", default=default, help=text)
     return parser
+
+
+def _title(recipe: Path) -> str:
+    """Return the first line of a recipe, which names the method and the command."""
+    return recipe.read_text(encoding="utf-8").partition("\n")[0]
 
 
 def _settings_of(recipe: str) -> str:

@@ -217,7 +217,7 @@ class RowTokenizer:
         tokenizer: Any = self.tokenizer
         # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
         tokenizer("", truncation=True, max_length=self.columns[0].length)
-        # A slow tokenizer keeps its rules (merges, normalisation, lower-casing) in Python objects: it is hashed whole.
+        # A slow tokenizer keeps its rules (merges, normalization, lower-casing) in Python objects: it is hashed whole.
         rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
         return [rules, tokenizer.truncation_side, [asdict(column) for column in self.columns]]
 

@@ -132,17 +132,17 @@ def _normalized(x: Tensor) -> Tensor:
     norms = x.norm(dim=1, keepdim=True)
     if not norms.all():
         row = int(norms.argmin()) + 1
-        raise ValueError(f"the embedding of row {row} is zero and cannot be normalised. Leave such texts out.")
+        raise ValueError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")
     return x / norms
 
 
 def alignment(x: Tensor, y: Tensor) -> float:
-    """Compute the mean squared distance between the normalised embeddings of positive pairs; lower is better.
+    """Compute the mean squared distance between the normalized embeddings of positive pairs; lower is better.
 
     See Wang and Isola (2020) and SimCSE, section 2.3. The paper uses STS-B pairs with a score above 4 (footnote 3).
 
     Args:
-        x (`torch.Tensor`): Embeddings of the first sentences, of shape `(n, dim)`. They are normalised here.
+        x (`torch.Tensor`): Embeddings of the first sentences, of shape `(n, dim)`. They are normalized here.
         y (`torch.Tensor`): Embeddings of the second sentences, of shape `(n, dim)`.
 
     Returns:
@@ -162,13 +162,13 @@ def alignment(x: Tensor, y: Tensor) -> float:
 
 
 def uniformity(x: Tensor, t: float = 2) -> float:
-    """Compute the log of the mean Gaussian potential over all pairs i < j of normalised embeddings; lower is better.
+    """Compute the log of the mean Gaussian potential over all pairs i < j of normalized embeddings; lower is better.
 
     This is log E exp(-t ||x_i - x_j||^2) of Wang and Isola (2020). The paper uses all sentences of STS-B (footnote 3).
     The n x n matrix is computed in blocks of rows and never held as a whole.
 
     Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here.
         t (`float`, *optional*, defaults to `2`): Sharpness of the potential.
 
     Returns:
@@ -199,7 +199,7 @@ def singular_spectrum(x: Tensor) -> list[float]:
     """Compute the singular values of the matrix of embeddings, divided by the largest (SimCSE, figure F.1).
 
     Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here, as the objective does.
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here, as the objective does.
 
     Returns:
         `list[float]`: The min(n, dim) values in descending order; the first is 1. A flat spectrum is isotropic.
@@ -215,7 +215,7 @@ def mean_cosine(x: Tensor) -> float:
     """Compute the mean cosine of all pairs of different rows; it tends to 1 where embeddings collapse to a point.
 
     Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here.
 
     Returns:
         `float`: A value in [-1 / (n - 1), 1].
@@ -238,7 +238,7 @@ def effective_rank(x: Tensor) -> float:
     probabilities.
 
     Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here.
 
     Returns:
         `float`: A value in [1, min(n, dim)]; 1 if all embeddings lie on one line.
@@ -262,7 +262,7 @@ def isotropy(x: Tensor) -> float:
     right singular vectors of the matrix of embeddings and, because their sign is arbitrary, over their negatives.
 
     Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalised here.
+        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here.
 
     Returns:
         `float`: A value in (0, 1]; 1 is isotropic.

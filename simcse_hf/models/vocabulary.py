@@ -17,7 +17,7 @@ LEAST_COUNT = 5
 
 
 def count_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[str]:
-    """Count the words of texts as the tokenizer normalises them, such as in lower case.
+    """Count the words of texts as the tokenizer normalizes them, such as in lower case.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.

@@ -73,7 +73,7 @@ class GlobalBatchNorm(nn.Module):
             self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Normalise rows of shape `(n, dim)`, in float32 or wider."""
+        """Normalize rows of shape `(n, dim)`, in float32 or wider."""
         with no_autocast(rows):
             rows = standardise(as_full_precision(rows), over_processes=self.training)
             return rows if self.weight is None or self.bias is None else rows * self.weight + self.bias
@@ -83,7 +83,7 @@ class Projector(nn.Sequential):
     """Two blocks of linear layer, batch norm and ReLU, then a linear layer (arXiv:2310.17690, section 3).
 
     No linear layer has a bias, because the batch norm that follows, or the objective itself, removes constants. The
-    two views pass through the projector one after the other, and each is normalised by its own statistics, as in
+    two views pass through the projector one after the other, and each is normalized by its own statistics, as in
     Zbontar et al. and Bardes et al.
 
     Args:
@@ -204,7 +204,7 @@ class VICReg(DimensionContrastive):
         variance:   mean over both views and all dimensions of max(0, 1 - sqrt(variance + 0.0001))
         covariance: sum over both views of (1 / D) sum_{i != j} covariance_ij^2
 
-    The first paper's code normalises the terms in this way, and its weights of 25, 25 and 1 were found with it. Its
+    The first paper's code normalizes the terms in this way, and its weights of 25, 25 and 1 were found with it. Its
     text differs: it divides the invariance by n alone, and sums the variance term over the views.
 
     Args:

@@ -133,7 +133,7 @@ class ESimCSE(SimCSEObjective):
             parameter.lerp_(trained[name].to(parameter.dtype), 1 - momentum)
 
     def _enqueue(self, embeddings: Tensor) -> None:
-        # Newest first, and not normalised: the loss applies the similarity, at the width that it uses.
+        # Newest first, and not normalized: the loss applies the similarity, at the width that it uses.
         newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
         self.queue.copy_(newest[: self.queue_size])
         self.filled.add_(len(embeddings)).clamp_(max=self.queue_size)

@@ -81,7 +81,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
 
     The graph takes `input_ids` and `attention_mask`, int64 tensors of any shape `(batch, length)`. It returns
     `last_hidden_state`, the states of the last layer of shape `(batch, length, hidden)`, and `sentence_embedding`, of
-    shape `(batch, dim)`, computed with the pooler and its head and not normalised; both in float32. With the files of
+    shape `(batch, dim)`, computed with the pooler and its head and not normalized; both in float32. With the files of
     sentence-transformers beside it, its backend `onnx` loads the directory. The function compares ONNX Runtime's
     embeddings with torch's before it returns.
 

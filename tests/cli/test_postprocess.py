@@ -101,7 +101,7 @@ def test_records_what_it_was_fitted_on(fit):
     assert record["log_likelihood"][-1] > record["log_likelihood"][0] and record["max_length"] == 40
 
 
-def test_reduces_then_truncates_then_normalises(fit):
+def test_reduces_then_truncates_then_normalizes(fit):
     model = SimCSE(fit("whitening", "--dim", "10"), device="cpu")
     assert model.dim == 10 and model.encode([]).shape == (0, 10)
     full, cut = model.encode(TEXTS, normalize_embeddings=False), model.encode(TEXTS, truncate_dim=4)

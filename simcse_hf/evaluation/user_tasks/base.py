@@ -86,7 +86,7 @@ class UserTask(ABC):
         """Score the embeddings of `texts`.
 
         Args:
-            embeddings (`numpy.ndarray`): Of shape `(len(texts), dim)`, not normalised.
+            embeddings (`numpy.ndarray`): Of shape `(len(texts), dim)`, not normalized.
             similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares embeddings.
 
         Returns:

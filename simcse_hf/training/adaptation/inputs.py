@@ -42,7 +42,7 @@ class Tasks:
     Args:
         dev (`dict[str, UserTask]`): The parts that choose the arm, by the name of the task.
         held_out (`dict[str, UserTask]`): The parts of the verdict.
-        scored (`frozenset[str]`): The texts of all scored rows and queries, normalised.
+        scored (`frozenset[str]`): The texts of all scored rows and queries, normalized.
     """
 
     dev: dict[str, UserTask]
