@@ -52,7 +52,7 @@ def test_help_of_a_method_names_the_command(method, capsys):
     text = capsys.readouterr().out
     assert text.startswith(f"usage: simcse-hf train {method} ") and len(text.splitlines()) <= 120
     text = text.replace("\n", " ")
-    recipes = {"unsup": "tsdae-bert-base-uncased", "sup": "sup-simcse-bert-base-uncased", "mlm": "pretrain-mlm-small"}
+    recipes = {"unsup": "tsdae-bert-base-uncased", "sup": "cosent-bert-base-uncased", "mlm": "pretrain-mlm-small"}
     assert [name for name, recipe in recipes.items() if recipe in text] == [method]
 
 
