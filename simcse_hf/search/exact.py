@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy import ndarray
 
 from ..ops.similarity import similarity_matrix
 
@@ -12,13 +13,13 @@ _QUERIES = 64
 _BLOCK = 2**14
 
 
-def unit_length(embeddings: np.ndarray) -> np.ndarray:
+def unit_length(embeddings: ndarray) -> ndarray:
     """Scale embeddings of shape `(n, dim)` to length 1; a zero embedding stays zero."""
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return embeddings / np.where(norms > 0, norms, 1)
 
 
-def comparable(embeddings: np.ndarray, similarity: str) -> np.ndarray:
+def comparable(embeddings: ndarray, similarity: str) -> ndarray:
     """Scale embeddings to length 1 if they are compared by their cosine."""
     return unit_length(embeddings) if similarity == "cosine" else embeddings
 
@@ -53,7 +54,7 @@ class ExactIndex:
         """Raise a `ValueError`: only a faiss index has parameters."""
         raise ValueError(f"the backend 'exact' has no parameters, got {parameters!r}")
 
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: ndarray) -> None:
         """Append a copy of embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""
         added = torch.tensor(vectors, dtype=torch.float32)
         if self._blocks:  # the last block may have room
@@ -61,9 +62,7 @@ class ExactIndex:
         self._blocks.extend(added.split(_BLOCK))
 
     @torch.inference_mode()
-    def search(
-        self, queries: np.ndarray, top_k: int, among: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: ndarray, top_k: int, among: ndarray | None = None) -> tuple[ndarray, ndarray]:
         """Find the most similar embeddings.
 
         Equal scores come in the order of the index.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from ..ops.errors import require_extra
 from .exact import ExactIndex
@@ -47,7 +48,7 @@ class FaissIndex:
         self.backend = backend
         self._parameters = ""
         self._index = self._create(0)
-        self._waiting: list[np.ndarray] = []  # embeddings that come before the training
+        self._waiting: list[ndarray] = []  # embeddings that come before the training
         self._mapped: Path | None = None
 
     def _create(self, count: int) -> Any:
@@ -86,7 +87,7 @@ class FaissIndex:
     def __len__(self) -> int:
         return int(self._index.ntotal) + sum(map(len, self._waiting))
 
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: ndarray) -> None:
         """Append a copy of embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""
         self._read_whole()
         vectors = np.array(vectors, dtype=np.float32, order="C")
@@ -107,9 +108,7 @@ class FaissIndex:
         self._waiting = []
         self.set_parameters(self._parameters)
 
-    def search(
-        self, queries: np.ndarray, top_k: int, among: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: ndarray, top_k: int, among: ndarray | None = None) -> tuple[ndarray, ndarray]:
         """Find embeddings with large inner products; arguments as in [`ExactIndex.search`].
 
         Returns:

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
+from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.file_texts import stream_rows
 from ..data.texts import list_texts
 from ..ops.errors import NotFiniteError, check_finite
-from ..ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
+from ..ops.files import StrPath, digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from .exact import ExactIndex, comparable
 from .faiss_index import FaissIndex, new_index
 
@@ -66,7 +67,7 @@ _SETTINGS = {
 }
 _DAMAGED = "Build the index again."
 
-Texts = str | os.PathLike | Sequence[str]
+Texts = StrPath | Sequence[str]
 
 
 class _Pair(NamedTuple):
@@ -91,7 +92,7 @@ class Match(_Pair):
 
 Results = list[Match]
 #: Rows of a sentence and its kept columns, and the embeddings of the sentences.
-_Part = tuple[list[list[str]], np.ndarray]
+_Part = tuple[list[list[str]], ndarray]
 
 
 class SentenceIndex:
@@ -150,7 +151,7 @@ class SentenceIndex:
         column: str | None = None,
         keep: Sequence[str] = (),
         truncate_dim: int | None = None,
-        vectors: Iterable[np.ndarray] | None = None,
+        vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> "SentenceIndex":
         """Encode sentences and index them.
@@ -195,7 +196,7 @@ class SentenceIndex:
         sentences: Texts,
         *,
         column: str | None = None,
-        vectors: Iterable[np.ndarray] | None = None,
+        vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> None:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
@@ -218,7 +219,7 @@ class SentenceIndex:
                 self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
                 bar.update(len(part))
 
-    def _encode(self, rows: Iterator[list[str]], vectors: Iterable[np.ndarray] | None) -> Iterator[_Part]:
+    def _encode(self, rows: Iterator[list[str]], vectors: Iterable[ndarray] | None) -> Iterator[_Part]:
         """Yield rows with their embeddings, or with those given, one of each part of which is compared."""
         if vectors is None:
             while part := list(islice(rows, _WINDOW)):
@@ -257,7 +258,7 @@ class SentenceIndex:
 
     def search(
         self,
-        queries: str | Sequence[str] | np.ndarray | torch.Tensor,
+        queries: str | Sequence[str] | ndarray | torch.Tensor,
         *,
         top_k: int = 5,
         threshold: float | None = None,
@@ -318,9 +319,9 @@ class SentenceIndex:
         match.columns = dict(zip(self.kept, cells, strict=True))
         return match
 
-    def _encode_queries(self, queries: str | Sequence[str] | np.ndarray | torch.Tensor) -> tuple[np.ndarray, bool]:
+    def _encode_queries(self, queries: str | Sequence[str] | ndarray | torch.Tensor) -> tuple[ndarray, bool]:
         """Return embeddings of shape `(queries, dim)`, and whether there was a single query."""
-        if isinstance(queries, (np.ndarray, torch.Tensor)):
+        if isinstance(queries, (ndarray, torch.Tensor)):
             embeddings = torch.as_tensor(queries).float().cpu().numpy()
             single = embeddings.ndim == 1
             embeddings = np.atleast_2d(embeddings)
@@ -333,7 +334,7 @@ class SentenceIndex:
         check_finite(embeddings, "query {}")
         return comparable(embeddings, self.similarity), single
 
-    def _select(self, filters: Mapping[str, str]) -> np.ndarray:
+    def _select(self, filters: Mapping[str, str]) -> ndarray:
         """Return whether the kept columns of each row hold some values."""
         among = np.ones(len(self), dtype=bool)
         for name, value in filters.items():
@@ -343,7 +344,7 @@ class SentenceIndex:
             among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
         return among
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: StrPath) -> None:
         """Write the index to a folder, completely or not at all; an index in the folder is replaced.
 
         The new data lies in a folder of its own, and the index changes in the moment in which the new `index.json`
@@ -394,7 +395,7 @@ class SentenceIndex:
         }
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, model: Any, *, parameters: str | None = None) -> "SentenceIndex":
+    def load(cls, folder: StrPath, model: Any, *, parameters: str | None = None) -> "SentenceIndex":
         """Open a saved index.
 
         Args:
@@ -436,7 +437,7 @@ class SentenceIndex:
         return index
 
 
-def describe(folder: str | os.PathLike) -> dict[str, Any]:
+def describe(folder: StrPath) -> dict[str, Any]:
     """Read the description of a saved index.
 
     Args:
@@ -458,7 +459,7 @@ def describe(folder: str | os.PathLike) -> dict[str, Any]:
     return described
 
 
-def check_target(folder: str | os.PathLike) -> None:
+def check_target(folder: StrPath) -> None:
     """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
 
     Args:
@@ -503,7 +504,7 @@ def _check_model(model: Any, described: dict[str, Any], folder: Path) -> None:
     )
 
 
-def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> np.ndarray:
+def _encode_documents(model: Any, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
     """Encode texts as the model encodes documents, with its prompt for them if it has one."""
     encode = getattr(model, "encode_document", model.encode)
     embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
@@ -514,6 +515,6 @@ def _similarity_of(model: Any) -> str:
     return getattr(model, "similarity_fn_name", "cosine")
 
 
-def _agreement(x: np.ndarray, y: np.ndarray) -> float:
+def _agreement(x: ndarray, y: ndarray) -> float:
     """Return the cosine of two unit embeddings, and of others what falls as fast with their relative distance."""
     return float(1 - np.square(x - y).sum() / (2 * np.square(y).sum()))
