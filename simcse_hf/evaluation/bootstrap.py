@@ -239,6 +239,7 @@ def resampled_scores(
     metric: str = "spearman",
     resamples: int = 1000,
     random: np.random.Generator | None = None,
+    left_out: bool = False,
 ) -> ndarray:
     """Score each system of a task on the same resamples of its examples, which are drawn within each subset.
 
@@ -252,6 +253,7 @@ def resampled_scores(
         metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`, for `predicted` scores.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         random (`numpy.random.Generator`, *optional*): Random generator. The default has the seed 0.
+        left_out (`bool`, *optional*, defaults to `False`): Score the examples that each resample did not draw.
 
     Returns:
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
@@ -270,14 +272,43 @@ def resampled_scores(
     drawn = []
     for start in range(0, resamples, chunk):
         number = min(chunk, resamples - start)
-        drawn.append(scores([resampled_counts(each, number, random) for each in groups]))
+        counts = [resampled_counts(each, number, random) for each in groups]
+        if left_out:
+            counts = [(each == 0).astype(int) for each in counts]
+        drawn.append(scores(counts))
     values = np.concatenate(drawn, axis=1)
-    if any("clusters" in part for part in systems[0].values()):
+    if not left_out and any("clusters" in part for part in systems[0].values()):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
         # bias makes the resamples vary around the score of the whole task.
         whole = scores([np.ones((1, len(each)), dtype=int) for each in groups])
         values += np.array(whole) - values.mean(axis=1, keepdims=True)
     return 100 * values
+
+
+def optimism_of_choice(start: Parts, candidates: list[Parts], chosen: int, resamples: int = 200) -> float:
+    """Estimate by how much the change to a candidate is too high because it was chosen by its score on these examples.
+
+    Each resample chooses the candidate with the highest score on the examples that it drew, and measures the change
+    from the start to it on the examples that it left out, which had no part in the choice (Efron and Tibshirani 1997,
+    Improvements on cross-validation). The mean of these changes is that of a choice among the candidates; what the
+    change to the chosen candidate has beyond it is the optimism of the choice.
+
+    Args:
+        start (`dict`): The scores of the start, as an entry of `Evaluation.scores`.
+        candidates (`list[dict]`): Those of the candidates.
+        chosen (`int`): The position of the chosen candidate.
+        resamples (`int`, *optional*, defaults to `200`): Number of resamples.
+
+    Returns:
+        `float`: The optimism, times 100, at least 0.
+    """
+    systems = [start, *candidates]
+    drawn = resampled_scores(systems, resamples=resamples)
+    with np.errstate(invalid="ignore", divide="ignore"):  # a resample may leave out too little to be scored
+        left_out = resampled_scores(systems, resamples=resamples, left_out=True)
+    best = 1 + np.nan_to_num(drawn[1:], nan=-np.inf).argmax(axis=0)
+    measured = left_out[best, np.arange(resamples)] - left_out[0]
+    return max(0.0, float(np.nanmean(drawn[1 + chosen] - drawn[0]) - np.nanmean(measured)))
 
 
 def _scores(

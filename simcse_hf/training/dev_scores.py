@@ -2,44 +2,45 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import TrainerState
 from transformers.utils import logging
 
-from ..evaluation.bootstrap import independent_draws, interval, mean_over_drawn_seeds, resampled_scores
+from ..evaluation.bootstrap import (
+    independent_draws,
+    interval,
+    mean_over_drawn_seeds,
+    optimism_of_choice,
+    resampled_scores,
+)
 from ..evaluation.report import Scores, load_scores, save_scores
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, start_metric
 
 logger = logging.get_logger(__name__)
 
-#: Folder of `output_dir` with the scores of each evaluation that is still needed.
+#: Folder of `output_dir` with the scores of each evaluation.
 DEV_SCORES = "_dev_scores"
 _CONFIDENCE = 0.95
 _RESAMPLES = 1000
 
 
 def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, output_dir: str) -> None:
-    """Write what an evaluation scored, and delete what is neither the first, the best nor the last evaluation.
+    """Write what an evaluation scored.
 
     Args:
         dev_sets (`Sequence[DevSetCallback]`): The dev sets, which were evaluated just now.
-        state (`TrainerState`): The step, and the step of the best checkpoint so far.
+        state (`TrainerState`): The step.
         output_dir (`str`): The output directory of the run.
     """
     scores: Scores = {}
     for dev_set in dev_sets:
         scores |= dev_set.scores
-    if not scores:
-        return
-    folder = Path(output_dir, DEV_SCORES)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_scores(_scores_path(output_dir, state.global_step), scores)
-    steps = sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.npz"))
-    best = (state.best_model_checkpoint or "").rpartition("checkpoint-")[2]
-    for step in steps[1:]:
-        if step not in (state.global_step, state.best_global_step) and str(step) != best:
-            _scores_path(output_dir, step).unlink()
+    if scores:
+        path = _scores_path(output_dir, state.global_step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_scores(path, scores)
 
 
 def _scores_path(output_dir: str | Path, step: int) -> Path:
@@ -50,35 +51,50 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
     """Compare the saved weights of a run, or of its repetitions with other seeds, with the start on the dev set.
 
     The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several
-    seeds over the seeds as well. The dev set chose the checkpoint and the seed, so the gain is somewhat optimistic.
+    seeds over the seeds as well. Where the dev set chose the checkpoint, the interval is moved by the optimism of that
+    choice (see [`optimism_of_choice`]), so the difference need not lie in its middle.
 
     Args:
         runs (`Sequence[tuple[Path, dict]]`): For each seed, the output directory and the content of `results.json`.
 
     Returns:
         `dict[str, Any]`: `metric`, `difference` (saved minus initial, mean over the seeds), `low`, `high`,
-        `confidence`, `resamples` and `seeds` (their number); `None` without the scores of both evaluations.
+        `confidence`, `resamples`, `optimism` and `seeds` (their number); `None` without the scores of both
+        evaluations.
     """
     metric = runs[0][1]["dev_metric"]
     if metric is None:
         return None
     systems = []
     differences = []
+    optimism = []
     for folder, results in runs:
-        for when, name in (("start", results["start"]["metric"]), ("saved", metric)):
-            path = _scores_path(folder, results[when]["step"])
-            scores = load_scores(path) if path.is_file() else {}
-            if name not in scores:
-                return None
-            systems.append(scores[name])
+        start = _read_scores(folder, results["start"]["step"], results["start"]["metric"])
+        saved = _read_scores(folder, results["saved"]["step"], metric)
+        if start is None or saved is None:
+            return None
+        others = []
+        for step in results.get("chosen_among", []):
+            scores = _read_scores(folder, step, metric)
+            if scores is not None and step != results["saved"]["step"]:
+                others.append(scores)
+        systems += [start, saved]
+        optimism.append(optimism_of_choice(start, [saved, *others], 0) if others else 0.0)
         differences.append(results["saved"][metric] - results["start"][metric])
-    return {"metric": metric, "seeds": len(runs), **_change(systems, float(np.mean(differences)))}
+    change = _change(systems, float(np.mean(differences)), optimism)
+    return {"metric": metric, "seeds": len(runs), "optimism": float(np.mean(optimism)), **change}
 
 
-def _change(systems: list, difference: float) -> dict:
+def _read_scores(folder: Path, step: int, metric: str) -> Any:
+    path = _scores_path(folder, step)
+    return load_scores(path).get(metric) if path.is_file() else None
+
+
+def _change(systems: list, difference: float, optimism: Sequence = (0.0,)) -> dict:
     """Return the change from every first of two systems to the second, with its interval."""
     resampled = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
-    drawn = mean_over_drawn_seeds(resampled[1::2] - resampled[::2], np.random.default_rng(1), _CONFIDENCE)
+    changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]
+    drawn = mean_over_drawn_seeds(changes, np.random.default_rng(1), _CONFIDENCE)
     low, high = interval(drawn, _CONFIDENCE, independent_draws(systems))
     return {
         "difference": difference,

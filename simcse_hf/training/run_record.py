@@ -224,7 +224,8 @@ def write_results(
 
     Returns:
         `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
-        those of the saved weights, each with its step (`best` may be the start); the main metric of the first three
+        those of the saved weights, each with its step (`best` may be the start); the steps of the evaluations that
+        chose the saved weights by the main metric as `chosen_among`; the main metric of the first three
         under its own name (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is
         one of a dev set, and otherwise the headline of the first), its name as `dev_metric`, what training changed in
         it as `change` (see [`dev_change`]; in the first process), and how the run was made. Without a dev set, they
@@ -265,7 +266,7 @@ def _dev_results(
     changes: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     if not dev_sets:
-        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved"))
+        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among"))
     sources: dict[str, str] = {}
     for callback in dev_sets:
         sources |= callback.sources
@@ -278,11 +279,12 @@ def _dev_results(
     dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
     evaluations = _evaluations(state, name, changes)
     if not evaluations:
-        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved"))
+        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among"))
     initial = evaluations[0]
     later = evaluations[1:] or evaluations
     saved = later[-1]
     kept = evaluations
+    chooses = args.load_best_model_at_end and selecting == name
     if args.load_best_model_at_end:
         # The weights that are saved at the end are those of the best checkpoint; the others were not saved.
         best_checkpoint = Path(state.best_model_checkpoint or "").name
@@ -300,6 +302,7 @@ def _dev_results(
         **metrics,
         "start": _start(initial, name),
         "saved": saved,
+        "chosen_among": [entry["step"] for entry in later] if chooses else [],
     }
 
 

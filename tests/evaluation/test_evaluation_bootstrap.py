@@ -5,7 +5,13 @@ import pytest
 import scipy.stats
 
 from simcse_hf.evaluation import bootstrap
-from simcse_hf.evaluation.bootstrap import counted_correlation, counted_ranks, resampled_counts, resampled_scores
+from simcse_hf.evaluation.bootstrap import (
+    counted_correlation,
+    counted_ranks,
+    optimism_of_choice,
+    resampled_counts,
+    resampled_scores,
+)
 from simcse_hf.evaluation.groups import groups_to_draw
 
 random = np.random.RandomState(0)
@@ -98,3 +104,18 @@ def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, drawn, caplog):
 def test_scores_of_an_older_version_are_drawn_by_row_with_a_warning(caplog):
     assert np.array_equal(groups_to_draw({"gold": np.ones(5)}, "an old part"), np.arange(5))
     assert "an old part: these stored scores do not say which rows share texts" in caplog.text
+
+
+def test_the_optimism_of_a_choice_is_estimated_without_bias():
+    drawing = np.random.default_rng(0)
+    found, true = [], []
+    for _ in range(30):  # ten equally good candidates, of which the best on 200 rows is chosen
+        gold = drawing.normal(size=200)
+        common = drawing.normal(size=200)
+        predicted = gold + common + 0.5 * drawing.normal(size=(11, 200))
+        systems = [{"pairs": {"predicted": each, "gold": gold, "group": np.arange(200)}} for each in predicted]
+        scores = np.array([100 * scipy.stats.spearmanr(each, gold)[0] for each in predicted])
+        chosen = int(scores[1:].argmax())
+        found.append(optimism_of_choice(systems[0], systems[1:], chosen))
+        true.append(scores[1 + chosen] - scores[0])
+    assert np.mean(true) > 2 and np.mean(found) == pytest.approx(np.mean(true), rel=0.15)

@@ -169,11 +169,21 @@ def dev_set(noise, seed):
     return SimpleNamespace(scores={"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD}}})
 
 
-def test_the_scores_of_the_first_the_best_and_the_last_evaluation_are_kept(tmp_path):
-    for step, best in ((0, None), (10, None), (20, 10), (30, 10), (40, 30)):
-        state = SimpleNamespace(global_step=step, best_global_step=best, best_model_checkpoint=None)
-        keep_dev_scores([dev_set(1.0, step)], state, str(tmp_path))
-    assert {path.stem for path in (tmp_path / "_dev_scores").iterdir()} == {"step-0", "step-30", "step-40"}
+def test_the_interval_of_a_change_allows_for_the_choice_of_the_checkpoint(tmp_path):
+    for step in range(9):  # the start and eight evaluations of equally good weights
+        keep_dev_scores([dev_set(1.0, step)], SimpleNamespace(global_step=step), str(tmp_path))
+    predicted = [dev_set(1.0, step).scores["stsb_spearman"]["pairs"]["predicted"] for step in range(9)]
+    spearman = [100 * scipy.stats.spearmanr(each, GOLD)[0] for each in predicted]
+    saved = 1 + int(np.argmax(spearman[1:]))
+    results = {
+        when: {"step": step, "stsb_spearman": spearman[step]} for when, step in (("start", 0), ("saved", saved))
+    }
+    results["start"]["metric"] = results["dev_metric"] = "stsb_spearman"
+    plain = dev_change([(tmp_path, results)])
+    change = dev_change([(tmp_path, results | {"chosen_among": list(range(1, 9))})])
+    assert change["difference"] == plain["difference"] and plain["optimism"] == 0 < change["optimism"]
+    assert change["low"] == pytest.approx(plain["low"] - change["optimism"])
+    assert change["high"] == pytest.approx(plain["high"] - change["optimism"])
 
 
 def test_the_change_by_training_has_an_interval_over_the_pairs_and_the_seeds(tmp_path):
