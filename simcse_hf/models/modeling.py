@@ -675,6 +675,8 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         weights = adapters.merged_weights(self, dict(self.state_dict() if state_dict is None else state_dict))
+        # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
+        kwargs.setdefault("save_original_format", False)
         if not self.save_adapter:
             with without_bar(self.get_memory_footprint()):
                 super().save_pretrained(folder, state_dict=checkpoint.main_weights(weights), **kwargs)

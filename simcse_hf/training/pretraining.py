@@ -122,6 +122,8 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         **kwargs: Any,
     ):
         self.stop_on_signal = StopOnSignal()
+        # Checkpoints have the names of the model: those of an old one (LayerNorm.gamma) could not be resumed.
+        vars(model).pop("_weight_conversions", None)
         super().__init__(
             model,
             args,

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import FAMILIES, flat, random_batch, tiny_config, with_masked_inputs
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from simcse_hf import AutoModelForCL, BertForCL
+from simcse_hf.models.checkpoint import reload_model
 
 WITH_OWN_POOLER = ("bert", "roberta", "xlm-roberta", "mpnet", "albert")
 
@@ -233,6 +234,26 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
     model = AutoModelForCL.from_pretrained(directory, pooler_type="avg")
     model(**random_batch(4, 2)).loss.backward()
     assert not [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+@pytest.mark.parametrize("keys", ["bert-base-uncased", "reference"])
+def test_old_names_of_weights_are_not_saved_again_so_that_a_checkpoint_can_be_resumed(keys, tmp_path):
+    """The weights of bert-base-uncased are called LayerNorm.gamma, those of the reference's head mlp."""
+    if keys == "reference":
+        reference_output(tmp_path, ".safetensors")
+    else:
+        state = BertForMaskedLM(tiny_config()).state_dict()
+        old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): x.clone() for name, x in state.items()}
+        write(tmp_path, tiny_config(), old, ".safetensors")
+    model = AutoModelForCL.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "saved")
+    assert load_file(tmp_path / "saved" / "model.safetensors").keys() <= model.state_dict().keys()
+    wanted = {name: x.clone() for name, x in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    reload_model(model, tmp_path / "saved")
+    assert all(torch.equal(x, wanted[name]) for name, x in model.state_dict().items())
 
 
 def test_settings_take_precedence_over_keys_of_the_encoders_config(save_checkpoint):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
 from simcse_hf import AutoModelForCL
@@ -171,6 +172,9 @@ def test_words_of_the_domain_are_added_measured_and_resumed(tmp_path, tokenizer)
     texts.write_text("\n".join(" ".join(words[(i + j) % 6] for j in range(3 + i % 4)) for i in range(120)))
     BertForMaskedLM(tiny_config()).save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
+    weights = load_file(tmp_path / "encoder/model.safetensors")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): x for name, x in weights.items()}
+    save_file(old, tmp_path / "encoder/model.safetensors", {"format": "pt"})  # as those of bert-base-uncased
 
     def run(name, *more):
         given = (
