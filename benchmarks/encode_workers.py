@@ -94,8 +94,12 @@ def encode(command: list[str], file: Path) -> None:
 
 
 def accelerate_command(workers: int) -> list[str]:
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(workers)]
-    return [sys.executable, *launch, "-m", "simcse_hf", "encode", "--quiet", "--shard_size", str(BLOCK)]
+    command = ["-m", "simcse_hf", "encode", "--quiet", "--shard_size", str(BLOCK)]
+    if workers > 1:  # on CPUs, Accelerate starts several processes with this configuration only
+        config = str(Path(__file__).parents[1] / "examples" / "accelerate_configs" / "two_cpu_processes.yaml")
+        launch = ["-m", "accelerate.commands.launch", "--config_file", config, "--num_processes", str(workers)]
+        command = [*launch, *command]
+    return [sys.executable, *command]
 
 
 def ray_command(workers: int) -> list[str]:

@@ -89,6 +89,15 @@ def test_a_healthy_run_logs_the_geometry_and_warns_of_nothing(tmp_path, caplog):
     assert any("eval_stsb_effective_rank" in entry for entry in trainer.state.log_history)
 
 
+def test_a_small_last_batch_is_no_collapse(tmp_path):
+    """Two texts have an effective rank of 2 at most, whatever the embeddings of 46 texts have."""
+    options = {"per_device_train_batch_size": 46, "max_steps": 4, "logging_steps": 1, "learning_rate": 1e-6}
+    trainer = make_trainer(NAME, tmp_path, stop_on_collapse=True, save_strategy="no", **options)
+    trainer.train()
+    ranks = [(entry["step"], entry["batch_rows"]) for entry in trainer.state.log_history if "batch_rows" in entry]
+    assert ranks == [(1, 46), (3, 46)]
+
+
 def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
     watch = CollapseWatch(LossTracker())
     args, state, control = SimpleNamespace(stop_on_collapse=True, output_dir="run"), TrainerState(), TrainerControl()

@@ -110,10 +110,8 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert [arm["name"] for arm in result["arms"]][-2:] == [CONTROL, "mlm-labels"]
     assert {sum(stage["steps"] for stage in arm["stages"]) for arm in result["arms"][-2:]} == {4}
     assert [stage["method"] for stage in result["chosen"]["stages"]] == ["mlm", "labels"]
-    assert [(each["against"], each["verdict"]) for each in result["comparisons"]] == [
-        (START, "gain"),
-        (CONTROL, "no gain"),
-    ]
+    assert [each["against"] for each in result["comparisons"]] == [START, CONTROL]
+    assert [each["verdict"] for each in result["comparisons"]] == ["gain", "no gain"]
     assert "gain: +1.50 [+0.50, +2.50] on pairs" in result["summary"]
     assert "the text of the domain did not help: +0.50 [-0.50, +1.50] over pretrained-labels" in result["summary"]
 
@@ -121,9 +119,8 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert model.pooler_type == "avg"
     card = (tmp_path / "out" / "model" / "README.md").read_text()
     assert "### Adaptation" in card and "+1.50 [+0.50, +2.50]" in card
-    assert (
-        "3 steps of `mlm` on `text.jsonl`" in card and "then 1 steps of `simcse` on `labels1-triplets.jsonl`" in card
-    )
+    assert "3 steps of `mlm` on `text.jsonl`" in card
+    assert "then 1 steps of `simcse` on `labels1-triplets.jsonl`" in card
     assert str(tmp_path) not in card + (tmp_path / "out" / "model" / "adaptation.json").read_text()
     assert (tmp_path / "out" / "arms.png").read_bytes().startswith(b"\x89PNG")
 
@@ -131,9 +128,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
 def test_the_seed_that_chose_an_arm_is_not_a_seed_of_its_verdict(settings, monkeypatch):
     seeds = []
     train = adapt_module.train_arm
-    monkeypatch.setattr(
-        adapt_module, "train_arm", lambda arm, seed, *rest: seeds.append(seed) or train(arm, seed, *rest)
-    )
+    monkeypatch.setattr(adapt_module, "train_arm", lambda arm, seed, *x: seeds.append(seed) or train(arm, seed, *x))
     prefer(monkeypatch, CONTROL)
     result = adapt(replace(settings, arms=(CONTROL,)))
     assert seeds == [42, 43, 44] and result["seeds"] == [43, 44] and result["chosen"]["seed"] in (43, 44)
@@ -148,12 +143,16 @@ def test_without_a_gain_the_present_model_is_kept_bit_for_bit(settings, monkeypa
     assert files_of(tmp_path / "out" / "model") == files_of(start)
 
 
-def test_if_nothing_beats_the_present_model_on_dev_there_is_no_gain(settings, monkeypatch, start, tmp_path):
+def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repeated(
+    settings, monkeypatch, start, tmp_path
+):
     prefer(monkeypatch, START)
     result = adapt(replace(settings, arms=("untrained",)))
     assert (result["verdict"], result["chosen"]["name"], result["seeds"]) == ("no gain", START, [])
     assert result["before"] == result["after"] and result["interval"] == [0.0, 0.0]
     assert files_of(tmp_path / "out" / "model") == files_of(start)
+    monkeypatch.setattr(adapt_module, "_Adaptation", None)
+    assert adapt(replace(settings, arms=("untrained",))) == result
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
@@ -234,12 +233,6 @@ def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(settings, 
     assert "zebra" in AutoTokenizer.from_pretrained(tmp_path / "out" / "model").get_vocab()
 
 
-def test_a_finished_adaptation_is_not_repeated(settings, monkeypatch):
-    result = adapt(replace(settings, arms=("untrained",)))
-    monkeypatch.setattr(adapt_module, "_Adaptation", None)
-    assert adapt(replace(settings, arms=("untrained",))) == result
-
-
 def test_the_choice_never_sees_the_held_out_part(settings, monkeypatch):
     seen = []
     score = adapt_module.evaluate
@@ -299,11 +292,7 @@ def test_the_arms_follow_from_labels_and_the_pretrained_encoder(settings, monkey
     text_only = replace(settings, arms=(), labels=(), pretrained=None, output=settings.output + "2")
     assert list(adapt(text_only)["left_out"]) == ["simcse"]
     asked = replace(text_only, arms=("labels", "simcse"), output=settings.output + "3")
-    assert adapt(asked)["left_out"]["labels"].startswith("it needs --labels"), (
-        "an arm that was asked for is not dropped"
-    )
-    with pytest.raises(ValueError, match="no arm of labels can be tried: give --labels"):
-        adapt(replace(text_only, arms=("labels",), output=settings.output + "4"))
+    assert "--labels" in adapt(asked)["left_out"]["labels"], "an arm that was asked for is not dropped"
 
 
 def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings):
@@ -312,34 +301,26 @@ def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    "changes, words",
     [
         ({"tasks": ()}, "--task classification=labelled.csv"),
-        ({"arms": ("mlm-label",)}, "--arms knows untrained, labels, .* not mlm-label"),
-        ({"labels": ()}, "--pretrained needs --labels"),
-        ({"model": "nowhere/at-all"}, "--model nowhere/at-all: no model could be loaded"),
+        ({"arms": ("mlm-label",)}, "--arms untrained labels mlm-label"),
+        ({"labels": ()}, "--pretrained --labels"),
+        ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
+        ({"model": "nowhere/at-all"}, "--model nowhere/at-all"),
+        ({"tasks": (("pairs", "FEW"),)}, "few.csv dev held-out"),
+        ({"labels": ("CORPUS",)}, "corpus.txt label"),
     ],
 )
-def test_what_cannot_be_done_is_refused(settings, changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_done_is_refused_by_name(settings, tmp_path, changes, words):
+    few = write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
+    if "FEW" in str(changes):
+        changes = {"tasks": (("pairs", str(few)),)}
+    if "CORPUS" in str(changes):
+        changes = {"labels": (settings.corpus,)}
+    with pytest.raises(ValueError) as raised:
         adapt(replace(settings, **changes))
-
-
-def test_a_task_that_is_too_small_to_split_is_refused(settings, tmp_path):
-    pairs = write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
-    with pytest.raises(ValueError, match=r"few.csv.*cannot be split into a dev part and a held-out part"):
-        adapt(replace(settings, tasks=(("pairs", str(pairs)),)))
-
-
-def test_labels_that_are_none_are_refused(settings):
-    with pytest.raises(ValueError, match=r"corpus.txt holds one text in a row and no label"):
-        adapt(replace(settings, labels=(settings.corpus,)))
-
-
-def test_several_processes_are_refused(settings, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="adapt runs in one process"):
-        adapt(settings)
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
