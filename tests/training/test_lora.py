@@ -11,15 +11,15 @@ from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from process_helpers import launch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from trainer_helpers import sentences
+from trainer_helpers import make, pairs, sentences, texts
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, BertTokenizer, LlamaConfig
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
-from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.models.adapters import merged_weights
 
 TEXTS = ["the cat sat on the mat .", "a dog ran", "the big red house"]
+TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
 WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
 
 
@@ -37,33 +37,18 @@ def start(tmp_path):
         else:
             config = tiny_config(family)
         AutoModelForCL.from_config(config, pooler_type=pooler).save_pretrained(folder)
-        BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}).save_pretrained(folder)
+        TOKENIZER.save_pretrained(folder)
         return folder
 
     return save
 
 
-def arguments(folder, **changes):
-    values = {"per_device_train_batch_size": 8, "max_steps": 6, "save_steps": 3, "learning_rate": 1e-2, "lora_r": 4}
-    values |= {"output_dir": str(folder), "use_cpu": True, "report_to": "none", "disable_tqdm": True}
-    return SimCSETrainingArguments(**values | changes)
-
-
-def trainer_of(model, folder, **changes):
+def trainer_of(model, folder, settings=None, **changes):
     torch.manual_seed(1)
     if not isinstance(model, torch.nn.Module):
-        model = AutoModelForCL.from_pretrained(model, head="fresh", **changes.pop("settings", {}))
-    texts = sentences(12, seed=9)
-    dev_set = ScoredPairs("stsb", texts[:6], texts[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    rows = {"sent0": sentences(48), "sent1": sentences(48, seed=1)}
-    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
-    return SimCSETrainer(
-        model, arguments(folder, **changes), rows_of(rows), dev_set=dev_set, processing_class=tokenizer
-    )
-
-
-def rows_of(columns):
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        model = AutoModelForCL.from_pretrained(model, head="fresh", **(settings or {}))
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2, "lora_r": 4} | changes
+    return make(folder, TOKENIZER, texts(48, 2), model, dev_set=pairs(), output_dir=str(folder), **options)
 
 
 def vectors(model):
@@ -93,12 +78,8 @@ def test_the_saved_model_has_the_same_vectors_in_every_library(family, pooler, s
     trainer.train()
     trainer.save_model()
     changed = {name for name, x in trainer.model.named_parameters() if not torch.equal(x, before[name])}
-    head = (
-        {name for name in before if name.startswith(("sentence_head", f"{family}.pooler"))}
-        if pooler == "cls"
-        else set()
-    )
-    assert changed == {name for name in before if "lora_" in name} | head
+    head = ("sentence_head", f"{family}.pooler") if pooler == "cls" else ()
+    assert changed == {name for name in before if "lora_" in name or name.startswith(head)}
     expected = embeddings_of(trainer)
     assert [(tmp_path / "run" / name).exists() for name in WEIGHTS] == [save_adapter, not save_adapter]
     for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-6"):
@@ -295,31 +276,33 @@ def test_an_adapter_of_a_decoder_for_generation_is_loaded(start, tmp_path):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_work_is_refused(start, tmp_path):
-    with pytest.raises(ValueError, match="lora_r"):
-        arguments(tmp_path, lora_r=None, lora={"lora_alpha": 8})
-    with pytest.raises(ValueError, match="lora_r must be at least 1"):
-        arguments(tmp_path, lora_r=0)
-    with pytest.raises(ValueError, match="the model has no adapter: set lora_r"):
-        trainer_of(start(), tmp_path / "run", lora_r=None, save_adapter=True)
-    with pytest.raises(ValueError, match="second encoder does not work with an adapter"):
-        trainer_of(start(), tmp_path / "run", settings={"encoders": 2})
-    prompts = get_peft_model(
-        AutoModelForCL.from_pretrained(start()),
-        PromptTuningConfig(num_virtual_tokens=2, task_type="FEATURE_EXTRACTION"),
-    )
-    with pytest.raises(ValueError, match="prompts of peft are not part of the model"):
-        trainer_of(prompts, tmp_path / "run", lora_r=None)
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"lora_r": None, "lora": {"lora_alpha": 8}}, "lora_r"),
+        ({"lora_r": 0}, "lora_r"),
+        ({"lora_r": None, "save_adapter": True}, "adapter lora_r"),
+        ({"settings": {"encoders": 2}}, "second encoder"),
+    ],
+)
+def test_what_cannot_work_is_refused(start, tmp_path, changes, words):
+    with pytest.raises(ValueError) as raised:
+        trainer_of(start(), tmp_path / "run", **changes)
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
+
+
+def test_prompts_of_peft_are_refused(start, tmp_path):
+    config = PromptTuningConfig(num_virtual_tokens=2, task_type="FEATURE_EXTRACTION")
+    with pytest.raises(ValueError, match="prompts of peft"):
+        trainer_of(get_peft_model(AutoModelForCL.from_pretrained(start()), config), tmp_path / "run", lora_r=None)
 
 
 def test_an_adapter_of_another_encoder_is_refused(start, tmp_path):
     trainer_of(start(), tmp_path / "run", save_adapter=True).save_model()
     config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
-    other = tiny_config(num_hidden_layers=1)
-    AutoModelForCL.from_config(other).save_pretrained(tmp_path / "other")
-    (tmp_path / "run" / "adapter_config.json").write_text(
-        json.dumps(config | {"base_model_name_or_path": str(tmp_path / "other")})
-    )
+    AutoModelForCL.from_config(tiny_config(num_hidden_layers=1)).save_pretrained(tmp_path / "other")
+    config["base_model_name_or_path"] = str(tmp_path / "other")
+    (tmp_path / "run" / "adapter_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="the adapter does not fit its model"):
         AutoModelForCL.from_pretrained(tmp_path / "run")
 

@@ -4,47 +4,26 @@ import gzip
 
 import pytest
 import torch
-from conftest import VOCABULARY, fast_first, tiny_config
+from conftest import fast_first, tiny_config
 from datasets import IterableDataset
+from trainer_helpers import assert_same_weights, logged, make, sentences, weights
 from transformers import TrainerCallback
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
-
-WORDS = VOCABULARY[5:25]
 
 
 def write_texts(path, rows=27, columns=1):
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda: " ".join(WORDS[i] for i in torch.randint(len(WORDS), (5,), generator=generator))  # noqa: E731
     names = ["sent0", "sent1", "hard_neg"][:columns]
-    text = "\n".join([",".join(names), *(",".join(draw() for _ in names) for _ in range(rows))]) + "\n"
+    cells = zip(*(sentences(rows, seed) for seed in range(columns)), strict=True)
+    text = "\n".join(map(",".join, [names, *cells])) + "\n"
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
 
-def trainer_of(tmp_path, tokenizer, texts, callbacks=(), **changes):
-    torch.manual_seed(1)
-    values = {
-        "output_dir": str(tmp_path / "run"), "per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2,
-        "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none",
-    }  # fmt: skip
-    model = AutoModelForCL.from_config(tiny_config(initializer_range=0.2))
-    return SimCSETrainer(
-        model,
-        SimCSETrainingArguments(**(values | changes)),
-        train_dataset=texts,
-        processing_class=tokenizer,
-        callbacks=list(callbacks),
-    )
-
-
-def weights(trainer):
-    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def trainer_of(tmp_path, tokenizer, data, callbacks=(), **changes):
+    options = {"per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2, "logging_steps": 1} | changes
+    return make(tmp_path, tokenizer, data, callbacks=[*callbacks], **options)
 
 
 class Kill(TrainerCallback):
@@ -77,13 +56,11 @@ def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
         killed.train()
     resumed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), **saved)
     resumed.train(resume_from_checkpoint=str(tmp_path / "killed/run/checkpoint-5"))
-    assert same(weights(whole), weights(resumed))
-    figures = ("loss", "epoch", "learning_rate", "step")
-    logs = [
-        [[entry.get(figure) for figure in figures] for entry in trainer.state.log_history if "loss" in entry]
-        for trainer in (whole, resumed)
-    ]
-    assert logs[0] == logs[1] and len(logs[0]) == whole.state.max_steps
+    assert_same_weights(weights(whole.model), weights(resumed.model))
+    figures = ("loss", "learning_rate", "grad_norm")
+    for figure in figures:
+        assert logged(whole, figure) == logged(resumed, figure)
+    assert len(logged(whole, "loss")) == whole.state.max_steps
 
 
 def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
@@ -95,7 +72,7 @@ def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
 
 
 def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tokenizer):
-    rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in WORDS]
+    rows = [{"query": f"a {word}", "pos": f"the {word}", "id": 1} for word in sentences(20)]
     trainer = trainer_of(tmp_path, tokenizer, IterableDataset.from_generator(lambda: iter(rows)), max_steps=2)
     trainer.train()
     described = trainer.describe_run()
