@@ -36,9 +36,14 @@ def start_processes(function, args, processes):
     mp.start_processes(function, args=args, nprocs=processes, start_method="forkserver")
 
 
+def variables(rank, processes, port):
+    """What torchrun tells a process."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
+    return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
+
+
 def _launched(rank, function, args, processes, port):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+    os.environ |= variables(rank, processes, port)
     torch.set_num_threads(1)
     function(*args)
     if dist.is_initialized():

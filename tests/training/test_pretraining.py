@@ -24,6 +24,7 @@ from simcse_hf.training.pretraining import (
 )
 
 ROOT = Path(__file__).parents[2]
+QUIET = "--use_cpu true --disable_tqdm true --report_to none"
 
 
 @pytest.fixture
@@ -81,13 +82,11 @@ def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, 
 
 def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_from(sentences, tmp_path):
     out = tmp_path / "out"
-    options, args = parse(
-        *f"--train_file {sentences} --train_tokenizer --vocab_size 120 --hidden_size 32 --num_hidden_layers 1".split(),
-        *f"--num_attention_heads 2 --max_position_embeddings 32 --max_seq_length 16 --output_dir {out}".split(),
-        *"--learning_rate 5e-3 --warmup_steps 0".split(),
-        *"--max_steps 40 --per_device_train_batch_size 16 --use_cpu --report_to none --save_strategy no".split(),
-        *"--mlm_probability 0.3 --train_sampling_strategy group_by_length --disable_tqdm true".split(),
-    )
+    common = f"--train_file {sentences} --max_seq_length 16 --mlm_probability 0.3 --save_strategy no {QUIET}"
+    sizes = "--vocab_size 120 --hidden_size 32 --num_hidden_layers 1 --num_attention_heads 2"
+    words = f"{common} --train_tokenizer {sizes} --max_position_embeddings 32 --output_dir {out} --max_steps 40"
+    words += " --learning_rate 5e-3 --warmup_steps 0 --per_device_train_batch_size 16"
+    options, args = parse(*words.split())
     results = pretrain(options, args)
     assert results == json.loads((out / "results.json").read_text())
     losses = results["masked_lm_loss"]
@@ -101,12 +100,8 @@ def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_fro
     with pytest.raises(ValueError, match="holds an earlier run"):
         pretrain(options, args)
 
-    options, args = parse(
-        *f"--train_file {sentences} --model_name_or_path {out} --output_dir {tmp_path / 'more'} --max_steps 1".split(),
-        *"--max_seq_length 16 --mlm_probability 0.3 --use_cpu --report_to none --save_strategy no".split(),
-        *"--train_sampling_strategy group_by_length".split(),  # this also sets the order of the held-out sentences
-    )
-    assert pretrain(options, args)["masked_lm_loss"]["before"] == pytest.approx(losses["after"], abs=1e-5)
+    more = parse(*f"{common} --model_name_or_path {out} --output_dir {tmp_path / 'more'} --max_steps 1".split())
+    assert pretrain(*more)["masked_lm_loss"]["before"] == pytest.approx(losses["after"], abs=1e-5)
 
 
 def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, sentences, tmp_path):
@@ -116,16 +111,17 @@ def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, sent
     assert "simcse" not in json.loads((tmp_path / "out/config.json").read_text())
 
 
-def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one(sentences, tmp_path):
+def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_one_takes_no_step(sentences, tmp_path):
+    """A WordPiece tokenizer that is trained again would have another vocabulary."""
     sizes = "--train_tokenizer true --vocab_size 60 --hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2"
-    words = f"--train_file {sentences} {sizes} --use_cpu true --disable_tqdm true --report_to none --max_steps 4"
-    words = [*words.split(), *"--per_device_train_batch_size 4 --save_steps 2 --save_total_limit 5".split()]
-    whole = pretrain(*parse(*words, "--output_dir", tmp_path / "run"))
+    words = f"--train_file {sentences} {sizes} {QUIET} --max_steps 4 --per_device_train_batch_size 4 --save_steps 2"
+    words = [*words.split(), "--save_total_limit", "5", "--output_dir", tmp_path / "run"]
+    whole = pretrain(*parse(*words))
     vocabulary = (tmp_path / "run/tokenizer.json").read_text()
-    resume = ("--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoint-2")
-    again = pretrain(*parse(*words, *resume))
-    assert whole["masked_lm_loss"]["after"] == again["masked_lm_loss"]["after"]
-    assert (tmp_path / "run/tokenizer.json").read_text() == vocabulary  # a second training would give another one
+    for checkpoint in (tmp_path / "run/checkpoint-2", "true"):
+        again = pretrain(*parse(*words, "--resume_from_checkpoint", checkpoint))
+        assert whole["masked_lm_loss"]["after"] == again["masked_lm_loss"]["after"] and again["steps"] == 4
+        assert (tmp_path / "run/tokenizer.json").read_text() == vocabulary
 
 
 @pytest.mark.parametrize(

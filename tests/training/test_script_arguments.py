@@ -269,15 +269,6 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, pars
     assert values["dev_file"] and values["load_best_model_at_end"] and values["save_steps"] == values["eval_steps"]
 
 
-@pytest.mark.parametrize("name", [name for name, cls in OBJECTIVES.items() if cls.defaults])
-def test_selecting_an_objective_applies_its_papers_settings(name, parse):
-    model, data, training = parse(["--objective", name])
-    settings = settings_of(model)
-    for argument, value in OBJECTIVES[name].defaults.items():
-        parsed = [getattr(x, argument) for x in (settings, model, data, training) if hasattr(x, argument)]
-        assert value in parsed, argument
-
-
 def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
     table = {}
     for recipe in OF_SIMCSE:

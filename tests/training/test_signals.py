@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 from functools import partial
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from conftest import fast_first
+from process_helpers import free_port, variables
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -93,14 +93,8 @@ def test_a_run_that_saves_nothing_is_interrupted_at_once(tmp_path):
     assert trainer.state.global_step == 1 and not checkpoints(tmp_path)
 
 
-def _train_in_process(rank, port, folder, signalled, save_steps):
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+def train_in_process(rank, port, folder, signalled, save_steps):
+    os.environ |= variables(rank, 2, port)
     AcceleratorState._reset_state(reset_partial_state=True)  # that of the test process
     torch.set_num_threads(1)
     changes = {"max_steps": 6, "ddp_backend": "gloo", "per_device_train_batch_size": 4, "save_steps": save_steps}
@@ -111,10 +105,8 @@ def _train_in_process(rank, port, folder, signalled, save_steps):
 
 def _run_two_processes(folder, signalled=None, save_steps=100):
     """Train in two processes; return the status of each, the end of the first one's log, and the seconds between."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    train = partial(_train_in_process, port=port, folder=folder, signalled=signalled, save_steps=save_steps)
+    options = {"port": free_port(), "folder": folder, "signalled": signalled, "save_steps": save_steps}
+    train = partial(train_in_process, **options)
     logs = [folder.parent / f"{rank}.log" for rank in (0, 1)]
     processes = [start_process(partial(train, rank), log) for rank, log in enumerate(logs)]
     ended, times = {}, []

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from trainer_helpers import EVALUATES, KEEPS_BEST, arguments, make, model_of, pairs, texts
+from trainer_helpers import EVALUATES, KEEPS_BEST, make, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
@@ -103,14 +103,6 @@ def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path
     assert own.run_id == "minimize"
 
 
-def test_a_trainer_of_a_checkpoint_keeps_its_length_unless_told_otherwise(tmp_path, tokenizer, save_checkpoint):
-    start = save_checkpoint(model_of(max_seq_length=20))
-    for given, expected in (({}, 20), ({"max_seq_length": 12}, 12)):
-        trainer = SimCSETrainer(start, arguments(tmp_path, **given), texts(8))
-        assert (trainer.args.max_seq_length, trainer.model.settings.max_seq_length) == (expected, expected)
-    assert make(tmp_path, tokenizer).args.max_seq_length == 32
-
-
 SAVED = {"objective": "esimcse", "objective_options": {"queue_size": 8}, "temperature": 0.2, "max_seq_length": 24}
 
 
@@ -122,6 +114,8 @@ SAVED = {"objective": "esimcse", "objective_options": {"queue_size": 8}, "temper
         (SAVED, "--objective simcse", {"objective": "simcse", "temperature": 0.05, "max_seq_length": 32}),
         ({"pooler_type": "avg"}, "", {"pooler_type": "avg", "mlp_only_train": False}),
         ({"mlp_only_train": False}, "", {"pooler_type": "cls", "mlp_only_train": False}),
+        ({"max_seq_length": 20}, "", {"max_seq_length": 20}),
+        ({"max_seq_length": 20}, "--max_seq_length 12", {"max_seq_length": 12}),
     ],
 )
 def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_checkpoint, saved, words, expected):
