@@ -58,7 +58,6 @@ class Objective(nn.Module):
       of options stand in the constructor.
     - `supports_gradcache` says whether the loss can be computed from all embeddings of a batch at once. Set it to
       `False` if `forward` uses `batch.model` or `batch.hidden_states`.
-    - `supports_matryoshka` says whether the leading dimensions of an embedding can be trained like the whole.
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
     - `num_views` is the number of columns that the collator makes of a single sentence: 2 views, or 1 without views.
     - `rows` says what the training rows are made of: `"texts"`, `"nli"` (premises with labelled hypotheses),
@@ -82,7 +81,6 @@ class Objective(nn.Module):
     papers: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
     supports_gradcache = True
-    supports_matryoshka = True
     encoders = 1
     num_views = 2
     rows = "texts"

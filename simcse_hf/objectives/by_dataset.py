@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .base import Objective, named_losses
-from .combined import Combined
+from .combined import Combined, options_by_name
 from .encoder import EncodedBatch
 
 
@@ -50,11 +50,7 @@ class ByDataset(Combined):
 
     def used_options(self) -> dict[str, Any]:
         """Return the options of every data set's objective, as `dataset.option`."""
-        return {
-            f"{name}.{option}": value
-            for name, objective in self.by_name.items()
-            for option, value in objective.used_options().items()
-        }
+        return options_by_name(self.by_name)
 
     def mlm_columns(self, num_sentences: int) -> list[int] | None:
         """Return what all objectives say; see [`Objective.mlm_columns`].

@@ -1,6 +1,6 @@
 """The base class of objectives that are made of several."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -33,7 +33,6 @@ class Combined(Objective):
         self.vectors = tuple(dict.fromkeys(chain(*self._of_parts("vectors"))))
         self.encoders = max(self._of_parts("encoders"))
         self.num_views = max(self._of_parts("num_views"))
-        self.supports_matryoshka = all(self._of_parts("supports_matryoshka"))
         self._follow_parts()
 
     def _of_parts(self, attribute: str) -> list[Any]:
@@ -63,3 +62,12 @@ class Combined(Objective):
             if columns is not None:
                 return columns
         return None
+
+
+def options_by_name(objectives: Mapping[str, Objective]) -> dict[str, Any]:
+    """Return the options that several objectives use, as `name.option`."""
+    options = {}
+    for name, objective in objectives.items():
+        for option, value in objective.used_options().items():
+            options[f"{name}.{option}"] = value
+    return options

@@ -28,8 +28,8 @@ class Matryoshka(Combined):
         build (`Callable`): Makes the objective of a width.
 
     Raises:
-        ValueError: If a width is not an integer from 1 to `dim` or is named twice, or the objective cannot train
-            leading dimensions.
+        ValueError: If a width is not an integer from 1 to `dim` or is named twice, or the objective is a sum
+            with a part that encodes texts itself.
     """
 
     def __init__(self, dim: int, dims: Sequence[int], build: Callable[[int], Objective]):
@@ -48,11 +48,6 @@ class Matryoshka(Combined):
                     f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
                     "without matryoshka_dims"
                 )
-        if not whole.supports_matryoshka:
-            raise ValueError(
-                f"objective {whole.name!r} reads whole embeddings and trains no leading dimensions: train without "
-                "matryoshka_dims"
-            )
         narrower = [] if isinstance(whole, SimCSEObjective) else [build(width) for width in widths[1:]]
         super().__init__(dim, [whole, *narrower])
         self.parts = nn.ModuleList(self.objectives)

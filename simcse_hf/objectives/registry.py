@@ -129,22 +129,20 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
         ValueError: If no objective has one of the names, or no part has one of the options.
     """
     known = {part: objective_class(part).options() for part in part_weights(objective)}
-    shared: dict[str, dict[str, Any]] = {part: {} for part in known}
-    addressed: dict[str, dict[str, Any]] = {part: {} for part in known}
-    for option, value in options.items():
-        if option == WIDTHS:
-            continue
-        part, point, name = option.rpartition(".")
-        readers = [part] if point else list(known)
-        readers = [reader for reader in readers if name in known.get(reader, {})]
+    split: dict[str, dict[str, Any]] = {part: {} for part in known}
+    # Options with a point come last, so that they win.
+    for option in sorted(options.keys() - {WIDTHS}, key=lambda option: "." in option):
+        addressee, _, name = option.rpartition(".")
+        readers = [part for part, own in known.items() if name in own and addressee in ("", part)]
+        for part in readers:
+            split[part][name] = options[option]
         if not readers:
-            names = [*dict.fromkeys(name for own in known.values() for name in own), WIDTHS]
+            names = {name: None for own in known.values() for name in own}
             if len(known) > 1:
-                names += [f"{part}.{name}" for part, own in known.items() for name in own]
-            raise ValueError(f"objective {objective!r} has no option {option}; its options are: {', '.join(names)}")
-        for reader in readers:
-            (addressed if point else shared)[reader][name] = value
-    return {part: shared[part] | addressed[part] for part in known}
+                names |= {f"{part}.{name}": None for part, own in known.items() for name in own}
+            listed = ", ".join([*names, WIDTHS])
+            raise ValueError(f"objective {objective!r} has no option {option}; its options are: {listed}")
+    return split
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .base import Objective, named_losses
-from .combined import Combined
+from .combined import Combined, options_by_name
 from .encoder import EncodedBatch
 
 
@@ -41,11 +41,7 @@ class Sum(Combined):
 
     def used_options(self) -> dict[str, Any]:
         """Return the options of every part, as `part.option`."""
-        return {
-            f"{name}.{option}": value
-            for name, part in zip(self.weights, self.objectives, strict=True)
-            for option, value in part.used_options().items()
-        }
+        return options_by_name(dict(zip(self.weights, self.objectives, strict=True)))
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the weighted loss of every part.

@@ -43,7 +43,6 @@ class TSDAE(Objective):
     summary = "a sequential denoising auto-encoder (TSDAE): a decoder reconstructs a sentence from its embedding alone"
     papers = ("tsdae",)
     supports_gradcache = False
-    supports_matryoshka = False  # it needs the whole embedding
     reconstructs = True
     view = ("delete_words", 0.6)
     #: The paper's best configuration (its section 3), with the training settings of the authors' code.
@@ -78,7 +77,7 @@ class TSDAE(Objective):
         if self.dim != size:
             raise ValueError(
                 f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the "
-                f"embeddings have size {self.dim}: train without dense_layers that change the size"
+                f"embeddings have size {self.dim}: train without matryoshka_dims and without dense_layers"
             )
         encoder: Any = model.base_model
         self.decoder = _build_decoder(encoder, model.config)

@@ -56,7 +56,6 @@ OPTIONS = [
     ("tsdae", {"encoders": 2}),
     *[("simcse", {"matryoshka_dims": dims}) for dims in ([0], [9], [4.0], ["4"], [True], [4, 4])],
     *[(f"simcse+{name}", {"matryoshka_dims": [4]}) for name in ("esimcse", "diffcse", "promptbert")],
-    ("tsdae", {"matryoshka_dims": [4]}),
 ]
 NAMES = [
     ("simsce", "simcse, .*'simsce'"),

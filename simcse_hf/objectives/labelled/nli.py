@@ -139,7 +139,29 @@ def _draw(mask: Tensor, limit: int | None) -> Tensor:
     return mask & (rank < limit)
 
 
-class Softmax(Objective):
+class NLIObjective(Objective):
+    """Base class of objectives that learn from premises and their labelled hypotheses.
+
+    Args:
+        dim (`int`): Embedding size.
+        nli_sampling (`str`): How the scripts make rows of a file: one of `SAMPLINGS`.
+        max_positives (`int`, *optional*): The paper's N+; unset: all.
+        max_negatives (`int`, *optional*): The paper's N-; unset: all.
+    """
+
+    defaults = LIAO_DEFAULTS
+    rows = "nli"
+
+    def __init__(self, dim: int, nli_sampling: str, max_positives: int | None, max_negatives: int | None):
+        super().__init__(dim)
+        check_choice("nli_sampling", nli_sampling, SAMPLINGS)
+        check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
+        self.nli_sampling = nli_sampling
+        self.max_positives = max_positives
+        self.max_negatives = max_negatives
+
+
+class Softmax(NLIObjective):
     r"""Cross-entropy of a classifier over (u, v, |u - v|) (Liao 2021, arXiv:2106.04791, section 3, Eq. 1).
 
     u is the embedding of a premise and v that of one of its hypotheses. The loss is the mean over all pairs of the
@@ -170,8 +192,6 @@ class Softmax(Objective):
 
     summary = "an entailment classifier (SBERT) over pairs of a premise and a hypothesis"
     papers = ("sbert", "liao")
-    defaults = LIAO_DEFAULTS
-    rows = "nli"
 
     def __init__(
         self,
@@ -183,23 +203,18 @@ class Softmax(Objective):
         layers: int = 2,
         nli_sampling: str = "pairs",
     ):
-        super().__init__(dim)
-        check_choice("nli_sampling", nli_sampling, SAMPLINGS)
+        super().__init__(dim, nli_sampling, max_positives, max_negatives)
         check_choice("layers", layers, (1, 2))
         check_options("true or false", augment=augment)
         check_options("an integer above 0", hidden_dim=hidden_dim)
-        check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
         if layers == 1 and hidden_dim:
             raise ValueError("hidden_dim is the width between two layers: leave it out with layers=1")
         if not augment and (max_positives or max_negatives):
             raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
         self.augment = augment
         self.needs_text_ids = augment
-        self.max_positives = max_positives
-        self.max_negatives = max_negatives
         self.hidden_dim = hidden_dim
         self.layers = layers
-        self.nli_sampling = nli_sampling
         if layers == 1:
             self.classifier = nn.Sequential(nn.Linear(3 * dim, 3, bias=False))
         else:
@@ -248,7 +263,7 @@ class Softmax(Objective):
         return mean_over_processes(total, (targets != ABSENT).sum(), self.training)
 
 
-class SupCon(Objective):
+class SupCon(NLIObjective):
     r"""Supervised contrastive loss of premises and their hypotheses (Liao 2021, arXiv:2106.04791, Eq. 2).
 
     Each premise x_i of the batch is one anchor. Its positives P_i are its entailed hypotheses. Its negatives N_i are
@@ -284,8 +299,6 @@ class SupCon(Objective):
         "supervised contrastive learning: a premise's entailed hypotheses against the other hypotheses of the batch"
     )
     papers = ("liao",)
-    defaults = LIAO_DEFAULTS
-    rows = "nli"
     needs_text_ids = True
 
     def __init__(
@@ -297,13 +310,8 @@ class SupCon(Objective):
         max_negatives: int | None = None,
         nli_sampling: str = "pairs",
     ):
-        super().__init__(dim)
-        check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
+        super().__init__(dim, nli_sampling, max_positives, max_negatives)
         self.similarity, self.temperature = check_similarity(similarity, temperature)
-        check_choice("nli_sampling", nli_sampling, SAMPLINGS)
-        self.max_positives = max_positives
-        self.max_negatives = max_negatives
-        self.nli_sampling = nli_sampling
 
     def check(self, rows: TrainingRows) -> None:
         """Check the relations of all rows, and that there is something to contrast.
