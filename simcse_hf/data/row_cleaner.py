@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from transformers.utils import logging
 
-from .texts import check_text, flatten, has_text, is_list
+from .texts import check_text, flatten, has_text, is_list, is_plain
 
 logger = logging.get_logger(__name__)
 
@@ -66,25 +66,24 @@ class RowCleaner:
             ValueError: If a cell holds no string, or half of a surrogate pair. The message names the line or row.
         """
         for place, cell in enumerate(cells):
-            for text in cell if place and is_list(cell) else [cell]:
-                if text is not None:
+            for text in cell if place and is_list(cell) else (cell,):
+                if text is not None and not is_plain(text):
                     check_text(text, f"{self.name}, {self.unit} {number}, column {self.columns[place]!r}")
-        if not has_text(cells[0]):
-            rows = []
-        elif len(cells) == 1:
+        rows: list[list] = []
+        if len(cells) == self.width and all(map(has_text, cells)):
             rows = [list(cells)]
-        else:
-            negatives: list = list(filter(has_text, flatten(cells[2:])))
+        elif has_text(cells[0]) and len(cells) > 1:
             room = self.width - 2
+            negatives = list(filter(has_text, flatten(cells[2:])))
             if len(negatives) != room:
                 self.note("fewer" if len(negatives) < room else "longer", [number])
-            negatives = (negatives + [None] * room)[:room]
-            positives = filter(has_text, flatten(cells[1:2]))
-            rows = [[cells[0], positive, *negatives] for positive in positives]
+            filled = [*negatives, *[None] * room][:room]
+            positives = flatten(cells[1:2])
+            rows = [[cells[0], positive, *filled] for positive in filter(has_text, positives)]
+            if rows and not all(map(has_text, flatten(filter(is_list, cells)))):
+                self.note("empty", [number])
         if not rows:
             self.note("dropped", [number])
-        elif not all(map(has_text, flatten(filter(is_list, cells)))):
-            self.note("empty", [number])
         self.kept += len(rows)
         return rows
 

@@ -68,15 +68,18 @@ def dataset_of_tables(
     """
     cleaners = table_cleaners(tables, columns, expected_columns)
     width = cleaners[0].width
-    features = text_features(width)
-    rows = islice(_clean_rows(tables, cleaners), max_rows)
+    schema = text_features(width).arrow_schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        rows = islice(_clean_rows(tables, cleaners), max_rows)
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            yield pa.record_batch(cells, schema=schema)
 
     def write(folder: Path) -> None:
-        schema = features.arrow_schema
         with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-            while batch := list(islice(rows, _BATCH_ROWS)):
-                cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
-                stream.write_batch(pa.record_batch(cells, schema=schema))
+            for batch in batches():
+                stream.write_batch(batch)
         write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
 
     if content:
@@ -92,8 +95,7 @@ def dataset_of_tables(
             cleaner.counts = Counter(counts)
             cleaner.places = places
     else:
-        texts = dict(zip(features, zip(*rows, strict=True), strict=True))
-        dataset = Dataset.from_dict(texts, features=features, split=NamedSplit("train"))
+        dataset = Dataset(pa.Table.from_batches(batches(), schema), split=NamedSplit("train"))
     for cleaner in cleaners:
         cleaner.log()
     return mark_resolved(dataset)

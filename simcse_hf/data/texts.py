@@ -18,14 +18,17 @@ def has_text(cell: Any) -> bool:
     return isinstance(cell, str) and cell != "" and not cell.isspace()
 
 
+def is_plain(text: Any) -> bool:
+    """Say whether a text needs no other check, as most do."""
+    return isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
+
+
 def check_text(text: Any, where: str) -> str:
     """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise ValueError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"{where}: {TOO_LONG}")
-    if text.isascii():
-        return text
     try:
         text.encode()  # JSON can hold half of a surrogate pair as an escape
     except UnicodeEncodeError as error:
