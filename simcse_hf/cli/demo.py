@@ -175,7 +175,8 @@ def _table(matches: Iterable[Any], kept: Iterable[str]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in ("Score", "Row", "Sentence", *kept))
     lines = []
     for match in matches:
-        bar = f"linear-gradient(90deg, #fdba7480 {100 * min(max(match.score, 0), 1):.0f}%, transparent 0); min-width: 8em"
+        width = 100 * min(max(match.score, 0), 1)
+        bar = f"linear-gradient(90deg, #fdba7480 {width:.0f}%, transparent 0); min-width: 8em"
         cells = [str(match.row), escape(match.sentence), *(escape(match.columns[name]) for name in kept)]
         columns = "".join(f"<td>{cell}</td>" for cell in cells)
         lines.append(f'<tr><td style="background: {bar}">{match.score:.4f}</td>{columns}</tr>')
