@@ -127,12 +127,6 @@ def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
         fit("whitening", "--overwrite", model=directory, output=directory, pooler="avg_first_last")
 
 
-def test_the_transform_names_the_pooler_of_a_raw_checkpoint(fit, raw):
-    fit("whitening", output=raw)
-    assert SimCSE(raw, device="cpu").pooler_type == "avg_first_last"
-    assert SimCSE(raw, device="cpu", postprocess=False).pooler_type == "avg_first_last"
-
-
 # --- where it is applied ------------------------------------------------------------------------------------------
 
 
@@ -157,18 +151,6 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
     assert results[0]["results"] != results[1]["results"]
     with pytest.raises(ValueError, match="made with other settings .*postprocessing"):
         encode_main([*common, str(tmp_path / "applied"), "--input", str(sentences), "--no_postprocess", "--resume"])
-
-
-@pytest.mark.parametrize("pooler", ["avg_first_last", "cls_before_pooler"])
-def test_sentence_transformers_applies_the_whitening(pooler, fit, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
-    directory = fit("whitening", "--dim", "20", pooler=pooler)
-    ours = SimCSE(directory, device="cpu")
-    exported = export_sentence_transformers(ours, tmp_path / "exported")
-    for path in (directory, exported):
-        theirs = sentence_transformers.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
-        np.testing.assert_allclose(theirs, ours.encode(TEXTS, normalize_embeddings=False), rtol=0, atol=1e-3)
-        assert torch.equal(SimCSE(path, device="cpu").encode(TEXTS), ours.encode(TEXTS))
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------

@@ -119,3 +119,28 @@ def test_the_optimism_of_a_choice_is_estimated_without_bias():
         found.append(optimism_of_choice(systems[0], systems[1:], chosen))
         true.append(scores[1 + chosen] - scores[0])
     assert np.mean(true) > 2 and np.mean(found) == pytest.approx(np.mean(true), rel=0.15)
+
+
+# --- seeds ---
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize("figures", [(70.0, 71.0), (70.0, 71.0, 74.0), (70.0, 71.0, 72.0, 73.0, 77.0)])
+def test_seeds_alone_make_the_interval_of_students_t(figures, confidence):
+    scores = np.repeat(np.array(figures)[:, None], 20_000, axis=1)
+    drawn = bootstrap.mean_over_drawn_seeds(scores, np.random.default_rng(2), confidence)
+    n = len(figures)
+    low, high = scipy.stats.t.interval(confidence, n - 1, np.mean(figures), np.std(figures, ddof=1) / n**0.5)
+    assert bootstrap.interval(drawn, confidence) == pytest.approx((low, high), abs=0.03 * (high - low))
+
+
+def test_the_seeds_add_their_variance_beyond_that_of_the_examples():
+    random = np.random.default_rng(3)
+    common, own = random.normal(size=20_000), random.normal(size=(3, 20_000))
+    for offsets in ((0.0, 0.0, 0.0), (0.0, 2.0, 7.0)):
+        scores = 70 + np.array(offsets)[:, None] + common + own
+        drawn = bootstrap.mean_over_drawn_seeds(scores, np.random.default_rng(2), 0.95)
+        of_seeds = max(np.var(offsets, ddof=1) - 1, 0) / 3
+        wider = scipy.stats.t.ppf(0.975, 2) / scipy.stats.norm.ppf(0.975)
+        assert drawn.var() == pytest.approx(1 + 1 / 3 + wider**2 * of_seeds, rel=0.05)
+    assert np.array_equal(bootstrap.mean_over_drawn_seeds(scores[:1], np.random.default_rng(2), 0.95), scores[0])

@@ -5,11 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from simcse_hf.cli.evaluate import compare_main
 from simcse_hf.cli.publish import card_main
-from simcse_hf.evaluation.bootstrap import interval, mean_over_drawn_seeds
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
@@ -134,31 +132,6 @@ def test_seeds_widen_the_interval_of_a_comparison():
         for model in (seeds, seeds[1])
     )
     assert several["high"] - several["low"] > 1.5 * (alone["high"] - alone["low"])
-
-
-# --- the bootstrap over seeds ---
-
-
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-@pytest.mark.parametrize("figures", [(70.0, 71.0), (70.0, 71.0, 74.0), (70.0, 71.0, 72.0, 73.0, 77.0)])
-def test_seeds_alone_make_the_interval_of_students_t(figures, confidence):
-    scores = np.repeat(np.array(figures)[:, None], 20_000, axis=1)
-    drawn = mean_over_drawn_seeds(scores, np.random.default_rng(2), confidence)
-    n = len(figures)
-    low, high = scipy.stats.t.interval(confidence, n - 1, np.mean(figures), np.std(figures, ddof=1) / n**0.5)
-    assert interval(drawn, confidence) == pytest.approx((low, high), abs=0.03 * (high - low))
-
-
-def test_the_seeds_add_their_variance_beyond_that_of_the_examples():
-    random = np.random.default_rng(3)
-    common, own = random.normal(size=20_000), random.normal(size=(3, 20_000))
-    for offsets in ((0.0, 0.0, 0.0), (0.0, 2.0, 7.0)):
-        scores = 70 + np.array(offsets)[:, None] + common + own
-        drawn = mean_over_drawn_seeds(scores, np.random.default_rng(2), 0.95)
-        of_seeds = max(np.var(offsets, ddof=1) - 1, 0) / 3
-        wider = scipy.stats.t.ppf(0.975, 2) / scipy.stats.norm.ppf(0.975)
-        assert drawn.var() == pytest.approx(1 + 1 / 3 + wider**2 * of_seeds, rel=0.05)
-    assert np.array_equal(mean_over_drawn_seeds(scores[:1], np.random.default_rng(2), 0.95), scores[0])
 
 
 # --- the dev set during training ---

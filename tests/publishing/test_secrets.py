@@ -14,46 +14,40 @@ from simcse_hf.publishing.secrets import HIDDEN, file_holds_secret, hide_secrets
 LETTERS = "".join(random.Random(0).choices(string.ascii_letters + string.digits, k=40))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hf_" + LETTERS,
-        "api_org_" + LETTERS,
-        f"git clone https://ghp_{LETTERS}@github.com/a/b",
-        "github_pat_" + LETTERS + LETTERS,
-        "glpat-" + LETTERS,
-        "sk-" + LETTERS,
-        "AKIA" + "ABCDEFGH01234567",
-        "-----BEGIN OPENSSH PRIVATE KEY-----",
-        json.dumps({"hub_token": "my-very-own-token"}),
-        json.dumps({"arguments": {"push_to_hub_token": "abcdefgh12"}}),
-        "api_key: 'abcdefgh12'",
-        'password = "correct-horse"',
-        "QDRANT_API_KEY='abcdefgh12'",
-        "password: hunter2",
-        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-        "postgresql://u:pw@host/base",
-        "hf_oauth_" + LETTERS,
-        "AIza" + LETTERS[:35],
-        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
-    ],
-)
+SECRETS = f"""hf_{LETTERS}
+api_org_{LETTERS}
+git clone https://ghp_{LETTERS}@github.com/a/b
+github_pat_{LETTERS}{LETTERS}
+glpat-{LETTERS}
+sk-{LETTERS}
+AKIAABCDEFGH01234567
+hf_oauth_{LETTERS}
+AIza{LETTERS[:35]}
+-----BEGIN OPENSSH PRIVATE KEY-----
+-----BEGIN PGP PRIVATE KEY BLOCK-----
+{{"hub_token": "my-very-own-token"}}
+{{"arguments": {{"push_to_hub_token": "abcdefgh12"}}}}
+api_key: 'abcdefgh12'
+password = "correct-horse"
+QDRANT_API_KEY='abcdefgh12'
+password: hunter2
+aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY
+postgresql://u:pw@host/base"""
+ORDINARY = """{"mask_token": "[MASK]", "pad_token": "<|endoftext|>", "token": "sentence", "password": 20786}
+{"hub_token": "<HUB_TOKEN>", "api_key": null, "access_token": "..."}
+hf_short
+The token_budget of a batch; special_tokens_map.json; a password is needed.
+sk-learn
+export API_KEY=$MY_KEY
+{"password": 20786, "access_key": null}"""
+
+
+@pytest.mark.parametrize("text", SECRETS.splitlines())
 def test_a_secret_is_found(text):
     assert holds_secret(f"before\n{text}\nafter")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps({"mask_token": "[MASK]", "pad_token": "<|endoftext|>", "token": "sentence", "password": 20786}),
-        json.dumps({"hub_token": "<HUB_TOKEN>", "api_key": None, "access_token": "..."}),
-        "hf_short",
-        "The token_budget of a batch; special_tokens_map.json; a password is needed.",
-        "sk-learn",
-        "export API_KEY=$MY_KEY",
-        '{"password": 20786, "access_key": null}',
-    ],
-)
+@pytest.mark.parametrize("text", ORDINARY.splitlines())
 def test_ordinary_text_is_no_secret(text):
     assert not holds_secret(text)
 
