@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from simcse_hf.cli.evaluate import compare_main
 from simcse_hf.cli.publish import card_main
