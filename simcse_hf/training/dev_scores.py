@@ -82,7 +82,12 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
         optimism.append(optimism_of_choice(start, [saved, *others], 0) if others else 0.0)
         differences.append(results["saved"][metric] - results["start"][metric])
     change = _change(systems, float(np.mean(differences)), optimism)
-    return {"metric": metric, "seeds": len(runs), "optimism": float(np.mean(optimism)), **change}
+    return {
+        "metric": metric,
+        "seeds": len(runs),
+        "optimism": float(np.mean(optimism)),
+        **change,
+    }
 
 
 def _read_scores(folder: Path, step: int, metric: str) -> Any:

@@ -142,7 +142,11 @@ class DevSetCallback(TrainerCallback, ABC):
         how = (tokenizer, max_length, inner.settings.templates, prompt)
         if how != self._tokenized_with:  # also when the callback serves another run
             full_length(*how)  # refuses a prompt without room
-            self._token_ids = tokenize_texts(tokenizer, [prompt + text for text in self.texts], *how[1:3])
+            self._token_ids = tokenize_texts(
+                tokenizer,
+                [prompt + text for text in self.texts],
+                *how[1:3],
+            )
             self._tokenized_with = how
         return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
 
@@ -189,7 +193,11 @@ class SimilarityEvalCallback(DevSetCallback):
         second = embeddings[self._second]
         predicted = cosine_similarity_pairs(first, second, self._similarity)
         gold = np.asarray(self.gold, dtype=np.float64)
-        scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
+        scores = {
+            "predicted": np.asarray(predicted),
+            "gold": gold,
+            "group": self.pairs.groups,
+        }
         self.scores = {self.headline: {"pairs": scores}}
         metrics = {"spearman": 100 * spearman(predicted, self.gold)}
         positive = gold > POSITIVE_SHARE * gold.max()

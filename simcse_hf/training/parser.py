@@ -2,11 +2,11 @@
 
 import inspect
 from argparse import SUPPRESS, Action, ArgumentTypeError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
@@ -41,7 +41,11 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict | None = None) -> dict:
+def given_arguments(
+    argv: Sequence[str],
+    classes: Sequence[type],
+    defaults: dict | None = None,
+) -> dict:
     """Return the arguments that a command line or its YAML file names, without any defaults.
 
     Args:
@@ -70,9 +74,9 @@ def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict
         action.default, action.required = SUPPRESS, False
     typed, unknown = parser.parse_known_args(words)
     if unknown:
-        wrong = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-        names = [name for name in parser._option_string_actions if name.startswith("--")]
-        parser.error(f"unknown argument(s): {' '.join(unknown)}{did_you_mean(wrong, names)}")
+        wrong = [word.partition("=")[0] for word in unknown]
+        hint = did_you_mean(wrong, parser._option_string_actions)
+        parser.error(f"unknown argument(s): {' '.join(unknown)}{hint}")
     if vars(typed).keys() & _TEXTS:  # instead of those of the recipe, which may have the other name
         for name in _TEXTS:
             recipe.pop(name, None)
@@ -132,13 +136,22 @@ def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
     Raises:
         ValueError: If a name is unknown, or values contradict each other.
     """
-    unknown = sorted(values.keys() - {f.name for cls in classes for f in fields(cls) if f.init})
+    unknown = sorted(values.keys() - _names(classes))
     if unknown:
         raise ValueError(f"unknown argument(s) {', '.join(unknown)} among the defaults")
-    try:
-        return tuple(cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values}) for cls in classes)
-    except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
-        raise ValueError(str(error)) from error
+    objects = []
+    for cls in classes:
+        names = _names([cls]) & values.keys()
+        try:
+            objects.append(cls(**{name: values[name] for name in names}))
+        except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
+            raise ValueError(str(error)) from error
+    return tuple(objects)
+
+
+def _names(classes: Sequence[Any]) -> set[str]:
+    """Return the names of the arguments of dataclasses."""
+    return {field.name for cls in classes for field in fields(cls) if field.init}
 
 
 def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
@@ -186,7 +199,11 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict:
     return convert_values(path, values, classes)
 
 
-def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
+def convert_values(
+    source: str,
+    values: Any,
+    classes: Sequence[type],
+) -> dict:
     """Check arguments that were read from a file, and convert them as if they had been typed on the command line.
 
     Args:
@@ -202,31 +219,63 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
     """
     if not isinstance(values, dict):
         raise ValueError(f"{source} must hold a table of arguments (name: value)")
-    names = {f.name for cls in classes for f in fields(cls) if f.init}
-    unknown = sorted(map(str, set(values) - names))
+    names = _names(classes)
+    unknown = sorted(map(str, values.keys() - names))
     if unknown:
         raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, names)}")
     actions, types = _actions_and_types(tuple(classes))
-    return {name: _convert(source, name, value, actions[name], types[name]) for name, value in values.items()}
+    converted = {}
+    for name, value in values.items():
+        converted[name] = _convert(
+            source,
+            name,
+            value,
+            actions[name],
+            types[name],
+        )
+    return converted
 
 
 def _lengths(word: str) -> int | dict[str, int]:
     """Read one length for all columns, or `anchor=32,positive=256`."""
     if "=" not in word:
         return int(word)
-    return {column: int(length) for column, length in (part.split("=") for part in word.split(","))}
+    lengths = {}
+    for part in word.split(","):
+        column, length = part.split("=")
+        lengths[column] = int(length)
+    return lengths
+
+
+#: What a value of a type is, in words.
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    _lengths: "a whole number",
+    float: "a number",
+    string_to_bool: "true or false",
+}
 
 
 @cache
 def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], dict[str, str]]:
+    """Return the action of each argument, and its annotation, which HfArgumentParser changes in `Field.type`."""
     # --unpadded has a type, --no_unpadded after it has none.
     actions = {action.dest: action for action in reversed(_make_parser(classes)._actions)}
-    bases = [base for cls in classes for base in reversed(cls.__mro__)]  # HfArgumentParser changes `Field.type`
-    types = {name: str(annotation) for base in bases for name, annotation in inspect.get_annotations(base).items()}
+    types = {}
+    for cls in classes:
+        for base in reversed(cls.__mro__):
+            for name, annotation in inspect.get_annotations(base).items():
+                types[name] = str(annotation)
     return actions, types
 
 
-def _convert(source: str, name: str, value: Any, action: Action, type_name: str) -> Any:
+def _convert(
+    source: str,
+    name: str,
+    value: Any,
+    action: Action,
+    type_name: str,
+) -> Any:
     """Convert a value of a YAML file as if it had been typed on the command line, and refuse one of another type."""
     takes_table = "dict" in type_name or action.type is _lengths
     if value is None or name in _STRUCTURED or (isinstance(value, dict) and takes_table):
@@ -235,14 +284,9 @@ def _convert(source: str, name: str, value: Any, action: Action, type_name: str)
         return [_convert(source, name, item, action, "") for item in value]
     if isinstance(value, (dict, list)):
         raise ValueError(f"{source}: {name} is a {'table' if isinstance(value, dict) else 'list'}, not a single value")
-    convert = cast(Callable[[str], Any], action.type or str)
+    convert: Any = action.type or str
     try:
         return convert(str(value))
     except (ValueError, TypeError, ArgumentTypeError):
-        expected = {
-            int: "a whole number",
-            _lengths: "a whole number",
-            float: "a number",
-            string_to_bool: "true or false",
-        }
-        raise ValueError(f"{source}: {name} is {value!r}, but must be {expected.get(convert, type_name)}") from None
+        expected = _WORDS.get(convert, type_name)
+        raise ValueError(f"{source}: {name} is {value!r}, but must be {expected}") from None

@@ -141,7 +141,11 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         with self.stop_on_signal.caught(self.args):
             return super().train(*args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+    def _save(
+        self,
+        output_dir: str | None = None,
+        state_dict: dict | None = None,
+    ) -> None:
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
@@ -256,7 +260,14 @@ def make_tokenizer(
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.process_index == 0:
             blank = BertTokenizer(do_lower_case=not options.cased)
-            parts = (texts[i : i + 1000] for i in range(0, len(texts), 1000))
+            parts = (
+                texts[i : i + 1000]
+                for i in range(
+                    0,
+                    len(texts),
+                    1000,
+                )
+            )
             trained = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
             trained.model_max_length = options.max_position_embeddings
             trained.save_pretrained(folder)

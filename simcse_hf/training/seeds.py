@@ -83,7 +83,11 @@ def seed_folder(directory: str | Path, seed: int) -> Path:
     return Path(directory, f"seed-{seed}")
 
 
-def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites: bool) -> dict[int, str]:
+def prepare_seeds(
+    seeds: Sequence[int],
+    arguments: CommandArguments,
+    overwrites: bool,
+) -> dict[int, str]:
     """Check and clear the output directory, and say what the run of each seed still needs.
 
     A run with a `results.json` is finished. One with a whole checkpoint was interrupted and will be resumed.
@@ -238,7 +242,13 @@ def summarise(runs: dict[int, dict]) -> dict:
     for seed, run in runs.items():
         listed.append({"seed": seed, "train_seconds": run["train_seconds"]})
         listed[-1] |= {when: run[when] for when in _EVALUATIONS}
-    summary: dict = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": metric}
+    summary: dict = {
+        "runs": listed,
+        "mean": {},
+        "sd": {},
+        "published": listed[0]["seed"],
+        "chosen_by": metric,
+    }
     if metric is None:
         return summary
     for when in _EVALUATIONS:
@@ -249,7 +259,11 @@ def summarise(runs: dict[int, dict]) -> dict:
             if name not in _NOT_METRICS and len(values) == len(listed):
                 mean[name] = statistics.fmean(values)
                 sd[name] = statistics.stdev(values) if len(values) > 1 else None
-    listed = sorted(listed, key=lambda run: run["saved"][metric], reverse=higher_is_better(metric))
+    listed = sorted(
+        listed,
+        key=lambda run: run["saved"][metric],
+        reverse=higher_is_better(metric),
+    )
     summary["published"] = listed[0]["seed"]
     return summary
 

@@ -139,7 +139,11 @@ class _Adaptation:
         self.tasks = read_tasks(settings.tasks)
         for name, dev in self.tasks.dev.items():
             record.check_unchanged(f"The task {name}", [*dev.texts, *self.tasks.held_out[name].texts])
-        self.texts, self.corpus = read_corpus(settings.corpus, self.tasks.scored, settings.column)
+        self.texts, self.corpus = read_corpus(
+            settings.corpus,
+            self.tasks.scored,
+            settings.column,
+        )
         record.check_unchanged(f"The text {settings.corpus}", self.texts)
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
@@ -233,7 +237,14 @@ class _Adaptation:
             began = time.monotonic()
             few = replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
-                train_stage(few, arm.model, FIRST_SEED, Path(folder), options=self.options, pooler=arm.pooler)
+                train_stage(
+                    few,
+                    arm.model,
+                    FIRST_SEED,
+                    Path(folder),
+                    options=self.options,
+                    pooler=arm.pooler,
+                )
                 seconds = read_json_object(Path(folder, RESULTS))["train_seconds"]
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total
@@ -273,7 +284,13 @@ class _Adaptation:
                 for task in tasks:
                     results[name, task].append(evaluate(model, tasks[task]))
         return [
-            compare(tasks[task], task, other, results[other, task], results[chosen.name, task])
+            compare(
+                tasks[task],
+                task,
+                other,
+                results[other, task],
+                results[chosen.name, task],
+            )
             for other in against
             for task in tasks
         ]

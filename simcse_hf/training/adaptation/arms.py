@@ -95,7 +95,11 @@ def make_arms(
         `list[Arm]`: The arms. The first one is the present model as it is.
     """
 
-    def stages(method: str | None, rates: Mapping[str, float], then_labels: bool = True) -> tuple[Stage, ...]:
+    def stages(
+        method: str | None,
+        rates: Mapping[str, float],
+        then_labels: bool = True,
+    ) -> tuple[Stage, ...]:
         listed = []
         left = steps
         if method is not None:
@@ -115,11 +119,27 @@ def make_arms(
         arms.append(Arm(f"{name}, whitening", model, name, whitening=True))
     if labels:
         arms.append(Arm(LABELS, model, pooler, stages=stages(None, PRESENT_RATES)))
-    arms.append(Arm("simcse", model, pooler, stages=stages("simcse", PRESENT_RATES, False), control=START))
+    arms.append(
+        Arm(
+            "simcse",
+            model,
+            pooler,
+            stages=stages("simcse", PRESENT_RATES, False),
+            control=START,
+        )
+    )
     if labels and pretrained is not None:
         arms.append(Arm(CONTROL, pretrained, "avg", stages=stages(None, RATES)))
         for method in (MASKED_LM, "tsdae", "simcse"):
-            arms.append(Arm(f"{method}-labels", pretrained, "avg", stages=stages(method, RATES), control=CONTROL))
+            arms.append(
+                Arm(
+                    f"{method}-labels",
+                    pretrained,
+                    "avg",
+                    stages=stages(method, RATES),
+                    control=CONTROL,
+                )
+            )
     return arms
 
 
@@ -144,7 +164,15 @@ def train_arm(arm: Arm, seed: int, output: Path, options: Mapping) -> None:
         shutil.rmtree(folder)
 
 
-def train_stage(stage: Stage, model: str, seed: int, output: Path, *, options: Mapping, pooler: str | None) -> None:
+def train_stage(
+    stage: Stage,
+    model: str,
+    seed: int,
+    output: Path,
+    *,
+    options: Mapping,
+    pooler: str | None,
+) -> None:
     """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
 
     Args:

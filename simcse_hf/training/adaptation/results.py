@@ -60,7 +60,14 @@ def describe(
         },
         "seeds": [seed for seed in seeds if seed is not None],
         "comparisons": [{**asdict(each), "verdict": each.verdict} for each in judged],
-        "arms": [{"name": name, "stages": stages(arms[name]), **found} for name, found in measured.items()],
+        "arms": [
+            {
+                "name": name,
+                "stages": stages(arms[name]),
+                **found,
+            }
+            for name, found in measured.items()
+        ],
         "model": public_name(arms[START].model),
         "versions": {
             "simcse_hf": __version__,
@@ -70,7 +77,12 @@ def describe(
     }
 
 
-def _summary(chosen: Arm, arms: Mapping[str, Arm], measured: Mapping, comparisons: list[Comparison]) -> str:
+def _summary(
+    chosen: Arm,
+    arms: Mapping[str, Arm],
+    measured: Mapping,
+    comparisons: list[Comparison],
+) -> str:
     """Say in a sentence what helped: the chosen arm against the present model, and the text against its control."""
     first = comparisons[0]
     text = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
@@ -119,10 +131,25 @@ def draw(result: dict, output: Path) -> None:
         return
     axes = figure.subplots()
     for row, (_, found, kind) in enumerate(bars):
-        axes.plot(found["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
-        axes.plot(found["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+        axes.plot(
+            found["interval"],
+            [row, row],
+            color=COLOURS[kind],
+            linewidth=1.5,
+        )
+        axes.plot(
+            found["difference"],
+            row,
+            MARKERS[kind],
+            color=COLOURS[kind],
+            markersize=5,
+        )
     axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
-    axes.set_yticks(range(len(bars)), [name for name, *_ in bars], fontsize=8)
+    axes.set_yticks(
+        range(len(bars)),
+        [name for name, *_ in bars],
+        fontsize=8,
+    )
     axes.invert_yaxis()
     key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
     figure.supxlabel(f"change of {result['task']} ({result['metric']} × 100)\n{key}", fontsize=8)
