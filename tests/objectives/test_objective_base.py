@@ -99,11 +99,9 @@ def test_a_change_of_objective_discards_the_saved_one(distance, save_checkpoint)
     assert not (directory / OBJECTIVE_FILE).exists()
 
 
-def test_two_encoders_are_independent_and_the_first_is_saved_as_the_model(save_checkpoint):
-    model = BertForCL(tiny_config(dropout=0.0), encoders=2)
-    batch = random_batch(4, 3)
+def test_the_first_of_two_encoders_encodes_the_anchors_and_the_second_the_rest():
+    model, batch = BertForCL(tiny_config(dropout=0.0), encoders=2), random_batch(4, 3)
     same = model(**batch).sentence_embeddings
-    torch.testing.assert_close(same, BertForCL.forward(model, **batch, return_loss=False).sentence_embeddings)
     with torch.no_grad():
         for parameter in model.second_encoder.parameters():
             parameter.add_(0.01)
@@ -112,12 +110,6 @@ def test_two_encoders_are_independent_and_the_first_is_saved_as_the_model(save_c
     assert not torch.allclose(output.sentence_embeddings[:, 1:], same[:, 1:], atol=1e-3)
     output.loss.backward()
     assert all(p.grad is not None for m in (model, model.second_encoder) for p in m.parameters() if p.requires_grad)
-    model.eval()
-    directory = save_checkpoint(model)
-    again = AutoModelForCL.from_pretrained(directory).eval()
-    assert again(**batch).loss.item() == model(**batch).loss.item()
-    _, info = AutoModel.from_pretrained(directory, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
 def test_the_model_provides_everything_in_the_encoder_protocol():

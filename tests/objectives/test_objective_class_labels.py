@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from conftest import tiny_config
 from objective_helpers import assert_same
 
+from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.class_labels import supervised_contrastive
 
@@ -61,3 +63,9 @@ def test_nothing_to_contrast_is_zero_with_a_gradient_of_zero(labels):
     loss = objective()(EncodedBatch(vectors, {"labels": torch.tensor(labels)}))
     loss.backward()
     assert loss.item() == 0 and (vectors.grad == 0).all()
+
+
+def test_embeddings_that_learn_from_classes_are_means_without_a_head_by_default():
+    """The best of three in `benchmarks label_poolers`; the paper discards its projection head, too."""
+    model = AutoModelForCL.from_config(tiny_config(), objective="class_labels")
+    assert model.settings.pooler_type == "avg"

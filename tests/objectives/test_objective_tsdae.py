@@ -94,10 +94,9 @@ def test_padding_changes_nothing(model_type):
     model, batch = model_of(model_type), random_batch(4, 2)
     pad = torch.nn.functional.pad
     wider = {name: pad(x, (0, 5), value=PAD if name == "input_ids" else 0) for name, x in batch.items()}
-    unpadded = model(**batch).loss.item()
-    assert model(**wider).loss.item() == pytest.approx(unpadded, rel=1e-9)
-    model.unpadded = False
-    assert model(**wider).loss.item() == pytest.approx(unpadded, rel=1e-9)
+    alone = model(**batch).loss.item()
+    for model.unpadded in (True, False):
+        assert model(**wider).loss.item() == pytest.approx(alone, rel=1e-9)
 
 
 def test_the_head_starts_from_the_masked_lm_head_of_the_checkpoint(save_checkpoint):

@@ -111,7 +111,13 @@ def test_a_saved_model_gives_the_embeddings_of_training_everywhere(start, tokeni
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert not (tmp_path / "run" / "modules.json").exists()
     assert SimCSE(tmp_path / "run", pooler_type="avg").model.template_head is None
+    card = write_card(tmp_path / "run", repo_id=str(tmp_path / "run")).read_text()
+    names = {}
+    exec(card.split("With `transformers` alone:")[1].split("```python")[1].split("```")[0], names)
+    ours = simcse.encode(["A cat sits on the mat.", "A feline rests on a rug."])
+    torch.testing.assert_close(names["embeddings"], ours, rtol=0, atol=1e-5)
     if denoising == "transform":
+        assert "the embedding of the template without the text is subtracted" in card
         (tmp_path / "run" / "template_head" / "model.safetensors").unlink()
         with pytest.raises(ValueError, match="template_head/model.safetensors"):
             SimCSE(tmp_path / "run")
@@ -126,17 +132,6 @@ def test_training_starts_from_the_transform_of_the_checkpoints_masked_lm_head(st
     AutoModel.from_pretrained(start).save_pretrained(tmp_path / "bare")
     with pytest.raises(ValueError, match="bare has no trained masked-LM head"):
         AutoModelForCL.from_pretrained(tmp_path / "bare", denoising="transform", **OPTIONS)
-
-
-@pytest.mark.parametrize("denoising", ["transform", "tanh"])
-def test_the_model_card_shows_code_that_gives_the_denoised_embeddings(tokenizer, save_checkpoint, denoising):
-    folder = save_checkpoint(model_of(tokenizer, denoising).float())
-    card = write_card(folder, repo_id=str(folder)).read_text()
-    assert "the embedding of the template without the text is subtracted" in card
-    names = {}
-    exec(card.split("With `transformers` alone:")[1].split("```python")[1].split("```")[0], names)
-    ours = SimCSE(folder).encode(["A cat sits on the mat.", "A feline rests on a rug."])
-    torch.testing.assert_close(names["embeddings"], ours, rtol=0, atol=1e-5)
 
 
 # --- refusals ---

@@ -10,7 +10,6 @@ from datasets import Dataset
 from relation_helpers import training_rows
 
 from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, build_objective
-from simcse_hf.objectives.info_nce import SimCSEObjective
 
 #: Objective, options, and the option that the message must name (by default that of the options).
 OPTIONS = [
@@ -20,8 +19,6 @@ OPTIONS = [
     ("simcse", {"mask_duplicates": 1}),
     ("simcse", {"encoders": 3}),
     *[("simcse", {"false_negative_margin": x}) for x in (True, "1", math.nan)],
-    ("supcon", {"temperature": 0.0}),
-    ("supcon", {"similarity": "euclidean"}),
     ("supcon", {"nli_sampling": "all"}),
     *[("supcon", {name: 0}) for name in ("max_positives", "max_negatives")],
     ("softmax", {"max_negatives": 2.5, "augment": True}),
@@ -30,10 +27,8 @@ OPTIONS = [
     ("softmax", {"layers": 3}),
     *[("softmax", {"hidden_dim": x}) for x in (0, -1, 2.5)],
     ("softmax", {"hidden_dim": 8, "layers": 1}),
-    ("cosent", {"temperature": 0}),
     ("angle", {"angle_temperature": -1.0}),
     ("angle", {"cosine_weight": -1.0}),
-    ("angle", {"in_batch_weight": math.inf}),
     ("angle", {"positive_score": "4"}),
     *[("declutr", {name: 0}) for name in ("temperature", "anchors", "positives", "max_span", "min_span")],
     *[("barlow_twins", {"off_diagonal_weight": x}) for x in (-0.1, math.nan)],
@@ -97,18 +92,13 @@ ROWS = [
     ("simcse", {}, RELATED, "relations, which objective 'simcse' does not read"),
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 31), None),
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 16, processes=2), "queue_size to 32 or more.* 80"),
-    ("esimcse", {}, RELATED, "relations"),
     ("barlow_twins", {"projector_dim": 4}, TrainingRows(2, 1, processes=2), None),
     ("barlow_twins", {"projector_dim": 4}, TrainingRows(3, 8), "rows with 3 sentences, but this objective"),
     ("vicreg", {"projector_dim": 4}, RELATED, "rows with relations"),
-    ("vicreg", {"projector_dim": 4}, TrainingRows(2, 1), f"{ALONE} to at least 2"),
     ("contrastive_tension", {}, TrainingRows(1, 4, processes=2), None),
     ("contrastive_tension", {}, TrainingRows(2, 7), "a batch of 7 has only 6 other rows.*negatives_per_positive"),
-    ("contrastive_tension", {}, TrainingRows(3, 64), "rows with 3 sentences"),
-    ("is_bert", {}, TrainingRows(1, 1, processes=2), None),
     ("is_bert", {}, TrainingRows(2, 8), "rows with 2 sentences.*give one text column"),
     ("is_bert", {}, TrainingRows(1, 1), f"{ALONE} to at least 2"),
-    ("tsdae", {}, TrainingRows(2, 1), None),
     ("tsdae", {}, TrainingRows(3, 4), "rows with 3 sentences, but objective 'tsdae' reconstructs single sentences"),
     ("tsdae", {}, TrainingRows(2, 4, dataset=SimpleNamespace(both=True, column_names=[])), "unset view_both"),
     ("declutr", {"anchors": 2}, TrainingRows(6, 1), None),
@@ -117,25 +107,18 @@ ROWS = [
     ("declutr", {}, TrainingRows(2, 1), "one anchor has no negatives"),
     ("softmax", {}, training_rows([[0, 2], [1]], batch_size=1), None),
     ("softmax", {}, TrainingRows(2, 4), r"softmax.* need a column `relations`.*build_nli_groups makes them.*SNLI"),
-    ("softmax", {}, rows_of([0.0]), "need a column `relations`"),
     ("softmax", {}, training_rows([[0, 2], [1, 3]]), r"training row 2 has the relations \[1, 3\]"),
-    ("softmax", {}, training_rows([[-100]]), r"training row 1 has the relations \[-100\]"),
     ("softmax", {}, SELECTED, r"training row 2 has the relations \[1, 7\]"),
     ("softmax", {}, training_rows([[0, 2], [1]], sentences=[3, 3]), r"row 2 has 3 texts and 1 relation\(s\)"),
-    ("softmax", {}, training_rows([[], [1]]), r"training row 1 has 1 texts and 0 relation\(s\)"),
     ("supcon", {}, training_rows([[0]], batch_size=1, processes=2), None),
-    ("supcon", {}, training_rows([[0, 2], [1, 2]]), None),
     ("supcon", {}, training_rows([[1], [1, 2]]), "none of the 2 training rows has an entailed hypothesis.*check the"),
     ("supcon", {}, training_rows([[0, 2], [0]], batch_size=1), f"row 2: a batch of one premise.*{ALONE}"),
     ("softmax:0.7+supcon:0.3", {}, training_rows([[2], [1]]), "entailed hypothesis"),
     ("angle", {}, rows_of([0.1, 0.9]), "positive_score = 1 or more .the highest is 0.9.*lower positive_score"),
     ("angle", {"positive_score": 0.5}, rows_of([0.1, 0.9]), None),
-    ("angle", {"in_batch_weight": 0.0}, rows_of([0.1, 0.9]), None),
     ("cosent", {}, rows_of([0.0, 1.0], num_sentences=1), "holds 1 sentence.* columns sentence1, sentence2 and score"),
     ("cosent", {}, TrainingRows(2, 4), "needs a score for each pair, but the training rows have no column 'score'"),
-    ("angle", {}, RELATED, "have no column 'score'"),
     ("cosent", {}, rows_of([0.0, 1.0, math.nan]), "training row 3: the score nan is not a finite number"),
-    ("cosent", {}, rows_of([0.0, None]), "training row 2: the score nan is not a finite number"),
     ("angle", {}, rows_of([0.0, math.inf]), "training row 2: the score inf is not a finite number"),
     ("angle", {}, rows_of([1.0, 1.0, 1.0]), "all 3 training pairs have the score 1"),
     ("distill", {}, TrainingRows(3, 1), None),
@@ -176,7 +159,3 @@ def test_a_batch_without_text_ids_is_refused(name, options):
     inputs = {"relations": torch.tensor([[0]]), "scores": torch.ones(1)}
     with pytest.raises(ValueError, match="text_ids"):
         build_objective(name, 4, options)(EncodedBatch(torch.ones(1, 2, 4), inputs))
-
-
-def test_a_batch_of_evaluation_is_not_checked():
-    assert SimCSEObjective(4).eval()(EncodedBatch(torch.ones(1, 2, 4))).item() == 0

@@ -65,7 +65,10 @@ class ClassLabels(Objective):
     rows = "classes"
     num_views = 1
     needs_text_ids = True
+    #: The paper discards its projection head after training. Mean pooling, without a head, gives the best classifiers
+    #: (`benchmarks label_poolers`, docs/training.md).
     defaults = {
+        "pooler_type": "avg",
         "mlp_only_train": False,
         "per_device_train_batch_size": 64,
         "learning_rate": 5e-5,
