@@ -49,20 +49,21 @@ def numbers(order, sizes=(24, 9, 6), block=3):
     return of_row[:, 0].tolist()
 
 
-def test_an_epoch_in_proportion_has_every_row_that_fills_a_batch_once():
-    order = list(sampler("proportional"))
-    assert sorted(order) == list(range(39)) and np.bincount(numbers(order)).tolist() == [8, 3, 2]
+@pytest.mark.parametrize(
+    "shares, batches",
+    [("proportional", [8, 3, 2]), ([1, 1, 2], [3, 3, 6]), ([1000, 1000, 1], [6, 6, 1])],  # no data set is left out
+)
+def test_the_batches_of_an_epoch_are_in_proportion_to_rows_or_shares(shares, batches):
+    order = list(sampler(shares))
+    assert np.bincount(numbers(order)).tolist() == batches
+    if shares == "proportional":
+        assert sorted(order) == list(range(39))
 
 
 def test_round_robin_takes_the_data_sets_in_turn_and_starts_small_ones_again():
     order = list(sampler("round_robin"))
     assert numbers(order) == [0, 1, 2] * 4
     assert sorted(order[6::9] + order[7::9] + order[8::9]) == sorted(list(range(33, 39)) * 2), "two passes of six rows"
-
-
-def test_numbers_are_the_shares_of_the_batches_of_an_epoch():
-    assert np.bincount(numbers(sampler([1, 1, 2]))).tolist() == [3, 3, 6]
-    assert np.bincount(numbers(sampler([1000, 1000, 1]))).tolist() == [6, 6, 1], "no data set is left out"
 
 
 def test_epochs_differ_and_two_samplers_with_a_seed_agree():

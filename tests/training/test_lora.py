@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
-from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
+from peft import LoraConfig, get_peft_model
 from process_helpers import launch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -196,35 +196,15 @@ def test_two_processes_equal_one_with_the_whole_batch(start, tmp_path):
 # --- models of peft's users ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("way", "kind"),
-    [
-        *(("get_peft_model", "lora"), ("get_peft_model", "modules_to_save")),
-        *(("add_adapter", "lora"), ("add_adapter", "dora"), ("add_adapter", "ia3")),
-    ],
-)
-def test_a_model_that_peft_prepared_trains_and_is_saved_merged(way, kind, start, tmp_path):
-    targets = {"target_modules": ["query", "dense"], "exclude_modules": ["pooler.dense"]}
-    config = {
-        "lora": lambda: LoraConfig(r=4, **targets),
-        "dora": lambda: LoraConfig(r=4, use_dora=True, **targets),
-        "ia3": lambda: IA3Config(feedforward_modules=[], **targets),
-        "modules_to_save": lambda: LoraConfig(r=4, modules_to_save=["pooler"], **targets),
-    }[kind]()
-    given = AutoModelForCL.from_pretrained(start(pooler="cls" if kind == "modules_to_save" else "avg"))
-    if way == "get_peft_model":
-        given = get_peft_model(given, config)
-    else:
-        given.add_adapter(config)
+def test_a_trainer_takes_a_model_that_peft_prepared(start, tmp_path):
+    config = LoraConfig(r=4, target_modules=["query", "dense"], modules_to_save=["pooler"])
+    given = get_peft_model(AutoModelForCL.from_pretrained(start()), config)
     trainer = trainer_of(given, tmp_path / "run", lora_r=None, max_steps=3)
     trainer.train()
     trainer.save_model()
     weights = load_file(tmp_path / "run" / "model.safetensors")
     assert weights.keys() == load_file(tmp_path / "start-bert" / "model.safetensors").keys()
     np.testing.assert_allclose(vectors(SimCSE(tmp_path / "run", device="cpu")), embeddings_of(trainer), atol=2e-6)
-    if way == "add_adapter":  # also without a trainer
-        given.save_pretrained(tmp_path / "again")
-        assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "run" / WEIGHTS[1]).read_bytes()
 
 
 def test_merging_adds_the_product_of_the_two_matrices(start):
@@ -289,12 +269,6 @@ def test_what_cannot_work_is_refused(start, tmp_path, changes, words):
     with pytest.raises(ValueError) as raised:
         trainer_of(start(), tmp_path / "run", **changes)
     assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
-
-
-def test_prompts_of_peft_are_refused(start, tmp_path):
-    config = PromptTuningConfig(num_virtual_tokens=2, task_type="FEATURE_EXTRACTION")
-    with pytest.raises(ValueError, match="prompts of peft"):
-        trainer_of(get_peft_model(AutoModelForCL.from_pretrained(start()), config), tmp_path / "run", lora_r=None)
 
 
 def test_an_adapter_of_another_encoder_is_refused(start, tmp_path):

@@ -102,25 +102,6 @@ def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
         parse("something-else")
 
 
-@pytest.mark.parametrize(
-    "words, saves, evaluates, best",
-    [
-        ("--save_steps 7", 7, 125, False),  # nothing is evaluated
-        ("--save_steps 7 --dev_file dev.csv", 7, 7, True),
-        ("--eval_steps 7 --dev_file dev.csv", 7, 7, True),
-        ("--save_steps 7 --eval_steps 5 --dev_file dev.csv", 7, 5, False),
-        ("--save_steps 250 --eval_steps 125 --dev_file dev.csv", 250, 125, True),
-        ("--eval_strategy no --save_strategy steps --dev_file dev.csv", 125, 125, False),
-    ],
-)
-def test_a_default_of_the_command_gives_way_to_what_is_given(parse, words, saves, evaluates, best):
-    training = parse(words, UNSUP_DEFAULTS)[2]
-    assert (training.save_steps, training.eval_steps, training.load_best_model_at_end) == (saves, evaluates, best)
-    if not best:
-        with pytest.raises(ValueError):
-            parse(f"{words} --load_best_model_at_end", UNSUP_DEFAULTS)
-
-
 def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, tmp_path):
     (tmp_path / "run.yaml").write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n")
     model, data, training = parse("run.yaml --temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64})
@@ -205,12 +186,6 @@ def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(
         model = parse(f"--model_name_or_path {start} {words}", {"mlp_only_train": True})[0]
         settings = AutoModelForCL.from_pretrained(start, **model.load_options()).settings
         assert (settings.pooler_type, settings.mlp_only_train) == expected
-
-
-@pytest.mark.parametrize("words, temperature", [("", 1.0), ("--temp 0.5", 0.5), ("--similarity cosine", 0.05)])
-def test_the_dot_product_has_a_default_temperature_of_1(parse, words, temperature):
-    settings = settings_of(parse(f"--similarity dot {words}")[0])
-    assert settings.objective_options["temperature"] == temperature
 
 
 @pytest.mark.parametrize(

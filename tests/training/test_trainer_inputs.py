@@ -48,15 +48,6 @@ def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
 # --- model and arguments ---
 
 
-def test_the_callers_arguments_are_not_changed(tmp_path, tokenizer):
-    args = arguments(tmp_path, hub_token="hf_secret", **KEEPS_BEST)
-    before = dict(vars(args))
-    trainer = SimCSETrainer(model_of(), args, texts(32), dev_set=pairs(), processing_class=tokenizer)
-    assert vars(args) == before and args.view is None
-    assert trainer.args.view == "identity" and trainer.args.metric_for_best_model == "stsb_spearman"
-    assert trainer.args.hub_token == "hf_secret"
-
-
 def test_an_explicit_metric_for_best_model_is_used(tmp_path, tokenizer):
     options = KEEPS_BEST | {"metric_for_best_model": "loss"}
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=texts(8, 2), **options)

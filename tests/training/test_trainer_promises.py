@@ -128,13 +128,6 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("given", [{"pooler_type": "avg"}, {"objective": "simcse"}])
-def test_another_pooler_or_objective_drops_what_was_saved_for_the_old_one(save_checkpoint, given):
-    settings = AutoModelForCL.from_pretrained(save_checkpoint(model_of(**SAVED)), **given).settings
-    assert settings.pooler_type == given.get("pooler_type", "cls")
-    assert ("queue_size" in settings.objective_options) == ("objective" not in given)
-
-
 @pytest.mark.parametrize(
     "settings, changes, said",
     [
