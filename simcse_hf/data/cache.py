@@ -19,7 +19,11 @@ logger = logging.get_logger(__name__)
 VERSION = f"8, datasets {datasets.__version__}"
 
 
-def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Dataset, Path]:
+def cached_rows(
+    folder: Path,
+    key: str,
+    make: Callable[[Path], Any],
+) -> tuple[Dataset, Path]:
     """Make rows, or take them from the cache if they are as they were written.
 
     Args:

@@ -80,7 +80,11 @@ def load_class_rows(
     return Dataset.from_dict({"texts": texts, "relations": relations})
 
 
-def is_labelled(source: str, split: str = "train", columns: Sequence[str] | None = None) -> bool:
+def is_labelled(
+    source: str,
+    split: str = "train",
+    columns: Sequence[str] | None = None,
+) -> bool:
     """Say whether the rows of a file or of a dataset on the hub hold one text and its class label."""
     try:
         table = _open(source, split, source)

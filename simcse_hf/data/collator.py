@@ -30,7 +30,9 @@ def pad(
     """
     # numpy and not torch: torch would start a second team of threads where this runs in a background thread
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    mask = np.arange(lengths.max() if length is None else length) < lengths[:, None]
+    if length is None:
+        length = lengths.max()
+    mask = np.arange(length) < lengths[:, None]
     ids = np.full(mask.shape, pad_token_id, np.int64)
     ids[mask] = np.fromiter(chain.from_iterable(sentences), np.int64, lengths.sum())
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
@@ -110,17 +112,22 @@ class ContrastiveCollator:
             texts += row + [[]] * (width - len(row))
         shape = (len(rows), width)
         ids, mask = pad(texts, pad_token_id, self.pad_to)
-        batch: dict = {"input_ids": ids.unflatten(0, shape), "attention_mask": mask.unflatten(0, shape)}
+        batch: dict = {
+            "input_ids": ids.unflatten(0, shape),
+            "attention_mask": mask.unflatten(0, shape),
+        }
         first = rows[0]
         if "relations" in first:
-            batch["relations"], _ = pad([row["relations"] for row in rows], ABSENT, width - 1)
+            relations = [row["relations"] for row in rows]
+            batch["relations"], _ = pad(relations, ABSENT, width - 1)
         if "view_seed" in first:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
         if self.add_lengths:
-            batch["lengths"] = mask.sum(-1).view(shape).numpy().view(HostArray)
+            lengths = mask.sum(-1).view(shape)
+            batch["lengths"] = lengths.numpy().view(HostArray)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():

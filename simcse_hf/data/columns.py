@@ -124,7 +124,11 @@ def _log_parts(name: str, chosen: Sequence[str], ignored: Sequence[str]) -> None
         logger.info(message)
 
 
-def resolve_text_column(column_names: Sequence[str], name: str, column: str | None = None) -> str:
+def resolve_text_column(
+    column_names: Sequence[str],
+    name: str,
+    column: str | None = None,
+) -> str:
     """Choose the one column of texts: the requested one, the only one, or the one named `sent0`, `text` or `sentence`.
 
     Args:
@@ -213,7 +217,11 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> 
     return found
 
 
-def _requested(column_names: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
+def _requested(
+    column_names: Sequence[str],
+    columns: Sequence[str],
+    name: str,
+) -> list[str]:
     if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
         raise ValueError(f"columns must be a non-empty list of different column names, got {columns!r}.")
     missing = [column for column in columns if column not in column_names]
@@ -222,7 +230,11 @@ def _requested(column_names: Sequence[str], columns: Sequence[str], name: str) -
     return list(columns)
 
 
-def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str) -> list[str]:
+def _by_name(
+    column_names: Sequence[str],
+    sample: Sequence[Sequence],
+    name: str,
+) -> list[str]:
     if len(column_names) == 1:  # there is nothing to confuse it with
         return list(column_names)
     negatives = _negatives(column_names, name)
@@ -272,8 +284,10 @@ def looks_like_sentence(column: str) -> bool:
 
 
 def _is_not_text(column: str, cells: Iterable) -> bool:
+    if _NOT_TEXT.fullmatch(column):
+        return True
     filled = [cell for cell in cells if cell is not None and cell != ""]
-    return bool(_NOT_TEXT.fullmatch(column)) or (bool(filled) and all(map(_is_number, filled)))
+    return bool(filled) and all(map(_is_number, filled))
 
 
 def _is_number(cell: Any) -> bool:

@@ -109,7 +109,8 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     [cleaner] = table_cleaners([table], None, expected_columns=2)
     texts = []
     scores = []
-    for (number, cells), value in zip(table.rows(cleaner.columns), dataset.with_format(None)[SCORE], strict=True):
+    values = dataset.with_format(None)[SCORE]
+    for (number, cells), value in zip(table.rows(cleaner.columns), values, strict=True):
         score = parse_score(value, table.at(number), "Correct or remove the row")
         pairs = cleaner.clean(number, cells)
         texts += pairs
@@ -131,7 +132,11 @@ def check_scores(scores: Sequence[float], name: str) -> None:
         )
 
 
-def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it blank to skip the row") -> float:
+def parse_score(
+    value: Any,
+    where: str,
+    advice: str = "Correct it, or leave it blank to skip the row",
+) -> float:
     """Return a score as a finite float.
 
     Args:

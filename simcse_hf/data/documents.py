@@ -65,7 +65,11 @@ def _documents_of(path: str | Path) -> Iterator[list[str]]:
     yield document
 
 
-def next_sentence_pairs(source: str | Path | Sequence[str | Path], window: int = 1, seed: int = 0) -> Dataset:
+def next_sentence_pairs(
+    source: str | Path | Sequence[str | Path],
+    window: int = 1,
+    seed: int = 0,
+) -> Dataset:
     """Pair each sentence with one that follows it in its document.
 
     These are objectives of Table 2 in SimCSE (arXiv:2104.08821): window 1 is "next sentence", and window 3 is "next
@@ -196,7 +200,13 @@ class SpanDataset(SeededDataset):
             sentences.append([*self._before, *document[start:end].tolist(), *self._after])
         return sentences
 
-    def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
+    def _anchor_and_positives(
+        self,
+        low: int,
+        high: int,
+        total: int,
+        rng: random.Random,
+    ) -> list[tuple[int, int]]:
         length = self._length(_ANCHOR_BETA, rng)
         start = rng.randint(low, high - length)
         spans = [(start, start + length)]

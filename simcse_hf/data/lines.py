@@ -26,7 +26,11 @@ def open_binary(path: Path) -> Any:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
 
 
-def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[tuple[int, str]]:
+def decoded_lines(
+    path: Path,
+    encoding: str = "utf-8",
+    newline: str = "",
+) -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, and the text of each line of a file, with its end but without a byte-order mark.
 
     Args:

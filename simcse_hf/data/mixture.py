@@ -26,8 +26,9 @@ class MixedRows(SeededDataset):
         super().__init__(seed=0)
         self.parts: dict = dict(parts)
         self.first = first
+        lengths = [len(part) for part in self.parts.values()]
         #: The row number of the first row of each data set, and at the end the number of all rows.
-        self.starts = np.cumsum([0, *map(len, self.parts.values())])
+        self.starts = np.cumsum([0, *lengths])
 
     def set_epoch(self, epoch: int) -> None:
         """Switch every data set whose rows are drawn anew to the rows of an epoch."""
@@ -45,7 +46,8 @@ class MixedRows(SeededDataset):
         for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
             of_part = np.asarray(indices)[places] - self.starts[number]
-            for place, row in zip(places, parts[number].__getitems__(of_part.tolist()), strict=True):
+            found = parts[number].__getitems__(of_part.tolist())
+            for place, row in zip(places, found, strict=True):
                 rows[place] = {**row, "dataset": self.first + number}
         return rows
 
@@ -93,7 +95,10 @@ class MixtureSampler(PermutedSampler):
         elif isinstance(shares, str):
             shares = [1.0] * len(whole)
         #: The batches of each data set in an epoch.
-        self.batches = [max(1, round(sum(whole) * share / sum(shares))) for share in shares]
+        self.batches = []
+        for share in shares:
+            exact = sum(whole) * share / sum(shares)
+            self.batches.append(max(1, round(exact)))
         if self.in_turn:
             self.batches = [min(self.batches)] * len(whole)
         super().__init__(sum(self.batches) * block, seed)
@@ -111,7 +116,8 @@ class MixtureSampler(PermutedSampler):
             drawn: list[np.ndarray] = []
             while len(drawn) < batches:
                 whole = len(part) // self.block * self.block
-                drawn += list(part.order(rng)[:whole].reshape(-1, self.block))
+                order = part.order(rng)[:whole]
+                drawn += list(order.reshape(-1, self.block))
             rows[numbers == number] = self.starts[number] + np.stack(drawn[:batches])
         return rows.ravel()
 

@@ -131,11 +131,13 @@ def build_nli_triplets(
             rows.append(row)
     _report(source, len(rows), len(premises), skipped)
     if max_rows is not None and len(rows) > max_rows:
-        rows = [rows[index] for index in sorted(generator.sample(range(len(rows)), max_rows))]
+        kept = sorted(generator.sample(range(len(rows)), max_rows))
+        rows = [rows[index] for index in kept]
     columns = ["sent0", "sent1", *(f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair))]
     if hard_negatives_per_pair == 1:
         columns[2] = "hard_neg"
-    return Dataset.from_dict(dict(zip(columns, zip(*rows, strict=True), strict=True)))
+    by_column = zip(*rows, strict=True)
+    return Dataset.from_dict(dict(zip(columns, by_column, strict=True)))
 
 
 def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
@@ -186,10 +188,13 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
             texts.append([premise.text, *hypotheses])
             relations.append([group[text] for text in hypotheses])
     _report(source, len(texts), len(premises), skipped)
-    return Dataset.from_dict(
-        {"texts": texts, "relations": relations},
-        features=Features({"texts": List(Value("string")), "relations": List(Value("int64"))}),
+    features = Features(
+        {
+            "texts": List(Value("string")),
+            "relations": List(Value("int64")),
+        }
     )
+    return Dataset.from_dict({"texts": texts, "relations": relations}, features=features)
 
 
 def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:
@@ -237,7 +242,9 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
                 label = label_type.int2str(label)
             yield table.at(number), premise, hypothesis, label
         return
-    for number, item in enumerate([source] if isinstance(source, (str, Path)) else source, 1):
+    if isinstance(source, (str, Path)):
+        source = [source]
+    for number, item in enumerate(source, 1):
         if isinstance(item, (str, Path)):
             table = open_table(item)
             for line, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):

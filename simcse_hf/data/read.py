@@ -100,8 +100,9 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
-        is_file = isinstance(source, Path) or path.exists() or SUFFIX.search(source) or not is_hub_name(source)
-        return [path] if is_file else None
+        if _is_path(source) or path.exists() or not is_hub_name(str(source)):
+            return [path]
+        return None
     if source and all(_is_path(item) for item in source):
         return [Path(item).expanduser() for item in source]
     for item in source[:5]:

@@ -101,6 +101,7 @@ class NeighborSampler(PermutedSampler):
         for row in super().order(rng).tolist():
             if row not in drawn:
                 drawn[row] = None
-                near = dict.fromkeys(other for other in self.neighbors[row].tolist() if other not in drawn)
-                drawn |= dict.fromkeys(list(near)[: self.number])
+                near = dict.fromkeys(self.neighbors[row].tolist())
+                new = [other for other in near if other not in drawn]
+                drawn |= dict.fromkeys(new[: self.number])
         return np.array(list(drawn))

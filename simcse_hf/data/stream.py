@@ -71,7 +71,12 @@ def load_text_stream(
     return stream
 
 
-def _rows_of_files(paths: list[str], columns: list[Sequence[str]], width: int, by_name: bool) -> Iterator[dict]:
+def _rows_of_files(
+    paths: list[str],
+    columns: list[Sequence[str]],
+    width: int,
+    by_name: bool,
+) -> Iterator[dict]:
     names = list(text_features(width))
     for path, chosen in zip(paths, columns, strict=True):
         table = open_table(path)

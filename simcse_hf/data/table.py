@@ -50,7 +50,12 @@ class Table:
         return f"{self.name}, {self.unit} {number}"
 
 
-def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], format: str, unit: str) -> Table:
+def open_records(
+    name: str,
+    values: Callable[[], Iterable[tuple[int, Any]]],
+    format: str,
+    unit: str,
+) -> Table:
     """Open rows that are objects, arrays of equal length or, in memory, texts."""
     first = next((value for _, value in values()), None)
     if first is None:
@@ -73,7 +78,10 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], for
                 )
             yield number, record
 
-    columns = list(dict.fromkeys(key for _, record in islice(records(), SAMPLE_ROWS) for key in record))
+    keys: dict = {}  # a set that keeps its order
+    for _, record in islice(records(), SAMPLE_ROWS):
+        keys |= record
+    columns = list(keys)
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
         for number, record in records():

@@ -77,14 +77,17 @@ def dataset_of_tables(
             yield pa.record_batch(cells, schema=schema)
 
     def write(folder: Path) -> None:
-        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-            for batch in batches():
-                stream.write_batch(batch)
-        write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
+            with pa.ipc.new_stream(sink, schema) as stream:
+                for batch in batches():
+                    stream.write_batch(batch)
+        found = [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners]
+        write_json(folder / _DROPPED, found)
 
     if content:
         folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
-        key = Hasher.hash([VERSION, content, width, max_rows, *(cleaner.columns for cleaner in cleaners)])
+        chosen = [cleaner.columns for cleaner in cleaners]
+        key = Hasher.hash([VERSION, content, width, max_rows, *chosen])
         try:
             folder.mkdir(parents=True, exist_ok=True)
             dataset, made = cached_rows(folder, key, write)
@@ -95,7 +98,8 @@ def dataset_of_tables(
             cleaner.counts = Counter(counts)
             cleaner.places = places
     else:
-        dataset = Dataset(pa.Table.from_batches(batches(), schema), split=NamedSplit("train"))
+        table = pa.Table.from_batches(batches(), schema)
+        dataset = Dataset(table, split=NamedSplit("train"))
     for cleaner in cleaners:
         cleaner.log()
     return mark_resolved(dataset)

@@ -228,7 +228,11 @@ def number_of(token_ids: Sequence[int]) -> int:
     return hash(tuple(token_ids)) if token_ids else 0
 
 
-def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:
+def to_token_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    **options: Any,
+) -> list[list[int]]:
     """Return `tokenizer(texts, **options)["input_ids"]`, without the objects around them where that is possible.
 
     A fast tokenizer also computes offsets, and wraps each text in Python objects under the interpreter's lock, for

@@ -63,7 +63,12 @@ class MaskedLMView(nn.Module):
         return super().train(False)
 
     @torch.no_grad()
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, view_seed: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        view_seed: Tensor,
+    ) -> Tensor:
         """Replace tokens of a batch; special tokens and padding stay.
 
         Args:

@@ -113,7 +113,8 @@ class EDA(TextView):
 
     def delete(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Delete each word with probability `rate`, but keep at least one."""
-        return [word for word in words if rng.random() >= self.rate] or [rng.choice(words)]
+        kept = [word for word in words if rng.random() >= self.rate]
+        return kept or [rng.choice(words)]
 
     def _of_content(self, word: str) -> Sequence[str]:
         return () if word == "" or word.lower() in FUNCTION_WORDS else self.synonyms(word)
@@ -127,7 +128,12 @@ def _warn_of_unspaced(text: str) -> None:
         )
 
 
-def replace_words(words: list[str], number: int, synonyms: Synonyms, rng: random.Random) -> list[str]:
+def replace_words(
+    words: list[str],
+    number: int,
+    synonyms: Synonyms,
+    rng: random.Random,
+) -> list[str]:
     """Replace random words by synonyms.
 
     Args:

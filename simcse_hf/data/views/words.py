@@ -82,7 +82,10 @@ def split_words(text: str) -> list[str]:
     """
     if not is_unspaced(text):
         return [f" {word}" for word in text.split()]
-    return [" " * word[0].isspace() + word.lstrip() for word in _WORD.findall(text)]
+    words = []
+    for word in _WORD.findall(text):
+        words.append(f" {word.lstrip()}" if word[0].isspace() else word)
+    return words
 
 
 def join_words(words: list[str]) -> str:
@@ -106,7 +109,8 @@ class Crop(TextView):
         words = split_words(text)
         if len(words) < 2:
             return text
-        number = max(1, len(words) - draw_count(self.rate, len(words), rng))
+        removed = draw_count(self.rate, len(words), rng)
+        number = max(1, len(words) - removed)
         kept = self._kept(len(words), number, rng)
         return join_words([words[index] for index in kept])
 
@@ -179,7 +183,8 @@ class RepeatTokens(TokenView):
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
         """Return the changed ids."""
         number = rng.randint(0, self._most_repeated(len(ids)))
-        repeated = set(rng.sample(range(len(ids)), min(number, len(ids))))
+        number = min(number, len(ids))
+        repeated = set(rng.sample(range(len(ids)), number))
         changed = []
         for index, token in enumerate(ids):
             changed += [token, token] if index in repeated else [token]
