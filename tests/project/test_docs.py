@@ -139,6 +139,7 @@ def test_removed_options_are_not_taught():
     }
     of_tools |= {
         "--address",
+        "--nproc_per_node",
         "--config_file",
         "--run_slow",
         "--evaluation_strategy",

@@ -75,3 +75,13 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, mo
             assert "unknown to the model's tokenizer" not in printed, "the index's own probe is no text of the user"
         else:
             printed = run_block(language, block, names)
+
+
+@pytest.mark.slow
+def test_the_sample_run_prints_what_the_readme_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(
+        r"^```text\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    printed = run_block("bash", "simcse-hf train unsup", {})
+    assert missing_line(shown[0], printed) is None, printed
