@@ -13,7 +13,7 @@ import yaml
 
 import simcse_hf
 from simcse_hf.data.views import DOCUMENT_VIEWS, make_view
-from simcse_hf.objectives import objective_class
+from simcse_hf.models.resolve import main_class
 from simcse_hf.training.parser import convert_values
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
@@ -92,7 +92,7 @@ class Run:
     @property
     def supervised(self) -> bool:
         """Whether the run has the defaults of `simcse-hf train sup`."""
-        rows = objective_class(self.settings.get("objective", "simcse")).rows
+        rows = main_class(self.settings.get("objective", "simcse")).rows
         return self.recipe.startswith("sup-") or rows in ("nli", "scored_pairs")
 
     def missing(self, sources: Sources) -> list[str]:
@@ -168,7 +168,7 @@ class Run:
     def _unit(self) -> str:
         if self.settings.get("view") in DOCUMENT_VIEWS:
             return "document"
-        rows = objective_class(self.settings.get("objective", "simcse")).rows
+        rows = main_class(self.settings.get("objective", "simcse")).rows
         return {"spans": "document", "nli": "premise"}.get(rows, "row")
 
 

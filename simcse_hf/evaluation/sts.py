@@ -358,7 +358,7 @@ def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> 
     """Return the similarities of `pairs`, of shape `(n,)`, by the model's own measure."""
     first = embeddings(pairs.sentences1)
     second = embeddings(pairs.sentences2)
-    return cosine_similarity_pairs(first, second, embeddings.similarity)
+    return cosine_similarity_pairs(first, second, getattr(embeddings, "similarity", "cosine"))
 
 
 def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
