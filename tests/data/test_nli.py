@@ -41,12 +41,6 @@ def test_the_draw_follows_the_seed_and_reaches_every_negative():
     assert len(set(draws)) == 4  # two triplets, two negatives, drawn on their own
 
 
-def test_several_negatives_are_distinct_and_pairs_with_too_few_are_left_out():
-    data = build_nli_triplets(ROWS, hard_negatives_per_pair=2)
-    assert data.column_names == ["sent0", "sent1", "hard_neg_1", "hard_neg_2"]
-    assert [{row["hard_neg_1"], row["hard_neg_2"]} for row in data] == [{"A dog sleeps.", "A dog sits."}] * 2
-
-
 def test_two_hard_negatives_of_two_labels_are_one_of_each():
     """SimCSE, Table 7: a contradiction and a neutral hypothesis."""
     rows = [*ROWS, {"premise": "A man sings.", "hypothesis": "A man is mute.", "label": "contradiction"}]

@@ -49,11 +49,6 @@ def test_a_stream_has_the_rows_of_the_loaded_file(tmp_path, name, text, packed):
     assert list(load_text_stream(path)) == list(load_text_dataset(path, cache_dir=tmp_path / "cache"))
 
 
-def test_several_files_follow_each_other(tmp_path):
-    files = [lines(tmp_path / "a.txt", 3), lines(tmp_path / "b.txt.gz", 3, start=3)]
-    assert [row["sent0"] for row in load_text_stream(files)] == [f"sentence number {i}" for i in range(6)]
-
-
 def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
     rows = [
         {"query": "a", "pos": ["b", "c"], "neg": ["x", "y"], "score": 1.0},

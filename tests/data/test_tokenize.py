@@ -32,11 +32,6 @@ def test_rows_of_texts_become_rows_of_ids(columns, tokenizer):
     assert tokenized["input_ids"][:] == [[ids_of(text) for text in row] for row in zip(*texts.values(), strict=True)]
 
 
-def test_sentences_stand_in_the_order_of_the_columns(tokenizer):
-    data = Dataset.from_dict(TRIPLETS).select_columns(["sent1", "sent0"])
-    assert tokenize_dataset(data, tokenizer, 32)["input_ids"][1] == [ids_of("a dog"), ids_of("dog")]
-
-
 @pytest.mark.parametrize(
     ("columns", "max_length", "templates", "message"),
     [
