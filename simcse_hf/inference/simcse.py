@@ -647,24 +647,21 @@ class SimCSE:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.models import Normalize
 
-        problem = None
-        if self.backend != "torch":
-            problem = f"an export for {self.backend}"
-        elif self.long_texts != "cut":
-            problem = "windows of long texts (long_texts='mean')"
-        elif getattr(self.postprocessing, "method", None) == "flow":
-            problem = "a flow"
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                self.save_pretrained(folder)
-                if Path(folder, "modules.json").exists():
-                    model = SentenceTransformer(
-                        folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
-                    )
-                else:
-                    problem = f"the pooler {self.pooler_type!r}"
-        if problem is not None:
-            raise ValueError(f"{self.name_or_path}: sentence-transformers has no module for {problem}.")
+        if self.backend != "torch" or self.long_texts != "cut":
+            raise ValueError(
+                f"{self.name_or_path}: sentence-transformers averages no windows (long_texts={self.long_texts!r}) and "
+                f"has no such export (backend={self.backend!r}), so it would give other embeddings."
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            try:
+                model = SentenceTransformer(
+                    folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.name_or_path}: sentence-transformers has no module for its pooler or transform ({error})"
+                ) from error
         if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
             model.append(Normalize())  # as `encode` does
         return model

@@ -322,7 +322,8 @@ def save_sentence_transformers_files(
     | `mask` | none: sentence-transformers has no templates |
     | `ngrams` | none: the `CNN` of sentence-transformers has no activation |
 
-    For a model that sentence-transformers cannot reproduce, a warning is logged and there is no `modules.json`.
+    For a model that sentence-transformers cannot reproduce, a warning is logged, and `modules.json` names a module
+    that it refuses to load.
 
     Args:
         directory (`str` or `os.PathLike`): An existing folder without an earlier checkpoint.
@@ -348,9 +349,11 @@ def save_sentence_transformers_files(
         reason = f"sentence-transformers has no pooling like {pooler_type!r}"
     if reason:
         logger.warning(
-            f"No sentence-transformers files are written, because {reason}. SentenceTransformer would give other "
-            "embeddings. Load the model with SimCSE."
+            f"SentenceTransformer will refuse {directory}, because {reason}: it would give other embeddings. Load the "
+            "model with SimCSE."
         )
+        # A module that is not sentence-transformers' own. Without modules.json it would average the tokens.
+        write_json(directory / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{__package__}.{pooler_type}"}])
         return
     positions = max_positions(config)
     length = settings.max_length or tokenizer_limit

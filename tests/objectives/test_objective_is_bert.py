@@ -142,7 +142,7 @@ def test_with_the_pooler_ngrams_the_loss_is_the_papers(model_type, unpadded):
 def test_the_convolutions_are_saved_beside_the_weights_and_loaded_by_simcse(save_checkpoint, caplog):
     model = ngram_model().float().eval()
     folder = save_checkpoint(model)
-    assert "no pooling like 'ngrams'" in caplog.text and not (folder / "modules.json").exists()
+    assert "no pooling like 'ngrams'" in caplog.text and "ngrams" in (folder / "modules.json").read_text()
     texts = ["The cat sat on the mat.", "A dog ran."]
     simcse = SimCSE(folder)
     embeddings = simcse.encode(texts, normalize_embeddings=False)
