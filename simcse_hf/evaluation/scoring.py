@@ -28,7 +28,7 @@ from .sts import (
     score_parts,
     score_subsets,
 )
-from .transfer import TRANSFER_TASKS, LabelledTexts, read_transfer_task, score_transfer_task
+from .transfer import TRANSFER_TASKS, read_transfer_task, score_transfer_task
 
 logger = logging.get_logger(__name__)
 
@@ -49,14 +49,23 @@ def default_tasks(task_set: str, mode: str) -> tuple:
 
 @dataclass
 class TaskData:
-    """The data of the tasks of one evaluation; `missing` says why a task has none."""
+    """The data of the tasks of one evaluation.
 
-    sts: dict[str, dict[str, ScoredPairs]] = field(default_factory=dict)
-    transfer: dict[str, dict[str, LabelledTexts]] = field(default_factory=dict)
-    pairs: dict[str, ScoredPairs] = field(default_factory=dict)
-    geometry: dict[str, ScoredPairs] = field(default_factory=dict)
-    user_tasks: dict[str, Any] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    Args:
+        sts (`dict[str, dict[str, ScoredPairs]]`): Subsets or splits by task.
+        transfer (`dict[str, dict[str, LabelledTexts]]`): Splits by task.
+        pairs (`dict[str, ScoredPairs]`): Further sets of pairs by name.
+        geometry (`dict[str, ScoredPairs]`): The splits of STS-B, if the geometry is measured.
+        user_tasks (`dict[str, UserTask]`): Tasks from a user's own files by name.
+        missing (`dict[str, str]`): Why a task has no data.
+    """
+
+    sts: dict = field(default_factory=dict)
+    transfer: dict = field(default_factory=dict)
+    pairs: dict = field(default_factory=dict)
+    geometry: dict = field(default_factory=dict)
+    user_tasks: dict = field(default_factory=dict)
+    missing: dict = field(default_factory=dict)
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
@@ -187,7 +196,13 @@ def score_tasks(
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
         elif task in data.sts:
-            results[task], scores[task] = _score_sts(task, data.sts[task], embeddings, protocol)
+            parts = {part: _predicted(embeddings, pairs) for part, pairs in data.sts[task].items()}
+            if task in STS_SUBSETS:
+                scores[task] = parts
+                results[task] = score_subsets(task, parts)
+            else:
+                scores[task] = {protocol.split: parts[protocol.split]}
+                results[task] = {"splits": score_parts(task, parts)}
         else:
             results[task], answers = score_transfer_task(
                 task, data.transfer[task], embeddings, protocol.mode, device, protocol.seed
@@ -214,18 +229,6 @@ def _predicted(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
         "gold": np.asarray(pairs.scores),
         "group": pairs.groups,
     }
-
-
-def _score_sts(
-    task: str,
-    parts: dict,
-    embeddings: SentenceEmbeddings,
-    protocol: Protocol,
-) -> tuple:
-    scores = {part: _predicted(embeddings, pairs) for part, pairs in parts.items()}
-    if task in STS_SUBSETS:
-        return score_subsets(task, scores), scores
-    return {"splits": score_parts(task, scores)}, {protocol.split: scores[protocol.split]}
 
 
 def _geometry(splits: dict, embeddings: SentenceEmbeddings) -> dict:

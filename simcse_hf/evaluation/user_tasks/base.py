@@ -77,6 +77,11 @@ class UserTask(ABC):
         self.name = name
         self.units = units
         self.shared = shared
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Check the units, and set `texts`."""
 
     def __len__(self) -> int:
         return len(self.units)

@@ -54,15 +54,10 @@ class LabelledTask(UserTask):
     #: Rows of a label that a part of a split needs.
     least = 1
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: list | None = None,
-    ):
-        super().__init__(source, name, units, shared)
-        _check_labels(source, "scored", units)
+    def _prepare(self) -> None:
+        _check_labels(self.source, "scored", self.units)
+        self._rows = [*self.units, *(self.shared or [])]
+        self.texts, self._positions = distinct([text for text, _ in self._rows])
 
     def linking_texts(self, unit: Row) -> Sequence[str]:
         """Return the text of a row."""
@@ -126,33 +121,27 @@ class ClassificationTask(LabelledTask):
     kind = "classification"
     metric = "accuracy"
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: list | None = None,
-    ):
-        super().__init__(source, name, units, shared)
-        self.least = 2 if shared is None else 0
+    def _prepare(self) -> None:
+        super()._prepare()
         counts = Counter(self.labels)
         self.folds = min(FOLDS, *counts.values())
-        if shared is None and self.folds < 2:
-            label = min(label for label, count in counts.items() if count == 1)
-            raise ValueError(
-                f"{source}: the label {label!r} has one row, which cannot be both trained on and scored. Add rows of "
-                "this label, remove it, or give training rows (a column 'split', or a folder with train.csv and "
-                "test.csv)."
-            )
-        if shared is not None:
-            unseen = counts.keys() - {label for _, label in shared}
+        if self.shared is None:
+            self.least = 2
+            if self.folds < 2:
+                label = min(label for label, count in counts.items() if count == 1)
+                raise ValueError(
+                    f"{self.source}: the label {label!r} has one row, which cannot be both trained on and scored. Add "
+                    "rows of this label, remove it, or give training rows (a column 'split', or a folder with "
+                    "train.csv and test.csv)."
+                )
+        else:
+            self.least = 0
+            unseen = counts.keys() - {label for _, label in self.shared}
             if unseen:
                 raise ValueError(
-                    f"{source}: {len(unseen)} label(s) of the test rows, such as {min(unseen)!r}, have no "
+                    f"{self.source}: {len(unseen)} label(s) of the test rows, such as {min(unseen)!r}, have no "
                     "training row."
                 )
-        self._rows = [*units, *(shared or [])]
-        self.texts, self._positions = distinct([text for text, _ in self._rows])
 
     def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
@@ -193,16 +182,6 @@ class ClusteringTask(LabelledTask):
 
     kind = "clustering"
     metric = "v_measure"
-
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: None = None,
-    ):
-        super().__init__(source, name, units)
-        self.texts = [text for text, _ in units]
 
     def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""

@@ -31,25 +31,18 @@ class PairsTask(UserTask):
     metric = "average_precision"
     unit = "pair"
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: None = None,
-    ):
-        super().__init__(source, name, units)
-        for number, (text, _, label) in enumerate(units, start=1):
+    def _prepare(self) -> None:
+        for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
                 raise ValueError(
-                    f"{source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or 1. "
-                    "Graded similarities are for --pairs."
+                    f"{self.source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or "
+                    "1. Graded similarities are for --pairs."
                 )
-        first, second, labels = zip(*units, strict=True)
+        first, second, labels = zip(*self.units, strict=True)
         if len(set(labels)) < 2:
             raise ValueError(
-                f"{source}: all {len(units)} pair(s) have the label {labels[0]:g}. Average precision needs pairs of "
-                "both labels."
+                f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}. Average precision needs "
+                "pairs of both labels."
             )
         self.texts, self._positions = distinct([*first, *second])
 

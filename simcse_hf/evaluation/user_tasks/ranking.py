@@ -99,22 +99,16 @@ class RankingTask(UserTask):
     query_prompt = ""
     document_prompt = ""
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: dict | None = None,
-    ):
-        kept = [query for query in units if query.can_be_scored]
-        super().__init__(source, name, kept, shared)
-        left_out = len(units) - len(kept)
+    def _prepare(self) -> None:
+        kept = [query for query in self.units if query.can_be_scored]
+        left_out = len(self) - len(kept)
         if not kept:
-            raise ValueError(f"{source}: none of the {left_out} queries has {self.lacking}.")
+            raise ValueError(f"{self.source}: none of the {left_out} queries has {self.lacking}.")
         if left_out:
             logger.warning(
-                f"{source}: left out {left_out} of {len(units)} queries, because a query needs {self.lacking}."
+                f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {self.lacking}."
             )
+        self.units = kept
         self._list_texts()
 
     def _documents(self) -> Iterable:
