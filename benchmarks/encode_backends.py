@@ -93,6 +93,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
         results = report.results.setdefault("threads", {})
         running = {}
         for threads in options.threads:
+            for process in running.values():  # they take much memory
+                process.kill()
             contestants = {}
             for backend, precision in OURS:
                 path = folders.get((backend, precision), model)
@@ -108,8 +110,6 @@ def run(options: argparse.Namespace, report: Report) -> None:
             rows = results.setdefault(str(threads), {})
             rows |= measure(contestants, timed, options.rounds)
             report.save(tasks=list(options.tasks))
-            for process in running.values():
-                process.kill()
             running = contestants
         for name, process in running.items():
             output = folder / "embeddings.npy"

@@ -52,7 +52,11 @@ def check_ranges(ranges: np.ndarray, dim: int) -> None:
         raise ValueError("ranges must be finite, and each minimum at most its maximum")
 
 
-def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
+def quantize(
+    embeddings: np.ndarray,
+    precision: str,
+    ranges: np.ndarray | None = None,
+) -> np.ndarray:
     """Convert embeddings to the codes of sentence-transformers' `quantize_embeddings`.
 
     - int8: code = (value - minimum) / (maximum - minimum) * 255 - 128 for each dimension; uint8: that plus 128. We

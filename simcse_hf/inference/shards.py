@@ -166,7 +166,12 @@ def encode_file(
 class _Source:
     """The texts of a file or of training rows, which are read more than once; see [`encode_file`]."""
 
-    def __init__(self, source: str | os.PathLike | Dataset, column: str | None, columns: Sequence[str] | None):
+    def __init__(
+        self,
+        source: str | os.PathLike | Dataset,
+        column: str | None,
+        columns: Sequence[str] | None,
+    ):
         self.column = column
         self.path: Any = None
         if isinstance(source, Dataset):
@@ -216,7 +221,11 @@ def describe_texts(texts: Iterable[str]) -> tuple[int, str]:
 
 
 def write_vectors(
-    folder: str | os.PathLike, rows: Dataset, vectors: np.ndarray, model: str, shard_size: int = 50_000
+    folder: str | os.PathLike,
+    rows: Dataset,
+    vectors: np.ndarray,
+    model: str,
+    shard_size: int = 50_000,
 ) -> None:
     """Write vectors that come from elsewhere, such as an API, as [`encode_file`] writes a model's.
 
@@ -367,8 +376,8 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
         "revision": model.revision,
         "pooler": model.pooler_type,
         "max_length": model.max_length,
-        "long_texts": None if model.long_texts == "cut" else model.long_texts,  # 0.3 cut all texts and wrote nothing
-        "backend": None if model.backend == "torch" else model.backend,  # 0.3 wrote nothing
+        "long_texts": model.long_texts,
+        "backend": model.backend,
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "tokenizer": _digest_of_tokenizer(model.tokenizer),
         "templates": list(model.model.settings.templates),
@@ -453,7 +462,11 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
                 yield number, text or ""  # a hard negative that a row does not have
 
 
-def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iterator[tuple[int, list[Row]]]:
+def _read(
+    texts: Iterator[Row],
+    shard_size: int,
+    chosen: Container[int],
+) -> Iterator[tuple[int, list[Row]]]:
     """Yield the number of each chosen shard with its rows."""
     for number, shard in enumerate(iter(lambda: list(islice(texts, shard_size)), [])):
         if number in chosen:
@@ -491,7 +504,11 @@ def _read_shard(path: Path) -> np.ndarray:
     return column.flatten().to_numpy().reshape(len(column), -1)
 
 
-def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:
+def _common_ranges(
+    path: Path,
+    ranges: np.ndarray | None,
+    sample: Callable[[], np.ndarray],
+) -> np.ndarray:
     """Return the ranges of all shards: those given, those of the file, or those of a sample; write the file."""
     if ranges is None and path.exists():
         try:

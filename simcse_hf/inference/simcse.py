@@ -345,7 +345,11 @@ class SimCSE:
             yield key, embeddings
 
     def tokenize(
-        self, texts: Sequence[str], prefix: str = "", max_length: int | None = None, long_texts: str | None = None
+        self,
+        texts: Sequence[str],
+        prefix: str = "",
+        max_length: int | None = None,
+        long_texts: str | None = None,
     ) -> list[Any]:
         """Tokenize texts with a prompt before each, for `max_length` tokens or the model's own limit.
 

@@ -70,10 +70,9 @@ def export_int8(
                 name = INT8_GRAPHS[backend][instructions]
                 (folder / name).parent.mkdir()
                 quantize = _quantize_onnx if backend == "onnx" else _quantize_openvino
+                calibration = checks.calibration if method == "static" else None
                 with silent():
-                    quantize(
-                        simcse, plain, folder / name, checks.calibration if method == "static" else None, instructions
-                    )
+                    quantize(simcse, plain, folder / name, calibration, instructions)
                 measured = checks.measure(simcse, SimCSE(folder, backend=backend))
                 forms.append({"backend": backend, "method": method, "file": name} | measured)
         forms.sort(key=lambda form: -form["speed"])
@@ -125,7 +124,13 @@ def _feeds(simcse: SimCSE, texts: list[str]) -> list[dict[str, np.ndarray]]:
     return [{"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), np.int64)} for row in rows]
 
 
-def _quantize_onnx(simcse: SimCSE, plain: Path, path: Path, calibration: list[str] | None, instructions: str) -> None:
+def _quantize_onnx(
+    simcse: SimCSE,
+    plain: Path,
+    path: Path,
+    calibration: list[str] | None,
+    instructions: str,
+) -> None:
     quantization = require_extra("onnxruntime.quantization", "onnx", "the export to ONNX in int8")
     options = {
         "per_channel": True,
@@ -149,7 +154,11 @@ def _quantize_onnx(simcse: SimCSE, plain: Path, path: Path, calibration: list[st
 
 
 def _quantize_openvino(
-    simcse: SimCSE, plain: Path, path: Path, calibration: list[str] | None, instructions: str
+    simcse: SimCSE,
+    plain: Path,
+    path: Path,
+    calibration: list[str] | None,
+    instructions: str,
 ) -> None:
     openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
     nncf = require_extra("nncf", "openvino", "the export to OpenVINO in int8")

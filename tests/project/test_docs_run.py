@@ -33,7 +33,7 @@ NOT_RUN = {
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }
 #: Their commands take more than five seconds.
-SLOW = ("docs/training.md", "docs/publishing.md", "docs/evaluation.md")
+SLOW = ("docs/training.md", "docs/publishing.md", "docs/evaluation.md", "docs/backends.md")
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.
@@ -83,7 +83,7 @@ def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_
                 assert arguments is not None, f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
                 more = (
                     ["--allow_slow"]
-                    if "-int8" in command and arguments[0] == "export"
+                    if "int8 --" in command and arguments[0] == "export"
                     else SHORT.get(arguments[0], [])
                 )
                 run_command(" ".join([command.split(" #")[0], *more]))
