@@ -289,6 +289,10 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     """
     is_ours = found.section is not None
     model.tokenizer_limit = found.tokenizer_limit
+    with torch.no_grad():
+        for name in info["missing_keys"]:
+            if name.endswith("bias"):  # which transformers before 5.7 leaves as the memory was
+                model.get_parameter(name).zero_()
     if model.has_own_pooler:
         has_head = found.kind.name == "reference" or any(".pooler." in f".{name}" for name in found.weight_names)
     else:  # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
