@@ -67,7 +67,8 @@ def resolve_dataset_columns(
         ValueError: If the dataset has no rows, its columns are unclear or hold no strings, or every row has an empty
             cell.
     """
-    dataset = apply_transform(dataset)
+    if "input_ids" not in dataset.column_names:
+        dataset = apply_transform(dataset)
     column_names = set(dataset.column_names)
     if "input_ids" in column_names or {"texts", "relations"} <= column_names:
         return dataset

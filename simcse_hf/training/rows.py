@@ -37,7 +37,7 @@ from ..data.cache import cached_map
 from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
-from ..data.dataset_columns import resolve_dataset_columns, resolve_scored_pairs
+from ..data.dataset_columns import apply_transform, resolve_dataset_columns, resolve_scored_pairs
 from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.nli_pairs import build_nli_groups
@@ -865,6 +865,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return TokenRows(reader, plan, data, name)
     if not isinstance(data, Dataset):
         raise TypeError(f"{name} is {_describe_type(data)}")
+    if "input_ids" not in data.column_names:
+        data = apply_transform(data)
     if "input_ids" in data.column_names:
         return TokenRows(reader, plan, data, name)
     if with_views and plan.view in DATASET_VIEWS:

@@ -121,6 +121,8 @@ def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
     assert resolve_dataset_columns(rows)[:] == {"sent0": ["passage: A CAT", "passage: A DOG"]}
     tokens = Dataset.from_dict({"text": ["a", "b"]}).with_transform(lambda batch: {"input_ids": [[[1], [2]]] * 2})
     assert resolve_dataset_columns(tokens)[0] == {"input_ids": [[1], [2]]}
+    ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(lambda batch: {"input_ids": [[[3], [4]]]})
+    assert resolve_dataset_columns(ids) is ids, "token ids are drawn whenever a row is read"
 
 
 def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(caplog):
