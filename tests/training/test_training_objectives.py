@@ -11,6 +11,7 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.views import DATASET_VIEWS
+from simcse_hf.models.resolve import Run
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training import run
 from simcse_hf.training.run import SUP_DEFAULTS
@@ -127,7 +128,7 @@ def texts_of(tmp_path, start, monkeypatch):
         return run.make_trainer(parse_arguments(line.split(), supervised=supervised), supervised).texts
 
     def keep(*_, train_dataset, **__):
-        return SimpleNamespace(texts=train_dataset, dev_sets=[])
+        return SimpleNamespace(texts=train_dataset, dev_sets=[], run=Run(None, {}, None, {}, {}))
 
     monkeypatch.setattr(run, "SimCSETrainer", keep)
     return texts_of
