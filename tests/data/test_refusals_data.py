@@ -25,7 +25,7 @@ from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.data.view_dataset import ViewDataset
 from simcse_hf.data.views import make_view
 
-HALF_GZIP = gzip.compress("".join(f"Sentence {i}.\n" for i in range(5000)).encode())[:9000]
+HALF_GZIP = gzip.compress("".join(f"Sentence {i}.\n" for i in range(5000)).encode(), mtime=0)[:9000]
 LATE = '{"sent0": "a", "sent1": "b"}\n' * 120 + '{"sent0": "a", "hard_neg": "n"}\n'
 
 #: Files that no reader accepts, and what the message names beside the file.

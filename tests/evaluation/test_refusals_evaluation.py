@@ -63,7 +63,7 @@ SST2, TREC, MRPC = ((write_transfer, partial(read_transfer_task, task)) for task
         (SCORED, "x.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": 1{"0" * 400}}}', "line 1: .*finite"),
         (SCORED, "x.tsv", "", "no scored sentence pair"),
         (SCORED, "x.tsv", PAIRS + "a\tb\t\n", "no scored sentence pair"),
-        (SCORED, "x.tsv.gz", gzip.compress(STSB.encode())[:-9], "cannot be read to its end"),
+        (SCORED, "x.tsv.gz", gzip.compress(STSB.encode(), mtime=0)[:-9], "cannot be read to its end"),
         (SCORED, "x.parquet", "no", "not a readable parquet file"),
         (PAIR, "x.csv", TASK_PAIRS + "e,f,0.5\n", "pair 2 .'e', ....*label 0.5, which must be 0 or 1.*--pairs"),
         (PAIR, "x.csv", TASK_PAIRS + "e,f,0\n", "all 2 pair.s. have the label 0"),
