@@ -312,7 +312,7 @@ def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path
     command = f"--model {checkpoint} --input {source} --shard_size 10 --precision int8 --device cpu --output".split()
     program = tmp_path / "encode.py"
     program.write_text("import sys; from simcse_hf.cli.encode import encode_main; sys.exit(encode_main(sys.argv[1:]))")
-    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --main_process_port 0".split()
+    launch = "-m torch.distributed.run --standalone --nproc_per_node 2".split()
     result = subprocess.run(
         [sys.executable, *launch, str(program), *command, str(tmp_path / "two")],
         env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
