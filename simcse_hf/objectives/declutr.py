@@ -104,5 +104,6 @@ class DeCLUTR(Objective):
         """Compute the mean loss of this process's views, as a scalar."""
         embeddings = as_full_precision(batch.embeddings)
         groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
-        views = torch.stack([groups[:, 0], groups[:, 1:].mean(1)], dim=1)
-        return self.info_nce(views, gather=self.training)
+        anchors = groups[:, 0]
+        positives = groups[:, 1:].mean(1)
+        return self.info_nce(torch.stack([anchors, positives], dim=1), gather=self.training)

@@ -151,7 +151,8 @@ class DiffCSE(SimCSEObjective):
         if not self.training:
             return inputs
         if self.projector is not None:
-            projected = self.projector(batch.embeddings.flatten(0, 1).to(self.classifier.weight.dtype))
+            flat = batch.embeddings.flatten(0, 1)
+            projected = self.projector(flat.to(self.classifier.weight.dtype))
             inputs.embeddings = projected.view_as(batch.embeddings)
         mask = batch.inputs["attention_mask"].flatten(0, 1)
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
@@ -176,7 +177,8 @@ class DiffCSE(SimCSEObjective):
         """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""
 
         def put_embeddings_first(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-            return torch.cat([embeddings[:, None].to(output.dtype), output[:, 1:]], dim=1)
+            first = embeddings[:, None].to(output.dtype)
+            return torch.cat([first, output[:, 1:]], dim=1)
 
         # A hook, because each architecture has its own way from its embedding layer to its first attention layer.
         hook = self.discriminator.embeddings.register_forward_hook(put_embeddings_first)

@@ -160,11 +160,13 @@ class Distill(Objective):
             log_p = torch.log_softmax(cosines / self.temperature, dim=1)
             log_q = torch.log_softmax(self._cosines(positives, anchors) / self.temperature, dim=1)
             log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-            divergence = (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(1).mean() / 2
-            losses["consistency"] = self.consistency_weight * divergence
+            of_p = (log_p.exp() * (log_p - log_m)).sum(1)
+            of_q = (log_q.exp() * (log_q - log_m)).sum(1)
+            losses["consistency"] = self.consistency_weight * (of_p + of_q).mean() / 2
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
         rows = len(cosines)
-        others = ~F.one_hot(own_rows(cosines, self.training), cosines.shape[1]).bool()
+        itself = own_rows(cosines, self.training)
+        others = ~F.one_hot(itself, cosines.shape[1]).bool()
         scores = cosines[others].view(rows, -1) / self.student_temperature
         wanted = wanted[others].view(rows, -1)
         if self.loss == "listnet":

@@ -117,7 +117,9 @@ class ESimCSE(SimCSEObjective):
             self._num_filled = int(self.filled)
         inputs.queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
         self._update_momentum_encoder(batch.model)
-        anchors: dict[str, Any] = {name: x[:, 0] for name, x in batch.inputs.items() if name in TEXT_INPUTS}
+        anchors: dict[str, Any] = {}
+        for name in batch.inputs.keys() & TEXT_INPUTS:
+            anchors[name] = batch.inputs[name][:, 0]
         if batch.lengths is not None:
             anchors["lengths"] = batch.lengths[:, 0]
         with torch.no_grad():

@@ -125,6 +125,7 @@ class ISBERT(Objective):
             scores = tokens @ sentences.T
             positive = scores.gather(1, sentence_of_token)
             negative = F.softplus(scores.scatter(1, sentence_of_token, float("-inf")))
-            total = F.softplus(-positive).sum() + negative.sum() / max(len(sentences) - 1, 1)
+            others = max(len(sentences) - 1, 1)
+            total = F.softplus(-positive).sum() + negative.sum() / others
             # Sentences differ in length, so the mean is taken over the tokens of all processes.
             return mean_over_processes(total, len(tokens), self.training)

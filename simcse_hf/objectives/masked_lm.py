@@ -32,7 +32,9 @@ def mask_tokens(input_ids: Tensor, masker: DataCollatorForLanguageModeling) -> t
     flat = input_ids.reshape(-1, input_ids.shape[-1]).cpu()  # transformers' masker draws on the CPU
     special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids))
     masked, targets = masker.torch_mask_tokens(flat.clone(), special_tokens_mask=special)
-    return masked.view_as(input_ids).to(input_ids.device), targets.view_as(input_ids).to(input_ids.device)
+    masked = masked.view_as(input_ids).to(input_ids.device)
+    targets = targets.view_as(input_ids).to(input_ids.device)
+    return masked, targets
 
 
 def mask_batch(

@@ -48,8 +48,10 @@ class Matryoshka(Combined):
                     f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
                     "without matryoshka_dims"
                 )
-        narrower = [] if isinstance(whole, SimCSEObjective) else [build(width) for width in widths[1:]]
-        super().__init__(dim, [whole, *narrower])
+        objectives = [whole]
+        if not isinstance(whole, SimCSEObjective):
+            objectives += map(build, widths[1:])
+        super().__init__(dim, objectives)
         self.parts = nn.ModuleList(self.objectives)
         self.matryoshka_dims = list(dims)
         #: The widths, the largest first.

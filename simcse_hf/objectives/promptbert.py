@@ -48,9 +48,10 @@ def embed_templates(
     # For (template, length) = (0, 7), (1, 9), (0, 7), group_of_text is [0, 1, 0], and first_text, the first text of
     # each group, is [0, 1].
     groups, group_of_text = torch.stack([template, lengths], dim=-1).unique(dim=0, return_inverse=True)
-    first_text = (group_of_text == torch.arange(len(groups), device=mask.device)[:, None]).int().argmax(1)
-    ids, mask, types = (None if x is None else x[first_text] for x in (tokens[0], mask * ~in_text, tokens[2]))
-    return embed(ids, mask, types)[group_of_text]
+    numbers = torch.arange(len(groups), device=mask.device)[:, None]
+    first_text = (group_of_text == numbers).int().argmax(1)
+    alone = [None if x is None else x[first_text] for x in (tokens[0], mask * ~in_text, tokens[2])]
+    return embed(*alone)[group_of_text]
 
 
 class PromptBERT(SimCSEObjective):

@@ -28,7 +28,9 @@ class Sum(Combined):
     def __init__(self, dim: int, parts: Mapping[str, Objective], weights: Mapping[str, float]):
         super().__init__(dim, parts.values())
         self.weights = dict(weights)
-        self.parts = nn.ModuleDict({name.replace(".", "_"): part for name, part in parts.items()})
+        self.parts = nn.ModuleDict()
+        for name, part in parts.items():
+            self.parts[name.replace(".", "_")] = part
         self.name = "+".join(name if weights[name] == 1 else f"{name}:{weights[name]:g}" for name in parts)
         summaries = [f"{part.summary} (weight {weights[name]:g})" for name, part in parts.items()]
         self.summary = "the sum of " + "; and ".join(summaries)

@@ -36,8 +36,10 @@ def supervised_contrastive(logits: Tensor, positives: Tensor, candidates: Tensor
     differences = logits - logits.gather(1, best)
     others = differences.masked_fill(~candidates.scatter(1, best, False), nothing)
     # Not the best one, whose difference is 0: its gradient would round.
-    mean = differences.masked_fill(~positives.scatter(1, best, False), 0.0).sum(1) / positives.sum(1).clamp(min=1)
-    return (F.softplus(others.logsumexp(1)) - mean).masked_fill(~positives.any(1), 0.0)
+    worse = differences.masked_fill(~positives.scatter(1, best, False), 0.0)
+    count = positives.sum(1)
+    losses = F.softplus(others.logsumexp(1)) - worse.sum(1) / count.clamp(min=1)
+    return losses.masked_fill(count == 0, 0.0)
 
 
 class ClassLabels(Objective):
@@ -121,8 +123,9 @@ class ClassLabels(Objective):
         all_vectors, all_relations = gather_ragged(vectors, relations, self.training)
         all_classes = gather_rows(classes, self.training)[:, None].expand_as(all_relations).flatten()
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
-        own = own_rows(vectors, self.training)[:, None] * all_relations.shape[1]
-        own = (own + torch.arange(vectors.shape[1], device=own.device)).flatten()[:, None]
+        rows = own_rows(vectors, self.training)[:, None]
+        columns = torch.arange(vectors.shape[1], device=rows.device)
+        own = (rows * all_relations.shape[1] + columns).flatten()[:, None]
         members = all_relations.flatten() == POSITIVE
         positives = members[own] & members & (all_classes[own] == all_classes)
         positives.scatter_(1, own, False)

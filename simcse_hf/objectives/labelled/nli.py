@@ -119,7 +119,8 @@ def premise_candidates(
     is_own = same_premise[:, row]
     positives = is_own & (relation == POSITIVE)
     # argmax returns the first row of the batch with this premise, perhaps one of another process.
-    is_anchor = (same_premise.int().argmax(1) == own_rows(premise_ids, gather)) & positives.any(1)
+    is_first = same_premise.int().argmax(1) == own_rows(premise_ids, gather)
+    is_anchor = is_first & positives.any(1)
     positives = positives[is_anchor]
     return PremiseCandidates(
         premises=batch.embeddings[is_anchor, 0],
@@ -219,7 +220,11 @@ class Softmax(NLIObjective):
             self.classifier = nn.Sequential(nn.Linear(3 * dim, 3, bias=False))
         else:
             width = hidden_dim or dim
-            self.classifier = nn.Sequential(nn.Linear(3 * dim, width), nn.ReLU(), nn.Linear(width, 3))
+            self.classifier = nn.Sequential(
+                nn.Linear(3 * dim, width),
+                nn.ReLU(),
+                nn.Linear(width, 3),
+            )
 
     def check(self, rows: TrainingRows) -> None:
         """Check that every row has valid relations; see [`row_relations`]."""

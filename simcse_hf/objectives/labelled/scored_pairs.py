@@ -229,7 +229,8 @@ class AnglE(Objective):
         losses = self.info_nce.losses(embeddings, gather=self.training, text_ids=batch.text_ids)
         # All of them are compared: to select those of positive pairs, the host would wait for their number.
         counts = (batch.inputs["scores"] >= self.positive_score).repeat(2)
-        return mean_over_processes(losses.masked_fill(~counts, 0.0).sum(), counts.sum(), self.training)
+        total = losses.masked_fill(~counts, 0.0).sum()
+        return mean_over_processes(total, counts.sum(), self.training)
 
 
 def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
@@ -251,5 +252,8 @@ def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         `torch.Tensor`: Similarities of shape `(n,)`.
     """
-    (a, b), (c, d) = first.chunk(2, dim=-1), second.chunk(2, dim=-1)
-    return ((a * c + b * d).sum(-1) + (b * c - a * d).sum(-1)).abs()
+    a, b = first.chunk(2, dim=-1)
+    c, d = second.chunk(2, dim=-1)
+    cosine = (a * c + b * d).sum(-1)
+    sine = (b * c - a * d).sum(-1)
+    return (cosine + sine).abs()
