@@ -13,7 +13,6 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..evaluation.threshold import describe_threshold
-from ..inference.exported import GRAPHS
 from ..models.pooling import TANH
 from ..models.resolve import settings_of_config
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
@@ -278,11 +277,11 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
     if not _weight_names(directory):
-        for graph in GRAPHS.values():
-            if (directory / graph).exists():
-                raise ValueError(
-                    f"{directory} holds an export ({graph}), and a card is for a model with weights: give its folder."
-                )
+        for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
+            raise ValueError(
+                f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
+                "weights: give its folder."
+            )
     config = load_pretrained(AutoConfig.from_pretrained, directory)
     if getattr(config, SECTION, None) is None:
         raise ValueError(

@@ -21,7 +21,7 @@ from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((DOCS / "results").glob("[ip]*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((DOCS / "results").glob("[bip]*.md"))]
 
 
 @pytest.fixture(scope="module")

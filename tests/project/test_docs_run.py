@@ -11,7 +11,7 @@ from docs_workspace import ROOT, commands, make_workspace, run_command, simcse_a
 
 #: tests/project/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if "tutorial" not in path.name)
-DOCUMENTS = ["README.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
+DOCUMENTS = ["README.md", "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
 
 #: Commands that the test cannot run, by how they start, with the reason.
 NOT_RUN = {
@@ -33,7 +33,7 @@ NOT_RUN = {
     "accelerate launch -m simcse_hf train sup recipe.yaml": "shows where a recipe goes",
 }
 #: Their commands take more than five seconds.
-SLOW = ("docs/training.md", "docs/publishing.md", "docs/evaluation.md", "docs/backends.md")
+SLOW = ("docs/training.md", "docs/publishing.md", "docs/evaluation.md", "docs/results/backends.md")
 #: Commands of the quickstart kind, without files, warm up the sample encoder first.
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.

@@ -37,7 +37,8 @@ def link(folder):
 
 def export(folder):
     (folder / "model.safetensors").unlink()
-    (folder / "model.onnx").touch()
+    (folder / "onnx").mkdir()
+    (folder / "onnx/model_qint8_avx512_vnni.onnx").touch()
 
 
 CARDS = {
@@ -50,7 +51,7 @@ CARDS = {
     "a run that is no JSON": (holds("results.json", "{"), "results.json"),
     "a run of another form": (holds("results.json", "{}"), "results.json"),
     "a comparison of another form": (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
-    "an export": (export, "holds an export .model.onnx."),
+    "an export": (export, "holds an export .onnx/model_qint8"),
     "a folder without a model": (lambda folder: (folder / "config.json").unlink(), "does not contain a model"),
     "a model of transformers": (lambda folder: tiny_config().save_pretrained(folder), "the pooler is unknown"),
     "a card written by hand": (holds(CARD, "My own words."), "README.md was not written by `simcse-hf card`"),
