@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 
 from simcse_hf import SimCSE
-from simcse_hf.data.open_table import open_table
+from simcse_hf.data.table import open_table
 from simcse_hf.evaluation.user_tasks import paired_interval, read_task
 from simcse_hf.training.run import train_sup
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from simcse_hf import SimCSE
-from simcse_hf.data.open_table import open_table
+from simcse_hf.data.table import open_table
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman, uniformity
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening

@@ -14,8 +14,8 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 from simcse_hf.data.columns import class_columns
-from simcse_hf.data.open_table import open_table
-from simcse_hf.data.texts import has_text
+from simcse_hf.data.table import open_table
+from simcse_hf.data.columns import has_text
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from huggingface_hub import try_to_load_from_cache
 
 from simcse_hf.data.documents import read_documents
-from simcse_hf.data.lines import read_lines
+from simcse_hf.data.table import read_lines
 from simcse_hf.ops.files import write_atomically
 
 #: Where a file that a recipe names as `data/NAME` stands in the folder of data, and how to get it.

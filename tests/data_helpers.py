@@ -2,7 +2,7 @@
 
 import gzip
 
-from simcse_hf.data.open_table import open_table
+from simcse_hf.data.table import open_table
 
 
 def write(path, content):

@@ -22,7 +22,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from simcse_hf.data.open_table import open_table
+from simcse_hf.data.table import open_table
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
 from simcse_hf.inference.simcse import SimCSE

@@ -87,8 +87,8 @@ def mine_main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     check_table_file(parser, arguments)
 
-    from ..data.file_texts import stream_texts
     from ..data.read import load_text_dataset
+    from ..data.table import stream_texts
     from ..search.mining import MiningOptions, mine_hard_negatives
 
     options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})

@@ -8,14 +8,9 @@ from datasets import Dataset
 from transformers.utils import logging
 
 from ..objectives.ragged import NEGATIVE, POSITIVE
-from .columns import LABEL, class_columns, quote
-from .dataset_columns import apply_transform, dataset_table
-from .hub_dataset import load_from_hub
-from .open_table import open_table
-from .read import find_paths
-from .row_cleaner import RowCleaner
-from .table import Table
-from .table_dataset import is_resolved, mark_resolved, table_cleaners
+from .columns import LABEL, RowCleaner, class_columns, quote
+from .read import apply_transform, dataset_table, find_paths, is_resolved, load_from_hub, mark_resolved, table_cleaners
+from .table import Table, open_table
 
 logger = logging.get_logger(__name__)
 

@@ -1,14 +1,174 @@
-"""Which column of a table plays which part."""
+"""The columns of a table: which one plays which part, and the cleaned rows that they make."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformers.utils import logging
 
-from .texts import is_list
-
 logger = logging.get_logger(__name__)
+
+#: Characters of a line or a text: a tokenizer took more than 7 GB of memory for 100 million.
+LONGEST_TEXT = 2**24
+TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
+
+
+def is_list(cell: Any) -> bool:
+    """Say whether a cell lists several texts."""
+    return isinstance(cell, (list, tuple))
+
+
+def has_text(cell: Any) -> bool:
+    """Say whether a cell holds a text of more than white space."""
+    return isinstance(cell, str) and cell != "" and not cell.isspace()
+
+
+def is_plain(text: Any) -> bool:
+    """Say whether a text needs no other check, as most do."""
+    return isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
+
+
+def check_text(text: Any, where: str) -> str:
+    """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{where}: {TOO_LONG}")
+    try:
+        text.encode()  # JSON can hold half of a surrogate pair as an escape
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}, which is no "
+            "character. Write the character itself or both halves of the pair."
+        ) from None
+    return text
+
+
+def list_texts(texts: str | Sequence[str]) -> list[str]:
+    """Return one text or several as a list, or raise a `ValueError` that names what is no text or no list of them."""
+    if isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns"):
+        kind = type(texts).__name__
+        raise ValueError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
+    items = [texts] if isinstance(texts, str) else list(texts)
+    return [check_text(text, f"sentence {position}") for position, text in enumerate(items)]
+
+
+def flatten(cells: Iterable) -> list:
+    """Return the texts of cells, of which each is a text or a list of them."""
+    return [text for cell in cells for text in (cell if is_list(cell) else [cell])]
+
+
+_SHOWN_ROWS = 5
+_NOTES = {
+    "dropped": "dropped for an empty cell",
+    "empty": "with an empty text in a list, which is left out",
+    "fewer": "with fewer hard negatives than others",
+    "longer": "with more hard negatives than are taken",
+}
+
+
+class RowCleaner:
+    """Turn the cells of a row into rows of texts, and count what is left out.
+
+    Args:
+        name (`str`): What messages call the source.
+        columns (`Sequence[str]`): The columns of the cells: anchor, positive, hard negatives.
+        unit (`str`, *optional*, defaults to `"row"`): What numbers count, `"line"` or `"row"`.
+
+    Attributes:
+        width (`int`): Texts in each row.
+        kept (`int`): Rows of texts that were kept.
+        counts (`Counter[str]`): Rows that were `dropped` for an empty cell, that had `empty` texts in lists, and that
+            have `fewer` or `longer` lists of hard negatives.
+        places (`dict[str, list[int]]`): The numbers of the first of these rows.
+    """
+
+    def __init__(self, name: str, columns: Sequence[str], unit: str = "row"):
+        self.name = name
+        self.columns = columns
+        self.unit = unit
+        self.width = len(columns)
+        self.kept = 0
+        self.counts: Counter[str] = Counter()
+        self.places: dict[str, list[int]] = {what: [] for what in _NOTES}
+
+    def widen(self, rows: Iterable[Sequence]) -> None:
+        """Make room for the longest list of hard negatives of some rows."""
+        for cells in rows:
+            negatives = sum(map(has_text, flatten(cells[2:])))
+            self.width = max(self.width, 2 + negatives)
+
+    def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
+        """Return the rows of texts that a row gives: none if it lacks a text, and several if its positive is a list.
+
+        Hard negatives that are lists are joined. A row may have fewer than others, and ends in `None` then. With
+        `width` 4, the cells `q`, `[p1, p2]` and `[n1]` give the rows `q, p1, n1, None` and `q, p2, n1, None`.
+
+        Args:
+            number (`int`): The line or row number.
+            cells (`Sequence[Any]`): The cells of `columns`.
+
+        Returns:
+            `list[list[str | None]]`: Rows of `width` texts.
+
+        Raises:
+            ValueError: If a cell holds no string, or half of a surrogate pair. The message names the line or row.
+        """
+        for place, cell in enumerate(cells):
+            for text in cell if place and is_list(cell) else (cell,):
+                if text is not None and not is_plain(text):
+                    check_text(text, f"{self.name}, {self.unit} {number}, column {self.columns[place]!r}")
+        rows: list[list] = []
+        if len(cells) == self.width and all(map(has_text, cells)):
+            rows = [list(cells)]
+        elif has_text(cells[0]) and len(cells) > 1:
+            room = self.width - 2
+            negatives = list(filter(has_text, flatten(cells[2:])))
+            if len(negatives) != room:
+                self.note("fewer" if len(negatives) < room else "longer", [number])
+            filled = [*negatives, *[None] * room][:room]
+            positives = flatten(cells[1:2])
+            rows = [[cells[0], positive, *filled] for positive in filter(has_text, positives)]
+            if rows and not all(map(has_text, flatten(filter(is_list, cells)))):
+                self.note("empty", [number])
+        if not rows:
+            self.note("dropped", [number])
+        self.kept += len(rows)
+        return rows
+
+    def clean_all(self, rows: Iterable[tuple[int, Sequence]]) -> Iterator[list[str | None]]:
+        """Yield the rows of texts that numbered rows give, and refuse a source without any."""
+        for number, cells in rows:
+            yield from self.clean(number, cells)
+        self.check_any()
+
+    def check_any(self) -> None:
+        """Raise a `ValueError` if no row was kept."""
+        if not self.kept:
+            raise ValueError(
+                f"{self.name}: every one of the {self.counts['dropped']} row(s) has an empty cell in "
+                f"{', '.join(self.columns)}."
+            )
+
+    def note(self, what: str, numbers: Sequence[int]) -> None:
+        """Count rows by what was found in them."""
+        self.counts[what] += len(numbers)
+        places = self.places[what]
+        places += numbers[: _SHOWN_ROWS + 1 - len(places)]  # one more than is shown
+
+    def log(self, so_far: str = "") -> None:
+        """Log what was dropped and left out."""
+        for what, message in _NOTES.items():
+            places = [str(number) for number in self.places[what]]
+            places[_SHOWN_ROWS:] = ["..."] if len(places) > _SHOWN_ROWS else []
+            if places:
+                rows = self.kept + self.counts["dropped"]
+                logger.warning(
+                    f"{self.name}{so_far}: {self.counts[what]} of {rows} rows {message}: {self.unit} "
+                    f"{', '.join(places)}."
+                )
+
 
 #: Rows that the columns of a table are judged by.
 SAMPLE_ROWS = 100

@@ -11,10 +11,9 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
-from .columns import find_parts
-from .dataset_columns import dataset_table
-from .open_table import open_table
-from .texts import check_text, has_text
+from .columns import check_text, find_parts, has_text
+from .read import dataset_table
+from .table import open_table
 
 logger = logging.get_logger(__name__)
 

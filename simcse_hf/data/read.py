@@ -1,18 +1,364 @@
-"""Load a data set of sentences, pairs or triplets from files, the hub or memory."""
+"""Load texts: files, lists, data sets and names on the hub become one data set of cleaned rows."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+import pyarrow as pa
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    NamedSplit,
+    Value,
+    config,
+    get_dataset_config_names,
+    is_caching_enabled,
+    load_dataset,
+)
+from datasets.fingerprint import Hasher
+from transformers.utils import logging
 
-from ..ops.files import digest
-from .dataset_columns import resolve_dataset_columns
-from .hub_dataset import is_hub_name, load_from_hub
-from .lines import SUFFIX, SUFFIXES
-from .open_table import open_table
-from .table import open_records
-from .table_dataset import dataset_of_tables, mark_resolved
+from ..ops.files import digest, read_json, write_json
+from .cache import VERSION, cached_rows
+from .columns import SAMPLE_ROWS, SCORE, RowCleaner, is_list, looks_like_sentence, quote, resolve_columns
+from .table import SUFFIX, SUFFIXES, Row, Table, open_records, open_table
+
+logger = logging.get_logger(__name__)
+
+_WORD = r":[\w.+-]+(?:\[[^\]]*\])?"
+_NAME = re.compile(rf"\w[\w.-]*(?:/\w[\w.-]*)?(?:{_WORD}){{0,2}}")
+_COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to the split
+
+
+def is_hub_name(source: str) -> bool:
+    """Say whether a text may be the name of a dataset of the hub, see [`load_from_hub`]."""
+    return _NAME.fullmatch(source) is not None
+
+
+def load_from_hub(source: str, split: str, **options: Any) -> Any:
+    """Load a split of a dataset of the hub.
+
+    Args:
+        source (`str`): `name`, `name:split` or `name:config:split`. `name:word` is a configuration if the dataset has
+            one of this name.
+        split (`str`): The split, if `source` does not say it.
+        options (`Any`): Further arguments of `datasets.load_dataset`.
+
+    Returns:
+        `datasets.Dataset` or `datasets.IterableDataset`: The rows.
+
+    Raises:
+        ValueError: If the dataset cannot be loaded.
+    """
+    name, *words = _COLON.split(source)
+    try:
+        configuration = words.pop(0) if len(words) == 2 else None
+        if words and configuration is None and words[0] in get_dataset_config_names(name):
+            configuration = words.pop()
+        if words:
+            split = words[0]
+        return load_dataset(name, configuration, split=split, **options)
+    except Exception as error:  # its type depends on what is wrong: the network, the name or the data
+        raise ValueError(
+            f"{source!r} is no file here, and could not be loaded from the hub as a dataset either: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+_BATCH_ROWS = 10_000
+_DROPPED = "dropped.json"  # what was left out of the rows of a cache
+_resolved: set[str] = set()  # fingerprints of data sets that need not be read again
+
+
+def text_features(width: int) -> Features:
+    """Return the features of rows of texts: `sent0` (the anchor), `sent1` (its positive), `sent2`, ... (negatives)."""
+    return Features({f"sent{index}": Value("string") for index in range(width)})
+
+
+def mark_resolved(dataset: Dataset) -> Dataset:
+    """Remember that a dataset has the columns `sent0`, `sent1`, ... and no empty anchor or positive, and return it."""
+    _resolved.add(dataset._fingerprint)
+    return dataset
+
+
+def is_resolved(dataset: Dataset) -> bool:
+    """Say whether [`mark_resolved`] remembers a dataset."""
+    return dataset._fingerprint in _resolved
+
+
+def dataset_of_tables(
+    tables: Sequence[Table],
+    content: Sequence[str] = (),
+    *,
+    columns: Sequence[str] | None = None,
+    expected_columns: int | None = None,
+    max_rows: int | None = None,
+    cache_dir: str | Path | None = None,
+) -> Dataset:
+    """Make a dataset of the rows of tables, one after the other, and log what is left out.
+
+    Args:
+        tables (`Sequence[Table]`): The tables.
+        content (`Sequence[str]`, *optional*, defaults to `()`): What stands for their content. Without it, the
+            dataset is kept in memory; otherwise it is cached.
+        columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
+        expected_columns (`int`, *optional*): How many columns there must be.
+        max_rows (`int`, *optional*): Number of rows to stop after.
+        cache_dir (`str | Path`, *optional*): Where the dataset is cached. Defaults to the cache of `datasets`.
+
+    Returns:
+        `datasets.Dataset`: The string columns `sent0`, `sent1`, ...
+
+    Raises:
+        ValueError: If columns are unclear, a row is malformed, every row lacks a text, or the cache cannot be written.
+    """
+    cleaners = table_cleaners(tables, columns, expected_columns)
+    width = cleaners[0].width
+    schema = text_features(width).arrow_schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        rows = islice(_clean_rows(tables, cleaners), max_rows)
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            yield pa.record_batch(cells, schema=schema)
+
+    def write(folder: Path) -> None:
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
+            with pa.ipc.new_stream(sink, schema) as stream:
+                for batch in batches():
+                    stream.write_batch(batch)
+        found = [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners]
+        write_json(folder / _DROPPED, found)
+
+    if content:
+        folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
+        chosen = [cleaner.columns for cleaner in cleaners]
+        key = Hasher.hash([VERSION, content, width, max_rows, *chosen])
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            dataset, made = cached_rows(folder, key, write)
+        except OSError as error:
+            raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
+        for cleaner, (kept, counts, places) in zip(cleaners, read_json(made / _DROPPED), strict=True):
+            cleaner.kept = kept
+            cleaner.counts = Counter(counts)
+            cleaner.places = places
+    else:
+        table = pa.Table.from_batches(batches(), schema)
+        dataset = Dataset(table, split=NamedSplit("train"))
+    for cleaner in cleaners:
+        cleaner.log()
+    return mark_resolved(dataset)
+
+
+def table_cleaners(
+    tables: Sequence[Table],
+    columns: Sequence[str] | None,
+    expected_columns: int | None = None,
+    reads_all: bool = True,
+) -> list[RowCleaner]:
+    """Resolve the columns of each table, as [`~data.columns.resolve_columns`] does, to rows of the same width.
+
+    Args:
+        tables (`Sequence[Table]`): The tables.
+        columns (`Sequence[str]`, *optional*): The columns to take.
+        expected_columns (`int`, *optional*): How many columns there must be.
+        reads_all (`bool`, *optional*, defaults to `True`): Whether all rows are read for their longest list of hard
+            negatives, if the first rows have lists. Otherwise it is that of the first rows.
+
+    Returns:
+        `list[RowCleaner]`: One for each table.
+
+    Raises:
+        ValueError: If a table has no rows, its columns are unclear, or two tables have different numbers of columns.
+    """
+    cleaners: list[RowCleaner] = []
+    for table in tables:
+        sentences = list(filter(looks_like_sentence, table.columns))
+        if table.format == "csv" and sentences:
+            logger.warning(
+                f"{table.name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If "
+                "the file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
+            )
+        table.refuse_late_keys = columns is None
+        sample = table.sample()
+        if not sample:
+            raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
+        requested = table.columns if table.positional and columns is None else columns
+        chosen = resolve_columns(
+            table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
+        )
+        cleaner = RowCleaner(table.name, chosen, table.unit)
+        if any(is_list(cell) for cells in sample for cell in cells):
+            rows = table.rows(chosen)
+            cleaner.widen(cells for _, cells in (rows if reads_all else islice(rows, SAMPLE_ROWS)))
+        cleaners.append(cleaner)
+        first = cleaners[0]
+        if len(chosen) != len(first.columns):
+            raise ValueError(
+                f"{first.name} has {len(first.columns)} text column(s) ({', '.join(first.columns)}), but {table.name} "
+                f"has {len(chosen)} ({', '.join(chosen)}). Files loaded together must have the same number."
+            )
+    width = max(cleaner.width for cleaner in cleaners)
+    for cleaner in cleaners:
+        cleaner.width = width
+    return cleaners
+
+
+def _clean_rows(tables: Sequence[Table], cleaners: Sequence[RowCleaner]) -> Iterator[list[str | None]]:
+    for table, cleaner in zip(tables, cleaners, strict=True):
+        yield from cleaner.clean_all(table.rows(cleaner.columns))
+
+
+def apply_transform(dataset: Dataset) -> Dataset:
+    """Return the rows that a dataset shows, which `set_transform` may have changed."""
+    if dataset.format["type"] != "custom":
+        return dataset
+    logger.warning(
+        "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
+    )
+    names = dataset.column_names
+    shown = dataset.map(lambda rows: rows, batched=True, remove_columns=names, load_from_cache_file=False)
+    return shown.with_format(None)
+
+
+def dataset_table(dataset: Dataset, name: str) -> Table:
+    """Return the rows of a dataset as a table."""
+    dataset = apply_transform(dataset).with_format(None)
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        number = 0
+        for batch in dataset.select_columns(list(columns)).iter(1000):
+            for cells in zip(*batch.values(), strict=True):
+                number += 1
+                yield number, cells
+
+    return Table(name, dataset.column_names, rows, "memory", "row")
+
+
+def resolve_dataset_columns(
+    dataset: Dataset,
+    columns: Sequence[str] | None = None,
+    *,
+    name: str = "the dataset",
+    expected_columns: int | None = None,
+) -> Dataset:
+    """Select the text columns of a dataset and name them `sent0`, `sent1`, `sent2`, ... in the order of their parts.
+
+    A dataset that is already tokenized (`input_ids`) or grouped (`texts` and `relations`) is returned as it is, and so
+    is one that was resolved before. Rows with an empty cell are dropped with a warning. A cell may hold a list: each
+    positive of a list becomes a row of its own, and negatives of a list become columns. A row may have fewer negatives
+    than others; its last columns are empty then.
+
+    Args:
+        dataset (`datasets.Dataset`): The dataset.
+        columns (`Sequence[str]`, *optional*): The columns to take; see [`resolve_columns`].
+        name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
+        expected_columns (`int`, *optional*): How many texts a row must have; see [`resolve_columns`].
+
+    Returns:
+        `datasets.Dataset`: The dataset with string columns only.
+
+    Raises:
+        ValueError: If the dataset has no rows, its columns are unclear or hold no strings, or every row has an empty
+            cell.
+    """
+    if "input_ids" not in dataset.column_names:
+        dataset = apply_transform(dataset)
+    column_names = set(dataset.column_names)
+    if "input_ids" in column_names or {"texts", "relations"} <= column_names:
+        return dataset
+    if columns is None and is_resolved(dataset) and expected_columns in (None, len(column_names)):
+        return dataset
+    is_on_disk = dataset.cache_files and is_caching_enabled()
+    content = [dataset._fingerprint] if is_on_disk else []
+    table = dataset_table(dataset, name)
+    return dataset_of_tables([table], content, columns=columns, expected_columns=expected_columns)
+
+
+def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
+    """Select the two text columns and the score of a dataset.
+
+    A dataset that is already tokenized (`input_ids`) is returned as it is. Rows with an empty text are dropped with a
+    warning.
+
+    Args:
+        dataset (`datasets.Dataset`): A dataset with the column `score` and two columns of texts, such as `sentence1`
+            and `sentence2`; see [`resolve_columns`].
+        name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
+
+    Returns:
+        `datasets.Dataset`: The columns `sent0`, `sent1` and `score`, a float.
+
+    Raises:
+        ValueError: If the column `score` is missing, a score is not a finite number, or the text columns are unclear.
+    """
+    dataset = apply_transform(dataset)
+    columns = dataset.column_names
+    if "input_ids" in columns or (is_resolved(dataset) and SCORE in columns):
+        return dataset
+    if SCORE not in columns:
+        raise ValueError(
+            f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
+            f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
+        )
+    table = dataset_table(dataset.select_columns([column for column in columns if column != SCORE]), name)
+    [cleaner] = table_cleaners([table], None, expected_columns=2)
+    texts = []
+    scores = []
+    values = dataset.with_format(None)[SCORE]
+    for (number, cells), value in zip(table.rows(cleaner.columns), values, strict=True):
+        score = parse_score(value, table.at(number), "Correct or remove the row")
+        pairs = cleaner.clean(number, cells)
+        texts += pairs
+        scores += [score] * len(pairs)
+    cleaner.check_any()
+    cleaner.log()
+    check_scores(scores, name)
+    first, second = zip(*texts, strict=True)
+    return mark_resolved(Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores}))
+
+
+def check_scores(scores: Sequence[float], name: str) -> None:
+    """Warn of scores of -1 among others that are not negative, because they often mean that there is none."""
+    missing = list(scores).count(-1)
+    if missing and missing == sum(score < 0 for score in scores):
+        logger.warning(
+            f"{name}: {missing} of {len(scores)} scores are -1, which counts as the lowest score. If it means that "
+            "there is none, remove these rows."
+        )
+
+
+def parse_score(
+    value: Any,
+    where: str,
+    advice: str = "Correct it, or leave it blank to skip the row",
+) -> float:
+    """Return a score as a finite float.
+
+    Args:
+        value (`Any`): The cell.
+        where (`str`): Its place, for the message.
+        advice (`str`, *optional*): The last sentence of the message, without its full stop.
+
+    Returns:
+        `float`: The score.
+
+    Raises:
+        ValueError: If it is not a finite number.
+    """
+    try:
+        score = float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"{where}: the score {value!r} is not a finite number. {advice}.")
+    return score
 
 
 def load_text_dataset(

@@ -11,13 +11,9 @@ import torch
 from datasets import Dataset, IterableDataset
 
 from ..ops.files import read_json_object, write_json
-from .columns import SAMPLE_ROWS
-from .hub_dataset import load_from_hub
-from .open_table import open_table
-from .read import find_paths
-from .row_cleaner import RowCleaner
-from .table import open_records
-from .table_dataset import table_cleaners, text_features
+from .columns import SAMPLE_ROWS, RowCleaner
+from .read import find_paths, load_from_hub, table_cleaners, text_features
+from .table import open_records, open_table
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"

@@ -1,13 +1,141 @@
-"""Rows of cells in named columns, from a file or from memory."""
+"""A file of any format as a table of rows, each with its number in the file."""
 
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from .columns import SAMPLE_ROWS, quote
-from .texts import is_list
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers.utils import logging
+
+from .columns import LONGEST_TEXT, SAMPLE_ROWS, TOO_LONG, check_text, is_list, quote, resolve_text_column
+
+logger = logging.get_logger(__name__)
+
+SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
+
+SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
+#: A byte that is not in the encoding of its file, and the start of a file in UTF-16, as they are decoded.
+_UNDECODED = re.compile("[\udc80-\udcff]")
+#: The line by which Excel knows what separates cells.
+_EXCEL = re.compile(r'\ufeff?"?sep=.?"?\s*', re.IGNORECASE)
+_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
+
+
+def open_binary(path: Path) -> Any:
+    """Open a file for reading, unpacked if its name ends in .gz."""
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+
+
+def decoded_lines(
+    path: Path,
+    encoding: str = "utf-8",
+    newline: str = "",
+) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line of a file, with its end but without a byte-order mark.
+
+    Args:
+        path (`Path`): The file, unpacked if its name ends in .gz.
+        encoding (`str`, *optional*, defaults to `"utf-8"`): Its encoding.
+        newline (`str`, *optional*, defaults to `""`): What ends a line, as for `open`. By default this is a line feed,
+            a carriage return or both.
+
+    Yields:
+        `tuple[int, str]`: The number and the line.
+
+    Raises:
+        ValueError: If a byte is not in this encoding, with its line and offset, the file is not a complete gzip
+            stream, or a line is longer than `LONGEST_TEXT`, unless the file is .json, where it may be the whole array.
+    """
+    kind = SUFFIX.search(path.name)
+    limit = -1 if kind and kind[1].lower() == "json" else LONGEST_TEXT + 1
+    offset = 0
+    with open_binary(path) as stream:
+        try:
+            text = io.TextIOWrapper(stream, encoding=encoding, errors="surrogateescape", newline=newline)
+            for number, line in enumerate(iter(partial(text.readline, limit), ""), 1):
+                wrong = _UNDECODED.search(line)
+                if wrong:
+                    offset += len(line[: wrong.start()].encode(encoding, "surrogateescape"))
+                    guess = "UTF-16" if number == 1 and line.startswith(_UTF_16) else "WINDOWS-1252"
+                    raise ValueError(
+                        f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at byte offset {offset} is not "
+                        f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8`."
+                    )
+                offset += len(line) if line.isascii() else len(line.encode(encoding))
+                if number == 1 and _EXCEL.fullmatch(line):
+                    raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
+                if "\0" in line:
+                    raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
+                if len(line) == limit:
+                    raise ValueError(f"{path}, line {number}: {TOO_LONG}")
+                yield number, line.removeprefix("\ufeff") if number == 1 else line
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download it again.") from None
+
+
+def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
+    """Read the lines of a text file, which may be gzipped, without their ends. Only line feeds end a line."""
+    lines = decoded_lines(Path(path), encoding, newline="\n")
+    return [line.removesuffix("\n").removesuffix("\r") for _, line in lines]
+
+
+_long_rows: set[Path] = set()  # files whose first row of several lines was reported
+
+
+def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the first line, and the cells, of each record of a csv or tsv file, the header included.
+
+    Blank lines are skipped. The first quoted cell that spans lines is reported by a warning: a text may have line
+    breaks, but an opening quote that belongs to a text swallows the lines up to the next quote.
+
+    Args:
+        path (`Path`): The file.
+        delimiter (`str`): The character between cells.
+
+    Yields:
+        `tuple[int, list[str]]`: The line number, from 1, and the cells.
+
+    Raises:
+        ValueError: If a quote is misplaced or not closed, or the bytes are wrong. The message names the line.
+    """
+    csv.field_size_limit(max(LONGEST_TEXT, csv.field_size_limit()))  # csv's own 131072 is below one long document
+    reader = csv.reader((line for _, line in decoded_lines(path)), delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {number}: not valid csv: {error}. A double quote inside a quoted cell must be doubled, "
+                "a line break inside a cell needs quotes around the cell; .jsonl has neither rule."
+            ) from None
+        quoted = f"{path}, line {number}: a cell that opens with a double quote runs on to line {reader.line_num}"
+        # An unescaped quote at the start of a tsv cell swallows the lines up to the next quote without an error.
+        if delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
+            raise ValueError(f"{quoted}. Write such a quote as a quoted cell with the quote doubled, or use .jsonl.")
+        if reader.line_num > number and path not in _long_rows:
+            _long_rows.add(path)
+            logger.warning(
+                f"{quoted}, so these lines are one row, and other rows may be longer than a line too. If the texts "
+                "have no line breaks, a quote is not closed: double one that belongs to a text, and quote its cell."
+            )
+        if cells:
+            yield number, cells
+
 
 Row = tuple[int, Sequence]
 Rows = Callable[[Sequence[str]], Iterator[Row]]
@@ -96,3 +224,192 @@ def open_records(
 
     table = Table(name, columns, rows, format, unit, positional=is_list(first))
     return table
+
+
+_BATCH_ROWS = 10_000
+
+
+class DataFileNotFoundError(FileNotFoundError, ValueError):
+    """A data file does not exist."""
+
+
+def open_table(path: str | os.PathLike) -> Table:
+    """Open a file by its extension and read the names of its columns.
+
+    A txt file has the one column `text`; blank lines are skipped, and white space within a line is kept. The first row
+    of a csv or tsv file is its header, and cells are quoted as RFC 4180 says. A json file is an array of objects or of
+    arrays, or has one of these on each line; the keys of its first 100 objects are its columns.
+
+    Args:
+        path (`str` or `os.PathLike`): A file whose name ends in .txt, .csv, .tsv, .json, .jsonl or .parquet, or in one
+            of these followed by .gz.
+
+    Returns:
+        [`Table`]: The table.
+
+    Raises:
+        DataFileNotFoundError: If the file does not exist. This is also a `ValueError`.
+        ValueError: If the extension is unknown, the file is a directory, empty, a broken gzip stream or not UTF-8, or
+            its header or first row is malformed. Reading its rows raises the same for later rows.
+    """
+    path = Path(path).expanduser()
+    suffix = SUFFIX.search(path.name)
+    if not path.exists():
+        raise DataFileNotFoundError(f"{path}: no such file.")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
+    if suffix is None:
+        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty.")
+    openers: dict[str, Callable[[Path], Table]] = {
+        "txt": _open_txt,
+        "csv": partial(_open_csv, delimiter=","),
+        "tsv": partial(_open_csv, delimiter="\t"),
+        "json": _open_json,
+        "jsonl": _open_json,
+        "parquet": _open_parquet,
+    }
+    return openers[suffix[1].lower()](path)
+
+
+def _open_txt(path: Path) -> Table:
+    def rows(_: Sequence[str]) -> Iterator[Row]:
+        for number, line in decoded_lines(path):
+            if line.strip():
+                yield number, (line.removesuffix("\n").removesuffix("\r"),)
+
+    return Table(str(path), ["text"], rows, "txt")
+
+
+def _open_csv(path: Path, delimiter: str) -> Table:
+    _, header = next(csv_records(path, delimiter), (1, []))
+    names = [cell.strip() for cell in header]
+    if not names:
+        raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
+    if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
+        raise ValueError(
+            f"{path}: the header is one column, {names[0]!r}. Separate the cells of a .csv file by commas and those "
+            "of a .tsv file by tabs, or rename the column if it is one."
+        )
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        indices = [names.index(column) for column in columns]
+        for number, cells in islice(csv_records(path, delimiter), 1, None):
+            if len(cells) != len(names):
+                raise ValueError(
+                    f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
+                    f"({', '.join(names)}). Put double quotes around a cell that contains the delimiter {delimiter!r}."
+                )
+            if cells == header:
+                raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
+            yield number, [cells[index] for index in indices]
+
+    return Table(str(path), names, rows, "csv")
+
+
+def _open_json(path: Path) -> Table:
+    """Open a json file that is one array of rows, or has one row on each line (JSON Lines)."""
+    lines = (line for _, line in decoded_lines(path) if line.strip())
+    first = next(lines, "").lstrip()
+    # An array that closes on the first line is a row of a JSON Lines file if another line follows.
+    if first.startswith("[") and not (first.rstrip().endswith("]") and any(lines)):
+        array = _parse(f"{path}, line {{}}", "".join(line for _, line in decoded_lines(path)))
+        return open_records(str(path), lambda: enumerate(array, 1), "json", "row")
+
+    def values() -> Iterator[tuple[int, Any]]:
+        for number, line in decoded_lines(path):
+            if line.strip():
+                yield number, _parse(f"{path}, line {number}", line)
+
+    return open_records(str(path), values, "json", "line")
+
+
+def _parse(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
+        where = where.format(getattr(error, "lineno", 1))
+        raise ValueError(
+            f"{where}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one object per line, or one "
+            "array of objects."
+        ) from None
+
+
+def _open_parquet(path: Path) -> Table:
+    advice = "Write or download it again."
+    try:
+        # Parquet is read from its end, so it is unpacked into memory.
+        source: Any = path
+        if path.suffix.lower() == ".gz":
+            source = pa.BufferReader(gzip.decompress(path.read_bytes()))
+        file = pq.ParquetFile(source)
+        names = file.schema_arrow.names
+    except (EOFError, OSError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
+        raise ValueError(f"{path}: not a readable parquet file: {error}. {advice}") from None
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        number = 0
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                cells = [batch.column(column).to_pylist() for column in columns]
+                yield from enumerate(zip(*cells, strict=True), number + 1)
+                number += len(batch)
+        except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
+            raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
+        expected = file.metadata.num_rows
+        if number != expected:
+            raise ValueError(f"{path}: holds {number} rows where its metadata says {expected}. {advice}")
+
+    return Table(str(path), names, rows, "parquet", "row")
+
+
+def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[Table, str]:
+    """Open a file and choose its column of texts; see [`open_table`] and [`~data.columns.resolve_text_column`]."""
+    table = open_table(path)
+    table.refuse_late_keys = column is None
+    return table, resolve_text_column(table.columns, table.name, column)
+
+
+def stream_texts(path: str | os.PathLike, column: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the line or row number, from 1, and the text of every row of a file; see [`stream_rows`]."""
+    for number, (text,) in stream_rows(path, column):
+        yield number, text
+
+
+def stream_rows(
+    path: str | os.PathLike, column: str | None = None, keep: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the texts of a file one by one, with the cells of other columns.
+
+    Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
+    aligned with the rows of the table.
+
+    Args:
+        path (`str | os.PathLike`): The file; see [`open_table`].
+        column (`str`, *optional*): The column of texts. Defaults to the only one, or to the one named `sent0`, `text`
+            or `sentence`.
+        keep (`Sequence[str]`, *optional*, defaults to `()`): The other columns. Their cells are written as text; a
+            missing value is an empty text.
+
+    Yields:
+        `tuple[int, list[str]]`: The line or row number, from 1; and the text, followed by the other cells.
+
+    Raises:
+        ValueError: If the file cannot be read, its columns are unclear, or a cell holds no text. The message names the
+            line or row.
+    """
+    table, column = text_column(path, column)
+    others = [name for name in table.columns if name != column]
+    missing = [name for name in keep if name not in others]
+    if missing:
+        raise ValueError(
+            f"{table.name}: no column {quote(missing)} to keep beside {column!r}; the other columns: "
+            f"{quote(others) or 'none'}."
+        )
+    for number, (text, *cells) in table.rows([column, *keep]):
+        where = table.at(number)
+        row = [check_text(text, f"{where}, column {column!r}")]
+        for cell in cells:
+            row.append(check_text("" if cell is None else str(cell), where))
+        yield number, row

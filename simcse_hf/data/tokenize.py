@@ -14,9 +14,8 @@ from transformers.utils import logging
 
 from ..objectives.ragged import ABSENT, NEGATIVE, POSITIVE
 from .cache import cached_map
-from .columns import NO_TEXT
+from .columns import NO_TEXT, has_text
 from .templates import Template, read_template
-from .texts import has_text
 
 logger = logging.get_logger(__name__)
 

@@ -11,11 +11,8 @@ from numpy import ndarray
 from transformers.utils import logging
 
 from ..data.columns import find_part, find_parts
-from ..data.csv_records import csv_records
-from ..data.dataset_columns import check_scores, parse_score
-from ..data.hub_dataset import load_from_hub
-from ..data.lines import read_lines
-from ..data.open_table import open_table
+from ..data.read import check_scores, load_from_hub, parse_score
+from ..data.table import csv_records, open_table, read_lines
 from .bootstrap import Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups

@@ -9,7 +9,7 @@ import torch
 from numpy import ndarray
 from tqdm.auto import tqdm
 
-from ..data.lines import read_lines
+from ..data.table import read_lines
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups

@@ -18,8 +18,8 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..data.file_texts import stream_texts, text_column
 from ..data.read import load_text_dataset
+from ..data.table import stream_texts, text_column
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import ARRAY_DAMAGE, digest, entries, read_json_object, read_npy, write_atomically, write_json

@@ -16,8 +16,8 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
-from ..data.file_texts import stream_texts, text_column
-from ..data.texts import list_texts
+from ..data.columns import list_texts
+from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
 from ..models.auto import AutoModelForCL
 from ..models.checkpoint import replace_model

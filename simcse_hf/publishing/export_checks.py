@@ -6,7 +6,7 @@ import time
 from itertools import islice
 from typing import Any
 
-from ..data.file_texts import stream_texts
+from ..data.table import stream_texts
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.scoring import read_tasks, score_tasks
 from ..evaluation.sts import STS_TASKS

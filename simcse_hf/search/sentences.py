@@ -17,8 +17,8 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.file_texts import stream_rows
-from ..data.texts import list_texts
+from ..data.columns import list_texts
+from ..data.table import stream_rows
 from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import StrPath, digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from .exact import ExactIndex, comparable

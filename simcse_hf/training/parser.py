@@ -12,7 +12,7 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
-from ..data.lines import SUFFIX
+from ..data.table import SUFFIX
 from ..ops.suggestions import did_you_mean
 
 #: Folder of the recipes that a name stands for.

@@ -37,11 +37,10 @@ from ..data.cache import cached_map
 from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
-from ..data.dataset_columns import apply_transform, resolve_dataset_columns, resolve_scored_pairs
 from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.nli_pairs import build_nli_groups
-from ..data.read import load_text_dataset
+from ..data.read import apply_transform, load_text_dataset, resolve_dataset_columns, resolve_scored_pairs
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset

@@ -71,7 +71,7 @@ def test_a_second_load_makes_nothing_again(rows, monkeypatch):
 def test_rows_of_another_version_are_left_alone(rows, monkeypatch, caplog):
     texts, ids, folder = rows()
     before = {path: path.read_bytes() for path in folder.rglob("*.arrow")}
-    for module in ("simcse_hf.data.cache.VERSION", "simcse_hf.data.table_dataset.VERSION"):
+    for module in ("simcse_hf.data.cache.VERSION", "simcse_hf.data.read.VERSION"):
         monkeypatch.setattr(module, "a newer one")
     assert rows()[:2] == (texts, ids) and not warnings_of(caplog)
     assert all(path.read_bytes() == content for path, content in before.items())

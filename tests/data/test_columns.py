@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset, Features, Value
 
 from simcse_hf.data.columns import find_part, find_parts, resolve_columns
-from simcse_hf.data.dataset_columns import resolve_dataset_columns, resolve_scored_pairs
+from simcse_hf.data.read import resolve_dataset_columns, resolve_scored_pairs
 
 
 def resolve(column_names, **options):

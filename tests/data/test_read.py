@@ -14,12 +14,12 @@ import pytest
 from data_helpers import read_all, write
 from datasets import Dataset, DatasetDict, Features, Value
 
-from simcse_hf.data import lines, texts
+from simcse_hf.data import columns as texts_module
+from simcse_hf.data import table as lines_module
 from simcse_hf.data.class_rows import is_labelled
-from simcse_hf.data.file_texts import stream_texts
-from simcse_hf.data.open_table import open_table
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.stream import load_text_stream
+from simcse_hf.data.table import open_table, stream_texts
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
 TRIPLETS = [("A dog runs.", "An animal moves.", "A cat sleeps."), ("One, two.", "Numbers.", "Letters.")]
@@ -205,8 +205,8 @@ def test_a_dataset_of_the_hub_is_named_with_its_configuration_and_split(load, mo
         calls.append((name, configuration, split))
         return Dataset.from_dict({"idx": [0], "sentence": ["One."], "label": ["a"]})
 
-    monkeypatch.setattr("simcse_hf.data.hub_dataset.load_dataset", load_dataset)
-    monkeypatch.setattr("simcse_hf.data.hub_dataset.get_dataset_config_names", lambda _: ["default", "config"])
+    monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
+    monkeypatch.setattr("simcse_hf.data.read.get_dataset_config_names", lambda _: ["default", "config"])
     assert load(name, split="validation[:10]").to_list() == [{"sent0": "One."}]
     assert is_labelled(name, split="validation[:10]")
     assert calls == [expected] * 2
@@ -216,7 +216,7 @@ def test_a_dataset_of_the_hub_that_cannot_be_loaded_is_named(load, monkeypatch):
     def load_dataset(*args, **options):
         raise ConnectionError("offline")
 
-    monkeypatch.setattr("simcse_hf.data.hub_dataset.load_dataset", load_dataset)
+    monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
     with pytest.raises(ValueError, match="'name' is no file here, and could not be loaded from the hub.*offline"):
         load("name")
 
@@ -247,7 +247,7 @@ def test_streamed_texts_stay_aligned_with_the_rows(tmp_path):
 @pytest.mark.parametrize("reader", [load_text_dataset, load_text_stream, stream_texts])
 def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(tmp_path, monkeypatch, name, head, reader):
     path = write(tmp_path / name, head + "a " * 2_000_000)
-    monkeypatch.setattr(lines, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(lines_module, "LONGEST_TEXT", 1000)
     tracemalloc.start()
     with pytest.raises(ValueError, match=rf"{name}, line {1 + head.count(chr(10))}: more than 16 million characters"):
         list(reader(path))
@@ -258,7 +258,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(tmp_path, mo
 
 @pytest.mark.parametrize("source", ["x.json", "x.parquet", "memory"])
 def test_a_text_that_is_too_long_is_refused_in_files_that_are_not_read_by_lines(tmp_path, load, monkeypatch, source):
-    monkeypatch.setattr(texts, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(texts_module, "LONGEST_TEXT", 1000)
     rows = ["short", "a" * 1000, "a" * 1001]
     (tmp_path / "x.json").write_text(json.dumps([{"text": text} for text in rows]))
     pq.write_table(pa.table({"text": rows}), tmp_path / "x.parquet")

@@ -14,13 +14,11 @@ from datasets import Dataset, DatasetDict
 from simcse_hf import ContrastiveCollator
 from simcse_hf.data.class_rows import load_class_rows
 from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.dataset_columns import resolve_scored_pairs
 from simcse_hf.data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
-from simcse_hf.data.file_texts import stream_texts
 from simcse_hf.data.nli_pairs import build_nli_groups, build_nli_triplets
-from simcse_hf.data.open_table import DataFileNotFoundError
-from simcse_hf.data.read import load_text_dataset
+from simcse_hf.data.read import load_text_dataset, resolve_scored_pairs
 from simcse_hf.data.stream import load_text_stream
+from simcse_hf.data.table import DataFileNotFoundError, stream_texts
 from simcse_hf.data.tokenize import tokenize_dataset
 from simcse_hf.data.view_dataset import ViewDataset
 from simcse_hf.data.views import make_view

@@ -157,7 +157,7 @@ def test_a_dataset_of_the_hub_is_streamed_and_not_cached(monkeypatch):
         calls.append((args, options))
         return Dataset.from_dict({"query": ["a", "c"], "positive": ["b", "d"], "id": [1, 2]}).to_iterable_dataset()
 
-    monkeypatch.setattr("simcse_hf.data.hub_dataset.load_dataset", load_dataset)
+    monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
     assert list(load_text_stream("org/name:config:train")) == [
         {"sent0": "a", "sent1": "b"},
         {"sent0": "c", "sent1": "d"},

@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 
 from simcse_hf import SimCSE
 from simcse_hf.data.documents import read_documents
-from simcse_hf.data.file_texts import stream_texts
 from simcse_hf.data.nli_pairs import build_nli_groups
-from simcse_hf.data.open_table import open_table
-from simcse_hf.data.table_dataset import table_cleaners
+from simcse_hf.data.read import table_cleaners
+from simcse_hf.data.table import open_table, stream_texts
 from simcse_hf.evaluation import read_scored_pairs
 from simcse_hf.evaluation.sts import read_sts_task
 from simcse_hf.evaluation.transfer import read_transfer_task

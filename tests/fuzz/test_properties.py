@@ -11,11 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simcse_hf.data.columns import RowCleaner
 from simcse_hf.data.documents import read_documents
-from simcse_hf.data.file_texts import stream_texts
-from simcse_hf.data.lines import decoded_lines
-from simcse_hf.data.open_table import open_table
-from simcse_hf.data.row_cleaner import RowCleaner
+from simcse_hf.data.table import decoded_lines, open_table, stream_texts
 from simcse_hf.evaluation.sts import read_scored_pairs
 from simcse_hf.models.resolve import resolve_settings
 from simcse_hf.models.settings import ContrastiveSettings

@@ -12,10 +12,8 @@ from zlib import crc32
 import numpy as np
 from numpy import ndarray
 
-from ...data.columns import find_parts
-from ...data.lines import SUFFIX
-from ...data.open_table import open_table
-from ...data.texts import check_text
+from ...data.columns import check_text, find_parts
+from ...data.table import SUFFIX, open_table
 from ..bootstrap import (
     Arrays,
     check_resampling,

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
 from ...data.columns import find_part
-from ...data.open_table import open_table
+from ...data.table import open_table
 from ...search.exact import unit_length
 from ..groups import distinct
 from .base import (

@@ -13,7 +13,7 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.open_table import open_table
+from ...data.table import open_table
 from ...ops.similarity import similarity_matrix
 from ...search.exact import ExactIndex, comparable
 from ..groups import distinct

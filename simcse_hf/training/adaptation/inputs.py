@@ -12,9 +12,8 @@ from transformers.utils import logging
 
 from ...data.class_rows import is_labelled, load_class_rows
 from ...data.columns import LABEL, find_part
-from ...data.file_texts import stream_texts
-from ...data.open_table import open_table
 from ...data.read import load_text_dataset
+from ...data.table import open_table, stream_texts
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks, read_task
 from ...ops.files import write_text
