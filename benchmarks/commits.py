@@ -30,7 +30,7 @@ class Clock(TrainerCallback):
 
 if kind == "encode":
     sentences = [row["sent0"] for row in load_text_dataset(texts, max_rows=int(amount))]
-    encoder = SimCSE(model, device="cpu")
+    encoder = SimCSE(model, device="cpu", pooler_type="avg")
     encoder.encode(sentences[:200])
     start = time.process_time()
     encoder.encode(sentences)
