@@ -13,9 +13,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
-from simcse_hf.data.columns import class_columns
+from simcse_hf.data.columns import class_columns, has_text
 from simcse_hf.data.table import open_table
-from simcse_hf.data.columns import has_text
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pgvector.psycopg import register_vector
 from psycopg.types.json import Jsonb
 
 from simcse_hf import SimCSE
-from simcse_hf.data.table import stream_rows
 from simcse_hf.data.columns import has_text
+from simcse_hf.data.table import stream_rows
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.ops.files import digest
 

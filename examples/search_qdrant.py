@@ -13,8 +13,8 @@ from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, FieldCondition, Filter, MatchValue, PointStruct, VectorParams
 
 from simcse_hf import SimCSE
-from simcse_hf.data.table import stream_rows
 from simcse_hf.data.columns import has_text
+from simcse_hf.data.table import stream_rows
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.ops.files import digest
 
