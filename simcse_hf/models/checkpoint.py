@@ -174,7 +174,7 @@ class Checkpoint:
                 pooling[name] = files[name]
         length = files.get("max_length")
         is_default = pooling.get("max_length") is None and self.tokenizer_limit in (None, length)
-        if (self.files.unsupported or "pooler_type" in files) and not is_default:
+        if (length is not None or "pooler_type" in files) and not is_default:
             pooling["max_length"] = length
         return {**section, "pooling": pooling}
 
