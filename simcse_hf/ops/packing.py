@@ -1,11 +1,9 @@
 """Packed texts without padding: their layout in memory, and attention over them."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -42,7 +40,6 @@ class Packing:
         rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
         bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)` and
             type int32, which flash attention reads.
-        first_token_bounds (`torch.Tensor`): 0, 1, 2, ...: the same for a row of first tokens.
         lengths (`torch.Tensor`): Number of tokens of each sentence, on the CPU.
         first_only (`bool`, *optional*, defaults to `False`): Whether the last layer computes the first token of each
             sentence only.
@@ -53,7 +50,6 @@ class Packing:
     position_ids: Tensor
     rows: Tensor
     bounds: Tensor
-    first_token_bounds: Tensor
     lengths: Tensor
     first_only: bool = False
     _block_index: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -75,37 +71,37 @@ class Packing:
         """
         device = attention_mask.device
         batch, length = attention_mask.shape
-        if lengths is None:
-            mask = attention_mask.cpu().bool()
-        else:
-            mask = torch.arange(length) < torch.as_tensor(lengths)[:, None]
+        mask = _mask_on_host(attention_mask, lengths)
         counts = mask.sum(1)
+        rows = counts.nonzero()[:, 0]
         if device.type == "cpu":
-            rows = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
-        else:
-            rows = counts.nonzero()[:, 0]
-        sentences, columns = mask[rows].nonzero(as_tuple=True)
+            rows = rows[counts[rows].argsort(descending=True, stable=True)]
         counts = counts[rows]
-        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
-        first_bounds = torch.arange(len(rows) + 1, dtype=torch.int32)
+        sentences, columns = mask[rows].nonzero(as_tuple=True)
         index = rows[sentences] * length + columns
-        parts = [index, columns[None], rows, bounds, first_bounds]
-        index, positions, rows, bounds, first_bounds = send(parts, device)
-        return cls((batch, length), index, positions, rows, bounds, first_bounds, counts, first_only)
+        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
+        index, positions, rows, bounds = send([index, columns[None], rows, bounds], device)
+        return cls((batch, length), index, positions, rows, bounds, counts, first_only)
 
     @property
     def starts(self) -> Tensor:
         """Where each sentence starts in the packed row, of shape `(sentences,)`."""
         return self.bounds[:-1]
 
+    @cached_property
+    def longest(self) -> int:
+        """Number of tokens of the longest sentence."""
+        return int(self.lengths.max())
+
     def pack(self, x: Tensor) -> Tensor:
         """Pack `(batch, length)` values into a row `(1, T)`."""
         return x.reshape(-1).index_select(0, self.token_index)[None]
 
     def unpack(self, x: Tensor) -> Tensor:
-        """Unpack `(T, dim)` values into `(batch, length, dim)`, with zeros in the padding."""
+        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
         batch, length = self.shape
-        return x.new_zeros(batch * length, x.shape[-1]).index_copy(0, self.token_index, x).view(batch, length, -1)
+        padded = x.new_zeros(batch * length, *x.shape[1:])
+        return padded.index_copy_(0, self.token_index, x).unflatten(0, self.shape)
 
     def first_tokens(self, x: Tensor) -> Tensor:
         """Return the first token of each row as `(batch, dim)`, with zeros for rows without tokens.
@@ -120,58 +116,31 @@ class Packing:
         first = x if self.first_only else x.index_select(0, self.starts)
         if len(first) == batch and x.device.type != "cpu":  # the sentences are the rows
             return first
-        return x.new_zeros(batch, x.shape[-1]).index_copy(0, self.rows, first)
-
-    @cached_property
-    def longest(self) -> int:
-        """Number of tokens of the longest sentence."""
-        return int(self.lengths.max())
+        return x.new_zeros(batch, x.shape[-1]).index_copy_(0, self.rows, first)
 
     # --- attention on an accelerator: one call for all sentences ----------------------------------------------------
 
     @cached_property
     def token_mask(self) -> Tensor:
         """The boolean attention mask `(batch, length)`, made once for all layers."""
-        return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool)[:, None])[:, :, 0]
-
-    @cached_property
-    def padded_index(self) -> Tensor:
-        """The packed token of each place of the flat batch, of shape `(batch * length,)`; 0 where there is none."""
-        places = torch.arange(len(self.token_index), device=self.token_index.device)
-        return places.new_zeros(math.prod(self.shape)).index_copy(0, self.token_index, places)
-
-    def pad_heads(self, x: Tensor) -> Tensor:
-        """Unpack heads `(T, heads, size)` into `(batch, heads, length, size)`; some token stands in the padding."""
-        padded = _Reorder.apply(x, self.padded_index, self.token_index)
-        return padded.unflatten(0, self.shape).transpose(1, 2)
-
-    def pack_heads(self, x: Tensor) -> Tensor:
-        """Pack heads `(batch, heads, length, size)` into `(T, heads, size)`."""
-        return x.transpose(1, 2).flatten(0, 1).index_select(0, self.token_index)
+        return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool))
 
     # --- blocks of sentences of similar length, for attention on a CPU ----------------------------------------------
 
     @cached_property
-    def groups(self) -> list[tuple[int, int, int]]:
-        """`(first token, number of sentences, length)` of each run of sentences that have the same length."""
-        groups = []
-        start = 0
-        for length, run in groupby(self.lengths.tolist()):
-            count = len(list(run))
-            groups.append((start, count, length))
-            start += count * length
-        return groups
+    def widths(self) -> Tensor:
+        """The width of each sentence's block, of shape `(sentences,)`: 1, or a multiple of 8 that is at least 16."""
+        rounded = (self.lengths + WIDTH_STEP - 1) // WIDTH_STEP * WIDTH_STEP
+        return rounded.clamp(min=REGISTER_WIDTH).masked_fill(self.lengths == 1, 1)
 
     @cached_property
     def blocks(self) -> list["Block"]:
-        """Runs of sentences whose lengths round up to the same width."""
+        """Runs of sentences of the same width."""
+        widths, counts = self.widths.unique_consecutive(return_counts=True)
         blocks = []
-        first = 0
-        for width, run in groupby(self.lengths.tolist(), _block_width):
-            count = len(list(run))
-            padding = torch.arange(width) >= self.lengths[first : first + count, None]
-            blocks.append(Block(first, count, width, padding if padding.any() else None))
-            first += count
+        for width, lengths in zip(widths.tolist(), self.lengths.split(counts.tolist()), strict=True):
+            padding = torch.arange(width) >= lengths[:, None]
+            blocks.append(Block(len(lengths), width, padding if padding.any() else None))
         return blocks
 
     def to_blocks(self, x: Tensor) -> Tensor:
@@ -185,21 +154,40 @@ class Packing:
             rows each. Rows beyond a sentence's end repeat its last token; of first tokens there is one row each.
         """
         rows = x.flatten(0, 1)
-        return rows if len(x) == len(self.starts) else _Reorder.apply(rows, *self._orders(x.shape[1]))
+        if len(x) == len(self.lengths):
+            return rows
+        to_blocks, _ = self._orders(x.shape[1])
+        return rows.index_select(0, to_blocks)
 
-    def from_blocks(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return the rows of the blocks to a packed tensor of this shape; the inverse of [`to_blocks`]."""
-        if shape[0] != len(self.starts):
-            to_blocks, from_blocks = self._orders(shape[1])
-            rows = _Reorder.apply(rows, from_blocks, to_blocks)
-        return rows.view(shape)
+    def from_blocks(self, rows: Tensor, heads: int) -> Tensor:
+        """Return the rows of the blocks to packed heads; the inverse of [`to_blocks`]."""
+        if len(rows) != heads * len(self.lengths):
+            _, from_blocks = self._orders(heads)
+            rows = rows.index_select(0, from_blocks)
+        return rows.unflatten(0, (-1, heads))
+
+    def matrices(self, rows: Tensor, heads: int) -> list[Tensor]:
+        """View the rows of each block as one matrix per sentence and head.
+
+        Args:
+            rows (`torch.Tensor`): Of shape `(block rows, size)`, as from [`to_blocks`].
+            heads (`int`): Number of heads.
+
+        Returns:
+            `list[torch.Tensor]`: For each block, its rows as `(sentences * heads, width, size)`, or as `(sentences *
+            heads, 1, size)` if they stand for first tokens.
+        """
+        counts = [heads * block.count for block in self.blocks]
+        sizes = counts
+        if len(rows) != heads * len(self.lengths):
+            sizes = [heads * block.count * block.width for block in self.blocks]
+        return [part.unflatten(0, (count, -1)) for part, count in zip(rows.split(sizes), counts, strict=True)]
 
     def _orders(self, heads: int) -> tuple[Tensor, Tensor]:
         """Return the index that lays heads out in blocks, and its inverse.
 
         With two heads, the five tokens of the class are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0
-        e1.
-        Both sentences fall into one block of width 16, which has 2 * 2 * 16 rows:
+        e1. Both sentences fall into one block of width 16, which has 2 * 2 * 16 rows:
 
             to_blocks     0 2 4 4 ... (a0 b0 c0 c0 ...)   1 3 5 5 ...   6 8 8 ... (d0 e0 e0 ...)   7 9 9 ...
             from_blocks   0 16 1 17 2 18 (a0 a1 b0 b1 c0 c1)   32 48 33 49 (d0 d1 e0 e1)
@@ -207,29 +195,16 @@ class Packing:
         One index for the whole batch copies faster than strided views of each block.
         """
         if heads not in self._block_index:
-            to_blocks = []
-            from_blocks = []
-            first_row = 0
-            for block in self.blocks:
-                sentences = slice(block.first, block.first + block.count)
-                column = torch.arange(block.width)
-                head = torch.arange(heads)[:, None]
-                token = self.starts[sentences, None] + torch.minimum(column, self.lengths[sentences, None] - 1)
-                to_blocks.append((token[:, None] * heads + head).flatten())
-                shape = (block.count, heads, block.width)
-                rows = torch.arange(first_row, first_row + math.prod(shape)).view(shape).transpose(1, 2)
-                first_row += rows.numel()
-                if block.padding is not None:
-                    rows = rows[~block.padding]
-                from_blocks.append(rows.flatten())
-            self._block_index[heads] = torch.cat(to_blocks), torch.cat(from_blocks)
+            first_rows = heads * (self.widths.cumsum(0) - self.widths)
+            sentence = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+            column = torch.arange(len(sentence)) - self.starts[sentence]
+            of_head = self.widths[sentence, None] * torch.arange(heads)
+            from_blocks = ((first_rows[sentence] + column)[:, None] + of_head).flatten()
+            last_tokens = heads * (self.bounds[1:, None].long() - 1) + torch.arange(heads)
+            to_blocks = last_tokens.flatten().repeat_interleave(self.widths.repeat_interleave(heads))
+            to_blocks[from_blocks] = torch.arange(len(from_blocks))
+            self._block_index[heads] = to_blocks, from_blocks
         return self._block_index[heads]
-
-
-def _block_width(length: int) -> int:
-    if length == 1:
-        return 1
-    return max(REGISTER_WIDTH, math.ceil(length / WIDTH_STEP) * WIDTH_STEP)
 
 
 @dataclass
@@ -237,34 +212,22 @@ class Block:
     """Neighbouring sentences whose lengths round up to one width.
 
     Args:
-        first (`int`): The first of the sentences.
         count (`int`): Number of sentences.
-        width (`int`): Columns of each sentence: 1, or a multiple of 8 that is at least 16.
+        width (`int`): Columns of each sentence.
         padding (`torch.Tensor`, *optional*): True where a sentence has no token, of shape `(count, width)`; `None` if
             there is no padding.
     """
 
-    first: int
     count: int
     width: int
     padding: Tensor | None
 
 
-class _Reorder(torch.autograd.Function):
-    """Pick rows by an index; pick the gradient by the inverse index, which is much faster than adding rows up.
-
-    An index with repeated rows has no inverse. Here the repeated rows are padding: attention neither reads them nor
-    gives them a gradient, so what stands there does not matter in either direction.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
-        ctx.index, ctx.inverse = index, inverse
-        return rows.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _Reorder.apply(gradient, ctx.inverse, ctx.index), None, None
+def _mask_on_host(mask: Tensor, lengths: np.ndarray | None) -> Tensor:
+    """Return a mask of tokens on the CPU; it is not read, and nobody waits for it, if the lengths are known."""
+    if lengths is None:
+        return mask.cpu().bool()
+    return torch.arange(mask.shape[1]) < torch.as_tensor(lengths)[:, None]
 
 
 def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
@@ -278,10 +241,8 @@ def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
     Returns:
         `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`.
     """
-    if lengths is None:
-        return mask.flatten().nonzero()[:, 0]
-    is_token = torch.arange(mask.shape[1]) < torch.as_tensor(lengths)[:, None]
-    return send([is_token.flatten().nonzero()[:, 0]], mask.device)[0]
+    index = _mask_on_host(mask, lengths).flatten().nonzero()[:, 0]
+    return send([index], mask.device)[0]
 
 
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
@@ -300,11 +261,10 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     joined = torch.cat(parts)
     if device.type == "cuda":
         joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sent = joined.to(device, non_blocking=True).split(list(map(len, parts)))
+    sent = joined.to(device, non_blocking=True).split([len(part) for part in parts])
     return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
 
 
-HALF_PRECISION = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 _TOLERANCE = 0.05  # of the probe, whose values lie around 1 and whose precision is bfloat16's
 SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
@@ -337,22 +297,21 @@ def attend(
     """
     if query.device.type != "cpu":
         return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)
-    windowed = window is not None and packing.longest > window + 1
-    if not windowed and (needs_mask(dropout) or (dropout == 0 and packing.longest <= SHORT)):
-        in_blocks = (packing.to_blocks(x) for x in (query, key, value))
-        out = _AttendInBlocks.apply(*in_blocks, packing.blocks, key.shape[1], scaling, dropout)
-        return packing.from_blocks(out, query.shape)
+    sees_all = window is None or packing.longest <= window + 1
+    if sees_all and (needs_mask(dropout) or (dropout == 0 and packing.longest <= SHORT)):
+        return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)
+    # One call of torch's attention for each run of sentences of the same length.
+    lengths, counts = packing.lengths.unique_consecutive(return_counts=True)
+    num_keys = (lengths * counts).tolist()
+    num_queries = num_keys if len(query) == len(key) else counts.tolist()
     outputs = []
-    row = 0
-    for start, count, length in packing.groups:
-        tokens = slice(start, start + count * length)
-        rows = count * length if len(query) == len(key) else count
-        parts = (query[row : row + rows], key[tokens], value[tokens])
+    for count, *parts in zip(
+        counts.tolist(), query.split(num_queries), key.split(num_keys), value.split(num_keys), strict=True
+    ):
         q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in parts)
-        mask = _band(length, window, key.device)
+        mask = _band(k.shape[2], window, key.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-        row += rows
     return torch.cat(outputs)
 
 
@@ -376,37 +335,30 @@ def _attend_on_accelerator(
     """Attend in one call for all sentences: few kernels matter more than the padding within one of them."""
     first_only = len(query) != len(key)
     if supports_flash(query):
-        bounds = packing.first_token_bounds if first_only else packing.bounds, packing.bounds
-        longest = 1 if first_only else packing.longest, packing.longest
-        return flash_attention(query, key, value, bounds, longest, scaling=scaling, dropout=dropout, window=window)
+        bounds = packing.bounds
+        longest = packing.longest
+        if first_only:
+            bounds = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
+            longest = 1
+        return flash_attention(
+            query,
+            key,
+            value,
+            (bounds, packing.bounds),
+            (longest, packing.longest),
+            scaling=scaling,
+            dropout=dropout,
+            window=window,
+        )
     mask = packing.token_mask[:, None, None]
     band = _band(packing.shape[1], window, key.device)
     if band is not None:
         mask = mask & band
     # With first tokens as queries every row has a token, and the sentences are the rows.
-    q = query[:, :, None] if first_only else packing.pad_heads(query)
-    k = packing.pad_heads(key)
-    v = packing.pad_heads(value)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    return out.squeeze(2) if first_only else packing.pack_heads(out)
-
-
-def _matrices(rows: Tensor, blocks: list[Block], heads: int) -> list[Tensor]:
-    """View the rows of each block as one matrix per sentence and head.
-
-    Args:
-        rows (`Tensor`): Of shape `(block rows, size)`, as from [`Packing.to_blocks`].
-        blocks (`list[Block]`): The blocks.
-        heads (`int`): Number of heads.
-
-    Returns:
-        `list[Tensor]`: For the block of two sentences, two heads and width 16 in `Packing._orders`, the 64 rows as
-        `(4, 16, size)`; if the rows stand for first tokens, there are 4, `(4, 1, size)`.
-    """
-    first_only = len(rows) == heads * sum(block.count for block in blocks)
-    sizes = [heads * block.count * (1 if first_only else block.width) for block in blocks]
-    parts = zip(rows.split(sizes), blocks, strict=True)
-    return [part.unflatten(0, (heads * block.count, -1)) for part, block in parts]
+    q = query[:, None] if first_only else packing.unpack(query)
+    q, k, v = (x.transpose(1, 2) for x in (q, packing.unpack(key), packing.unpack(value)))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling).transpose(1, 2)
+    return out.squeeze(1) if first_only else out.flatten(0, 1).index_select(0, packing.token_index)
 
 
 class _AttendInBlocks(torch.autograd.Function):
@@ -418,43 +370,51 @@ class _AttendInBlocks(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        blocks: list[Block],
-        heads: int,
+        packing: Packing,
         scaling: float,
         rate: float,
     ) -> Tensor:
-        out = torch.empty_like(query)
-        parts = [_matrices(x, blocks, heads) for x in (query, key, value, out)]
+        heads = key.shape[1]
+        is_trained = any(ctx.needs_input_grad)
+        rows = [packing.to_blocks(x) for x in (query, key, value)]
+        out = torch.empty_like(rows[0])
+        parts = [packing.matrices(x, heads) for x in (*rows, out)]
         sizes = [q.shape[0] * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
-        masks, keep_scale = keep_mask([sum(sizes)], rate) if rate > 0 else (None, 1.0)
-        keeps = [None] * len(blocks) if masks is None else masks.split(sizes)
+        masks = None
+        keep_scale = 1.0
+        if rate > 0:
+            masks, keep_scale = keep_mask([sum(sizes)], rate)
         weights = []
         with torch.autocast("cpu", enabled=False):
-            for block, keep, q, k, v, o in zip(blocks, keeps, *parts, strict=True):
-                scores = _fill_padding(_product(q, k.mT, scaling), block, -torch.inf)
+            for block, keep, q, k, v, o in zip(packing.blocks, _split(masks, sizes), *parts, strict=True):
+                scores = _product(q, k.mT, scaling)
+                if block.padding is not None:
+                    _by_sentence(scores, block).masked_fill_(block.padding[:, None, None], -torch.inf)
                 # Weights have at least float32's precision; they are 0 at padding keys.
                 weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
+                if is_trained:
+                    if block.padding is not None and q.shape[1] == block.width:
+                        # No gradient may flow from rows that stand for no token.
+                        _by_sentence(weight, block).masked_fill_(block.padding[:, None, :, None], 0.0)
+                    weights.append(weight)
                 dropped = weight
-                if any(ctx.needs_input_grad):
-                    # No gradient may flow from rows that stand for no token.
-                    weights.append(_fill_padding(weight, block, 0.0, queries=True))
                 if keep is not None:
                     dropped = keep.view_as(weight).to(weight.dtype).mul_(weight)
                 _product(dropped.to(v.dtype), v, keep_scale, o)
-        ctx.save_for_backward(query, key, value, masks, *weights)
-        ctx.settings = blocks, heads, sizes, scaling, keep_scale
-        return out
+        ctx.save_for_backward(*rows, masks, *weights)
+        ctx.settings = packing, heads, sizes, scaling, keep_scale
+        return packing.from_blocks(out, heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, masks, *weights = ctx.saved_tensors
-        blocks, heads, sizes, scaling, keep_scale = ctx.settings
-        gradients = [torch.empty_like(x) for x in (query, key, value)]
-        inputs = (query, key, value, gradient.to(query.dtype), *gradients)
-        parts = [_matrices(x, blocks, heads) for x in inputs]
-        keeps = [None] * len(blocks) if masks is None else masks.split(sizes)
-        for weight, mask, q, k, v, g, dq, dk, dv in zip(weights, keeps, *parts, strict=True):
+        *rows, masks = ctx.saved_tensors[:4]
+        weights = ctx.saved_tensors[4:]
+        packing, heads, sizes, scaling, keep_scale = ctx.settings
+        gradients = [torch.empty_like(x) for x in rows]
+        of_output = packing.to_blocks(gradient.to(rows[0].dtype))
+        parts = [packing.matrices(x, heads) for x in (*rows, of_output, *gradients)]
+        for weight, mask, q, k, v, g, dq, dk, dv in zip(weights, _split(masks, sizes), *parts, strict=True):
             dropped = weight
             d_weight = _product(g, v.mT, keep_scale).to(weight.dtype)
             if mask is not None:
@@ -467,21 +427,22 @@ class _AttendInBlocks(torch.autograd.Function):
             d_scores = d_weight.addcmul_(weight, d_weight.sum(-1, keepdim=True), value=-1).to(q.dtype)
             _product(d_scores, k, scaling, dq)
             _product(d_scores.mT, q, scaling, dk)
-        return *gradients, None, None, None, None
+        return *(packing.from_blocks(x, heads) for x in gradients), None, None, None
+
+
+def _split(masks: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:
+    """Return the part of the dropout masks that belongs to each block, or `None` for each without dropout."""
+    return [None] * len(sizes) if masks is None else masks.split(sizes)
+
+
+def _by_sentence(scores: Tensor, block: Block) -> Tensor:
+    """View `(sentences * heads, queries, keys)` as `(sentences, heads, queries, keys)`."""
+    return scores.unflatten(0, (block.count, -1))
 
 
 def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """Compute `scale * a @ b` for batches of matrices, without a pass of its own for the scale."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)
-
-
-def _fill_padding(scores: Tensor, block: Block, value: float, queries: bool = False) -> Tensor:
-    """Overwrite the entries of padding keys (or queries) in `(sentences * heads, queries, keys)` with `value`."""
-    if block.padding is None or queries and scores.shape[1] != block.width:
-        return scores
-    padding = block.padding[:, None, :, None] if queries else block.padding[:, None, None]
-    scores.unflatten(0, (block.count, -1)).masked_fill_(padding, value)
-    return scores
 
 
 # --- torch's flash kernel, on NVIDIA GPUs in half precision ---
@@ -544,8 +505,10 @@ def supports_flash(query: Tensor) -> bool:
         reproduced the formula on a small example; false if flash attention is switched off
         (`torch.nn.attention.sdpa_kernel`).
     """
+    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
+        return False
     size = query.shape[-1]
-    if query.device.type != "cuda" or query.dtype not in HALF_PRECISION or size % 8 or size > _LARGEST_HEAD:
+    if size % 8 or size > _LARGEST_HEAD:
         return False
     return _kernel_works(query.device.index or 0, query.dtype, size)
 
@@ -563,17 +526,17 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     bounds = packing.bounds.to(device)
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(8, 2, size, generator=generator).to(dtype) for _ in range(3)]
-    leaves = [x.to(device).detach().requires_grad_() for x in drawn]
-    doubles = [x.double().requires_grad_() for x in drawn]
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return flash_attention(query, key, value, (bounds, bounds), (5, 5), scaling=size**-0.5)
+
+    def formula(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend(query, key, value, packing, scaling=size**-0.5)
+
     problem = ""
     try:
-        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            query, key, value = leaves
-            out = flash_attention(query, key, value, (bounds, bounds), (5, 5), scaling=size**-0.5)
-            found = [out, *torch.autograd.grad(out.square().sum(), leaves)]
-            query, key, value = doubles
-            out = attend(query, key, value, packing, scaling=size**-0.5)
-            expected = [out, *torch.autograd.grad(out.square().sum(), doubles)]
+        found = _value_and_gradients(kernel, [x.to(device) for x in drawn])
+        expected = _value_and_gradients(formula, [x.double() for x in drawn])
         for x, y in zip(found, expected, strict=True):
             error = (x.cpu().double() - y).abs().max()
             if not error <= _TOLERANCE * y.abs().max().clamp(min=1):  # also where it is NaN
@@ -586,6 +549,13 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
             f"{size}): {problem}. Slower attention takes its place."
         )
     return not problem
+
+
+def _value_and_gradients(attention: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    with torch.enable_grad(), torch.autocast(inputs[0].device.type, enabled=False):
+        out = attention(*inputs)
+        return [out, *torch.autograd.grad(out.square().sum(), inputs)]
 
 
 @contextmanager

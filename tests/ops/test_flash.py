@@ -136,7 +136,8 @@ def test_flash_attention_equals_the_formula_on_a_gpu(dtype, first_only, window):
     shapes = [(len(lengths) if first_only else tokens, 4, 64), *[(tokens, 4, 64)] * 2]
     inputs = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
     assert supports_flash(inputs[0])
-    bounds = packing.first_token_bounds if first_only else packing.bounds, packing.bounds
+    firsts = torch.arange(len(lengths) + 1, dtype=torch.int32, device="cuda")
+    bounds = firsts if first_only else packing.bounds, packing.bounds
     longest = 1 if first_only else packing.longest, packing.longest
     found = flash_attention(*inputs, bounds, longest, scaling=0.125, window=window)
     doubles = [x.detach().double().cpu().requires_grad_() for x in inputs]
