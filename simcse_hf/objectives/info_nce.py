@@ -1,8 +1,6 @@
 """InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -25,16 +23,12 @@ ROUNDING = 16
 
 
 class Texts(NamedTuple):
-    """The texts of some rows, with an axis for the rows and one for the columns."""
+    """What is known of some texts, each with an axis for the rows and one for the columns."""
 
     vectors: Tensor
     ids: Tensor | None
-    guide: Any
+    guide: Tensor | None
     present: Tensor | None
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Texts":
-        """Apply a function to everything that is known of the texts."""
-        return Texts(*(None if x is None else function(x) for x in self))  # type: ignore[arg-type]
 
 
 class InfoNCE(nn.Module):
@@ -136,79 +130,83 @@ class InfoNCE(nn.Module):
         if text_ids is not None and text_ids.shape != (count, columns):
             raise ValueError(f"text_ids must be {(count, columns)}, one per text, got {tuple(text_ids.shape)}")
         missing = 0 if present is None else missing_columns(present, gather)
-
-        def candidates(texts: Tensor) -> Tensor:
-            texts = texts[:, self.start :]
-            if missing:
-                texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing))
-            return gather_rows(texts, gather).flatten(0, 1)
-
         with no_autocast(embeddings):
             texts = Texts(comparable(embeddings, self.similarity), text_ids, guide, present)
-            pool = texts.map(candidates)
+            pool = Texts(*(None if x is None else self._candidates(x, missing, gather) for x in texts))
+            candidates = pool.vectors.flatten(0, 1)
             if extra_negatives is not None:
-                extra = comparable(extra_negatives, self.similarity)
-                pool = pool._replace(vectors=torch.cat([pool.vectors, extra]))
-            # Where the texts of each row stand among the candidates: the first one, its other columns beside it.
-            width = columns + missing - self.start
-            rows = own_rows(embeddings, gather)[:, None]
-            own = width * rows + torch.arange(width, device=rows.device)
-            block_size = -(-CHUNK_LOGITS // len(pool.vectors))
+                candidates = torch.cat([candidates, comparable(extra_negatives, self.similarity)])
+            own = own_rows(embeddings, gather)
+            block_size = -(-CHUNK_LOGITS // len(candidates))
             losses = []
             for column in (0, 1) if self.symmetric else (0,):
-                if block_size >= count:
-                    losses.append(self._terms(texts, own, column, pool))
-                    continue
                 for first in range(0, count, block_size):
-                    block = slice(first, first + block_size)
-                    arguments = (texts.map(itemgetter(block)), own[block], column, pool)
-                    losses.append(checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False))
+                    rows = slice(first, first + block_size)
+                    arguments = (texts, rows, column, own[rows], pool, candidates)
+                    if block_size >= count:
+                        loss = self._terms(*arguments)
+                    else:
+                        loss = checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False)
+                    losses.append(loss)
         return torch.cat(losses)
 
-    def _terms(self, texts: Texts, own: Tensor, column: int, pool: Texts) -> Tensor:
+    def _candidates(self, texts: Tensor, missing: int, gather: bool) -> Tensor:
+        """Return the columns of the candidates in the rows of all processes, of shape `(rows, width, ...)`."""
+        texts = texts[:, self.start :]
+        if missing:
+            texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing))
+        return gather_rows(texts, gather)
+
+    def _terms(self, texts: Texts, rows: slice, column: int, own: Tensor, pool: Texts, candidates: Tensor) -> Tensor:
         """Return the losses of the texts in a column of some rows.
 
-        With two hard negatives, the candidates are numbered row by row. The query of row 1 looks for number 3, and its
-        own hard negatives are 4 and 5:
-
-                      p   n   n
-            row 0     0   1   2
-            row 1     3   4   5
-
         Args:
-            texts (`Texts`): The texts of the rows, with an axis for the columns.
-            own (`torch.Tensor`): The numbers of the row's own texts, of shape `(n, width)`.
+            texts (`Texts`): The texts of this process.
+            rows (`slice`): The rows, n of them.
             column (`int`): The column of the queries; their partners are in the other one of the first two.
-            pool (`Texts`): The candidates, by number.
+            own (`torch.Tensor`): The rows of the pool that these rows are, of shape `(n,)`.
+            pool (`Texts`): The candidates.
+            candidates (`torch.Tensor`): Their vectors, row by row, and behind them the extra negatives.
 
         Returns:
             `torch.Tensor`: The losses, of shape `(n,)`.
         """
-        queries = texts.vectors[:, column] / self.temperature
-        partners = texts.vectors[:, 1 - column]
+        queries = texts.vectors[rows, column] / self.temperature
+        partners = texts.vectors[rows, 1 - column]
         positive = (queries * partners).sum(1, keepdim=True)
-        others = (queries @ pool.vectors.T).sub_(positive)
-        left_out = []
+        others = (queries @ candidates.T).sub_(positive)
+
+        shape = pool.vectors.shape[:2]
+        size = shape.numel()
+        in_own_row = (torch.arange(len(own), device=own.device), own)
+        first_hard_negative = 2 - self.start
+
+        def by_row(x: Tensor) -> Tensor:  # a view of (n, size + extra negatives) as (n, rows, columns)
+            return x[:, :size].unflatten(1, shape)
+
+        left_out = torch.zeros_like(others, dtype=torch.bool)
+        # Neither the partner nor, where anchors are candidates, the query itself is a negative.
+        by_row(left_out)[*in_own_row, :first_hard_negative] = True
         if pool.guide is not None:
-            seen = texts.guide[:, column] @ pool.guide.T
-            limit = (texts.guide[:, 0] * texts.guide[:, 1]).sum(1, keepdim=True)
-            left_out.append(seen > limit + (self.false_negative_margin or 0.0) + _rounding(seen))
+            guide = texts.guide[rows]
+            seen = guide[:, column] @ pool.guide.flatten(0, 1).T
+            limit = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True) + (self.false_negative_margin or 0.0)
+            left_out[:, :size] |= seen > limit + _rounding(seen)
         elif self.false_negative_margin is not None:
             lengths = queries.norm(dim=1, keepdim=True) * partners.norm(dim=1, keepdim=True)
-            left_out.append(others > self.false_negative_margin / self.temperature + _rounding(others) * lengths)
-        if texts.ids is not None:
-            left_out += [ids[:, None] == pool.ids for ids in texts.ids[:, :2].unbind(1)]
+            left_out |= others > self.false_negative_margin / self.temperature + _rounding(others) * lengths
+        if pool.ids is not None:
+            for ids in texts.ids[rows, :2].unbind(1):
+                left_out[:, :size] |= ids[:, None] == pool.ids.flatten()
         if pool.present is not None:
-            left_out.append(~pool.present.expand(len(queries), -1))
+            left_out[:, :size] |= ~pool.present.flatten()
+
         if self.hard_negative_weight:
-            hard_negatives = own[:, 2 - self.start :]
-            weight = others.new_tensor(self.hard_negative_weight)
-            others.scatter_add_(1, hard_negatives, weight.expand(hard_negatives.shape))
-        nothing = torch.finfo(others.dtype).min  # not -inf: if all others are left out, the gradient is 0 and not NaN
-        for mask in left_out:  # extra negatives are behind the others and have no ids
-            others[:, : mask.shape[1]].masked_fill_(mask, nothing)
-        # Neither the partner nor, where anchors are candidates, the query itself is a negative.
-        others.scatter_(1, own[:, : 2 - self.start], nothing)
+            weights = torch.zeros_like(others)
+            by_row(weights)[*in_own_row, first_hard_negative:] = self.hard_negative_weight
+            others.add_(weights)
+        # Not -inf: if all others are left out, the gradient is 0 and not NaN.
+        others.masked_fill_(left_out, torch.finfo(others.dtype).min)
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
 
 
