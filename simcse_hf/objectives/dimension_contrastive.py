@@ -25,14 +25,10 @@ def standardise(rows: Tensor, over_processes: bool = False) -> Tensor:
         `torch.Tensor`: Values of shape `(n, dim)`. A constant dimension becomes 0.
     """
     count = len(rows)
-    total = rows.sum(0)
     if over_processes:
         count *= world()[1]
-        total = differentiable_sum(total)
-    centred = rows - total / count
-    squares = centred.square().sum(0)
-    if over_processes:
-        squares = differentiable_sum(squares)
+    centred = rows - differentiable_sum(rows.sum(0), over_processes) / count
+    squares = differentiable_sum(centred.square().sum(0), over_processes)
     return centred * torch.rsqrt(squares / count + EPSILON)
 
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ops.distributed import gather_rows, own_rows
+from ..ops.distributed import own_rows
 from .base import Objective, TrainingRows, comparable, no_autocast
 from .checks import check_choice, check_options, check_relations, check_similarity
 from .encoder import EncodedBatch
-from .ragged import ABSENT, missing_columns
+from .ragged import ABSENT, gather_columns, missing_columns
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -132,7 +132,12 @@ class InfoNCE(nn.Module):
         missing = 0 if present is None else missing_columns(present, gather)
         with no_autocast(embeddings):
             texts = Texts(comparable(embeddings, self.similarity), text_ids, guide, present)
-            pool = Texts(*(None if x is None else self._candidates(x, missing, gather) for x in texts))
+            gathered = []
+            for known in texts:
+                if known is not None:
+                    known = gather_columns(known[:, self.start :], missing, gather)
+                gathered.append(known)
+            pool = Texts(*gathered)
             candidates = pool.vectors.flatten(0, 1)
             if extra_negatives is not None:
                 candidates = torch.cat([candidates, comparable(extra_negatives, self.similarity)])
@@ -149,13 +154,6 @@ class InfoNCE(nn.Module):
                         loss = checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False)
                     losses.append(loss)
         return torch.cat(losses)
-
-    def _candidates(self, texts: Tensor, missing: int, gather: bool) -> Tensor:
-        """Return the columns of the candidates in the rows of all processes, of shape `(rows, width, ...)`."""
-        texts = texts[:, self.start :]
-        if missing:
-            texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing))
-        return gather_rows(texts, gather)
 
     def _terms(self, texts: Texts, rows: slice, column: int, own: Tensor, pool: Texts, candidates: Tensor) -> Tensor:
         """Return the losses of the texts in a column of some rows.

@@ -30,6 +30,13 @@ def missing_columns(relations: Tensor, over_processes: bool) -> int:
     return int(gather_rows(torch.tensor([width], device=relations.device)).max()) - width
 
 
+def gather_columns(texts: Tensor, missing: int, over_processes: bool, value: int = 0) -> Tensor:
+    """Gather rows of texts of shape `(n, width, ...)`, with some columns more, which hold a value everywhere."""
+    if missing:
+        texts = F.pad(texts, (0, 0) * (texts.dim() - 2) + (0, missing), value=value)
+    return gather_rows(texts, over_processes)
+
+
 def gather_ragged(vectors: Tensor, relations: Tensor, over_processes: bool) -> tuple[Tensor, Tensor]:
     """Gather the rows of all processes, padded to the most texts that a row has in any of them.
 
@@ -43,6 +50,6 @@ def gather_ragged(vectors: Tensor, relations: Tensor, over_processes: bool) -> t
             -100 there.
     """
     missing = missing_columns(relations, over_processes)
-    vectors = F.pad(vectors, (0, 0, 0, missing))
-    relations = F.pad(relations, (0, missing), value=ABSENT)
-    return gather_rows(vectors, over_processes), gather_rows(relations, over_processes)
+    vectors = gather_columns(vectors, missing, over_processes)
+    relations = gather_columns(relations, missing, over_processes, ABSENT)
+    return vectors, relations

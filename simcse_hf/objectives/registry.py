@@ -1,5 +1,6 @@
 """Objectives by their names: register a class, split a sum into its parts, and build an objective."""
 
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -107,7 +108,7 @@ def part_weights(objective: str) -> dict[str, float]:
             name, weight = term, 1.0
         if name in weights:
             raise ValueError(f"objective {objective!r} names {name} twice")
-        if not 0 < weight < float("inf"):
+        if not 0 < weight < math.inf:
             raise ValueError(f"objective {objective!r}: the weight of {name} must be above 0, got {word!r}")
         weights[name] = weight
     return weights
@@ -130,19 +131,30 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
     """
     known = {part: objective_class(part).options() for part in part_weights(objective)}
     split: dict[str, dict[str, Any]] = {part: {} for part in known}
-    # Options with a point come last, so that they win.
-    for option in sorted(options.keys() - {WIDTHS}, key=lambda option: "." in option):
+    for_all = [option for option in options if "." not in option and option != WIDTHS]
+    for_one = [option for option in options if "." in option]
+    for option in for_all + for_one:  # the later ones win
         addressee, _, name = option.rpartition(".")
-        readers = [part for part, own in known.items() if name in own and addressee in ("", part)]
+        readers = [part for part in known if name in known[part] and addressee in ("", part)]
+        if not readers:
+            raise ValueError(
+                f"objective {objective!r} has no option {option}; its options are: {', '.join(_option_names(known))}"
+            )
         for part in readers:
             split[part][name] = options[option]
-        if not readers:
-            names = {name: None for own in known.values() for name in own}
-            if len(known) > 1:
-                names |= {f"{part}.{name}": None for part, own in known.items() for name in own}
-            listed = ", ".join([*names, WIDTHS])
-            raise ValueError(f"objective {objective!r} has no option {option}; its options are: {listed}")
     return split
+
+
+def _option_names(known: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what an option of a sum may be called, by the options of its parts."""
+    names = []
+    prefixed = []
+    for part, options in known.items():
+        names += options
+        prefixed += [f"{part}.{name}" for name in options]
+    if len(known) > 1:
+        names += prefixed
+    return [*dict.fromkeys(names), WIDTHS]
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:
@@ -169,4 +181,6 @@ def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -
             return parts[objective]
         return Sum(width, parts, weights)
 
-    return Matryoshka(dim, options[WIDTHS], build) if options.get(WIDTHS) else build(dim)
+    if options.get(WIDTHS):
+        return Matryoshka(dim, options[WIDTHS], build)
+    return build(dim)

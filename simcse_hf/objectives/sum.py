@@ -31,8 +31,13 @@ class Sum(Combined):
         self.parts = nn.ModuleDict()
         for name, part in parts.items():
             self.parts[name.replace(".", "_")] = part
-        self.name = "+".join(name if weights[name] == 1 else f"{name}:{weights[name]:g}" for name in parts)
-        summaries = [f"{part.summary} (weight {weights[name]:g})" for name, part in parts.items()]
+        terms = []
+        summaries = []
+        for name, part in parts.items():
+            weight = weights[name]
+            terms.append(name if weight == 1 else f"{name}:{weight:g}")
+            summaries.append(f"{part.summary} (weight {weight:g})")
+        self.name = "+".join(terms)
         self.summary = "the sum of " + "; and ".join(summaries)
         for name, part in parts.items():
             if part.rows != self.rows or part.reconstructs != self.reconstructs:

@@ -123,7 +123,7 @@ def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     return gathered
 
 
-def differentiable_sum(value: Tensor) -> Tensor:
+def differentiable_sum(value: Tensor, over_processes: bool = True) -> Tensor:
     """Sum a tensor over all processes; the result is differentiable.
 
     As with [`gather_rows`], the mean of the gradients over the processes is the gradient that one process gets from
@@ -131,11 +131,14 @@ def differentiable_sum(value: Tensor) -> Tensor:
 
     Args:
         value (`torch.Tensor`): Of the same shape in every process.
+        over_processes (`bool`, *optional*, defaults to `True`): With `False`, return `value`.
 
     Returns:
         `torch.Tensor`: The sum; in a single process, `value` itself.
     """
-    return value if world()[1] == 1 else all_reduce(value)
+    if not over_processes or world()[1] == 1:
+        return value
+    return all_reduce(value)
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
