@@ -1,7 +1,7 @@
 """Checks of options and of training rows that several objectives share."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from transformers.utils import logging
 
@@ -14,31 +14,36 @@ logger = logging.get_logger(__name__)
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
 
-_KINDS = {
-    "true or false": lambda value: True,
-    "an integer above 0": lambda value: isinstance(value, int) and value >= 1,
-    "a number above 0": lambda value: 0 < value < math.inf,
-    "a number of 0 or more": lambda value: 0 <= value < math.inf,
-    "a finite number": lambda value: math.isfinite(value),
-}
+Kind = Literal["true or false", "an integer above 0", "a number above 0", "a number of 0 or more", "a finite number"]
 
 
-def check_options(kind: str, **options: Any) -> None:
+def check_options(kind: Kind, **options: Any) -> None:
     """Check that options of an objective have values of some kind.
 
     Args:
-        kind (`str`): What they must be: one of `_KINDS`.
+        kind (`str`): What they must be: one of `Kind`.
         **options (`Any`): The options. `None` stands for an option that is not set.
 
     Raises:
         ValueError: If one is something else. The message names the option.
     """
     for name, value in options.items():
-        if value is None:
-            continue
-        has_type = isinstance(value, bool) if kind == "true or false" else type(value) in (int, float)
-        if not has_type or not _KINDS[kind](value):
+        if value is not None and not _is_of_kind(value, kind):
             raise ValueError(f"{name} must be {kind}, got {value!r}")
+
+
+def _is_of_kind(value: Any, kind: Kind) -> bool:
+    if kind == "true or false":
+        return isinstance(value, bool)
+    if type(value) not in (int, float) or not -math.inf < value < math.inf:  # NaN is not below infinity, either
+        return False
+    if kind == "an integer above 0":
+        return isinstance(value, int) and value > 0
+    if kind == "a number above 0":
+        return value > 0
+    if kind == "a number of 0 or more":
+        return value >= 0
+    return True
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

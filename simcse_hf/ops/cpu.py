@@ -40,9 +40,10 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
     dropped = round(p * _LEVELS)
     size = math.prod(shape)
     seed = int(torch.randint(2**63 - 1, ()))
-    draws = np.random.SFC64(seed).random_raw((size + 3) // 4).view(np.int16)[:size]
-    threshold = dropped - _LEVELS // 2
-    mask = torch.from_numpy(draws).clamp_(threshold - 1, threshold).sub_(threshold - 1)
+    words = np.random.SFC64(seed).random_raw((size + 3) // 4)  # of 64 bits, four draws each
+    draws = torch.from_numpy(words.view(np.int16)[:size])
+    lowest_kept = dropped - _LEVELS // 2
+    mask = draws.clamp_(lowest_kept - 1, lowest_kept).sub_(lowest_kept - 1)
     return mask.view(*shape), _LEVELS / (_LEVELS - dropped)
 
 
@@ -117,11 +118,17 @@ class FastLinear(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def _capabilities() -> dict[str, Any]:
+    """Return what torch knows of this processor: its name, its architecture and its instructions."""
+    return getattr(torch.cpu, "get_capabilities", dict)()
+
+
 @cache
 def _mkl_is_slow() -> bool:
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    is_amd = str(capabilities.get("cpu_name")).startswith("AMD") and capabilities.get("avx512_f")
-    return bool(is_amd and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
+    capabilities = _capabilities()
+    if not str(capabilities.get("cpu_name")).startswith("AMD") or not capabilities.get("avx512_f"):
+        return False
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache
@@ -139,9 +146,10 @@ def keep_freed_memory() -> None:
 
 def lacks_bfloat16() -> bool:
     """Return whether this x86 processor lacks bfloat16 instructions, which makes bfloat16 slower than float32."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    instructions = ("amx_bf16", "avx512_bf16", "avx10_2")
-    return capabilities.get("architecture") == "x86_64" and not any(map(capabilities.get, instructions))
+    capabilities = _capabilities()
+    if capabilities.get("architecture") != "x86_64":
+        return False
+    return not any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "avx10_2"))
 
 
 def bfloat16_slowdown() -> float:

@@ -380,47 +380,49 @@ class _AttendInBlocks(torch.autograd.Function):
         out = torch.empty_like(rows[0])
         parts = [packing.matrices(x, heads) for x in (*rows, out)]
         sizes = [q.shape[0] * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
-        masks = None
+        keeps: Sequence[Tensor | None] = [None] * len(sizes)
         keep_scale = 1.0
         if rate > 0:
             masks, keep_scale = keep_mask([sum(sizes)], rate)
+            keeps = masks.split(sizes)
         weights = []
         with torch.autocast("cpu", enabled=False):
-            for block, keep, q, k, v, o in zip(packing.blocks, _split(masks, sizes), *parts, strict=True):
+            for block, keep, q, k, v, o in zip(packing.blocks, keeps, *parts, strict=True):
                 scores = _product(q, k.mT, scaling)
                 if block.padding is not None:
-                    _by_sentence(scores, block).masked_fill_(block.padding[:, None, None], -torch.inf)
+                    scores.unflatten(0, (-1, heads)).masked_fill_(block.padding[:, None, None], -torch.inf)
                 # Weights have at least float32's precision; they are 0 at padding keys.
                 weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
                 if is_trained:
                     if block.padding is not None and q.shape[1] == block.width:
                         # No gradient may flow from rows that stand for no token.
-                        _by_sentence(weight, block).masked_fill_(block.padding[:, None, :, None], 0.0)
+                        weight.unflatten(0, (-1, heads)).masked_fill_(block.padding[:, None, :, None], 0.0)
                     weights.append(weight)
                 dropped = weight
                 if keep is not None:
                     dropped = keep.view_as(weight).to(weight.dtype).mul_(weight)
                 _product(dropped.to(v.dtype), v, keep_scale, o)
-        ctx.save_for_backward(*rows, masks, *weights)
-        ctx.settings = packing, heads, sizes, scaling, keep_scale
+        ctx.save_for_backward(*rows, *weights, *keeps)
+        ctx.settings = packing, heads, scaling, keep_scale
         return packing.from_blocks(out, heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        *rows, masks = ctx.saved_tensors[:4]
-        weights = ctx.saved_tensors[4:]
-        packing, heads, sizes, scaling, keep_scale = ctx.settings
+        packing, heads, scaling, keep_scale = ctx.settings
+        rows = ctx.saved_tensors[:3]
+        weights = ctx.saved_tensors[3 : 3 + len(packing.blocks)]
+        keeps = ctx.saved_tensors[3 + len(packing.blocks) :]
         gradients = [torch.empty_like(x) for x in rows]
         of_output = packing.to_blocks(gradient.to(rows[0].dtype))
         parts = [packing.matrices(x, heads) for x in (*rows, of_output, *gradients)]
-        for weight, mask, q, k, v, g, dq, dk, dv in zip(weights, _split(masks, sizes), *parts, strict=True):
+        for weight, keep, q, k, v, g, dq, dk, dv in zip(weights, keeps, *parts, strict=True):
             dropped = weight
             d_weight = _product(g, v.mT, keep_scale).to(weight.dtype)
-            if mask is not None:
-                keep = mask.view_as(weight).to(weight.dtype)
-                d_weight.mul_(keep)
-                dropped = keep.mul_(weight)
+            if keep is not None:
+                kept = keep.view_as(weight).to(weight.dtype)
+                d_weight.mul_(kept)
+                dropped = kept.mul_(weight)
             _product(dropped.to(v.dtype).mT, g, keep_scale, dv)
             # The gradient of the scores is weight * (d_weight - sum(d_weight * weight)).
             d_weight.mul_(weight)
@@ -428,16 +430,6 @@ class _AttendInBlocks(torch.autograd.Function):
             _product(d_scores, k, scaling, dq)
             _product(d_scores.mT, q, scaling, dk)
         return *(packing.from_blocks(x, heads) for x in gradients), None, None, None
-
-
-def _split(masks: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:
-    """Return the part of the dropout masks that belongs to each block, or `None` for each without dropout."""
-    return [None] * len(sizes) if masks is None else masks.split(sizes)
-
-
-def _by_sentence(scores: Tensor, block: Block) -> Tensor:
-    """View `(sentences * heads, queries, keys)` as `(sentences, heads, queries, keys)`."""
-    return scores.unflatten(0, (block.count, -1))
 
 
 def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
@@ -570,8 +562,8 @@ def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
         device (`torch.device`): The device of the tensors. Nothing changes unless it is a GPU.
     """
     flags = torch.backends.cuda
-    others = (flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled(), flags.math_sdp_enabled())
-    if device.type != "cuda" or not flags.cudnn_sdp_enabled() or not any(others):
+    has_others = flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled() or flags.math_sdp_enabled()
+    if device.type != "cuda" or not flags.cudnn_sdp_enabled() or not has_others:
         yield
         return
     flags.enable_cudnn_sdp(False)

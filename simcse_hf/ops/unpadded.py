@@ -35,9 +35,9 @@ _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
     """Give an encoder the attention function that [`encode_unpadded`] needs, if it is of a supported family.
 
-    Call it once, when the model is made. The attention function is torch's SDPA, as before, for every call that does
-    not come from `encode_unpadded`. An attention implementation other than the default stays in place, now or when it
-    is set later; the encoder then runs with padding.
+    Call it once, when the model is made. For every call that does not come from `encode_unpadded`, the attention
+    function is torch's SDPA, which is transformers' default. Another attention implementation stays in place, whether
+    it is set before or after this call; the encoder then runs with padding.
 
     Args:
         base_model (`transformers.PreTrainedModel`): A stock encoder.
@@ -68,11 +68,15 @@ def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any]
         `bool`: False also if another attention implementation is set, or if the modules lie on several accelerators,
         because the packing of a batch stays on one.
     """
-    places = {str(device) for device in (device_map or {}).values()}
-    if len(places - {"cpu", "disk"}) > 1 or base_model.config._attn_implementation != ATTENTION_NAME:
+    if base_model.config._attn_implementation != ATTENTION_NAME:
         return False
-    modules = base_model.modules() if base_model.training else ()  # inference need not walk the model
-    return not any(getattr(module, "gradient_checkpointing", False) for module in modules)
+    if device_map is not None:
+        accelerators = {str(device) for device in device_map.values()} - {"cpu", "disk"}
+        if len(accelerators) > 1:
+            return False
+    if not base_model.training:  # inference need not walk the model
+        return True
+    return not any(getattr(module, "gradient_checkpointing", False) for module in base_model.modules())
 
 
 def first_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
@@ -180,8 +184,9 @@ def encode_unpadded(
     skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
     packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
     if packing.token_index.numel() == 0:
-        hidden = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-        layers = [hidden] * (config.num_hidden_layers + 1)
+        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+        layers = [nothing] * (config.num_hidden_layers + 1)
+        found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
     else:
         inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
         if _COUNTS_TOKENS[config.model_type]:
@@ -192,15 +197,17 @@ def encode_unpadded(
         # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
         # a mask of the whole row, T x T, for local attention; ours reads the packing instead, and nothing reads this.
         no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-        outputs = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
-        hidden, layers = outputs.last_hidden_state, outputs.hidden_states
+        found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
+    last = found.last_hidden_state.squeeze(0)
     outputs = BaseModelOutputWithPooling()
-    first: Any = packing.first_tokens(hidden.squeeze(0)) if first_only or pooled else None
-    outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(hidden.squeeze(0))
+    if first_only:
+        outputs["last_hidden_state"] = packing.first_tokens(last)[:, None]
+    else:
+        outputs["last_hidden_state"] = packing.unpack(last)
     if all_layers:
-        outputs["hidden_states"] = tuple(packing.unpack(layer.squeeze(0)) for layer in layers)
+        outputs["hidden_states"] = tuple(packing.unpack(layer.squeeze(0)) for layer in found.hidden_states)
     if pooled:
-        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
+        outputs["pooler_output"] = _pool_first_tokens(base_model, packing.first_tokens(last))
     return outputs
 
 
