@@ -1,5 +1,7 @@
 """What tests of several objectives share: a comparison with a slow reference, and models with an objective."""
 
+import math
+
 import pytest
 import torch
 from conftest import CLS, MASK, SEP, VOCABULARY, tiny_config
@@ -30,6 +32,31 @@ def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
 
 def cosine(x, y):
     return (x * y).sum() / (x.square().sum().sqrt() * y.square().sum().sqrt())
+
+
+def slow_info_nce(
+    embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, margin=math.inf
+):
+    """InfoNCE, term by term: the mean over the queries of `rows`, each with its positive and every negative."""
+    compare, losses = cosine if kind == "cosine" else torch.dot, []
+    for own in range(len(embeddings)) if rows is None else rows:
+        for query, target in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
+            anchor = embeddings[own][query]
+            positive = compare(anchor, embeddings[own][target])
+            own_texts = set() if ids is None else set(ids[own, :2].tolist())
+            logits = [positive / tau]
+            for j, others in enumerate(embeddings):
+                for column, other in enumerate(others):
+                    is_pair, is_candidate = j == own and column < 2, column > 0 or symmetric
+                    if is_pair or not is_candidate or (ids is not None and ids[j, column].item() in own_texts):
+                        continue
+                    score = compare(anchor, other)
+                    if score <= positive + margin:
+                        logits.append(score / tau + (weight if j == own else 0))
+            scores = [compare(anchor, other) for other in extra]
+            logits += [score / tau for score in scores if score <= positive + margin]
+            losses.append(torch.stack(logits).logsumexp(0) - logits[0])
+    return sum(losses) / len(losses)
 
 
 def model_of(objective, options=None, model_type="bert", dropout=0.0, **settings):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from objective_helpers import assert_same, cosine
+from objective_helpers import assert_same, slow_info_nce
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -24,31 +24,6 @@ def form(request, monkeypatch):
 def draw(rows, columns=2, dim=DIM, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(rows, columns, dim, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-
-
-def slow_loss(
-    embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, margin=math.inf
-):
-    """The mean over the queries of `rows`, with the logit of the positive and of every negative of each query."""
-    compare, losses = cosine if kind == "cosine" else torch.dot, []
-    for own in range(len(embeddings)) if rows is None else rows:
-        for query, target in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
-            anchor = embeddings[own][query]
-            positive = compare(anchor, embeddings[own][target])
-            own_texts = set() if ids is None else set(ids[own, :2].tolist())
-            logits = [positive / tau]
-            for j, others in enumerate(embeddings):
-                for column, other in enumerate(others):
-                    is_pair, is_candidate = j == own and column < 2, column > 0 or symmetric
-                    if is_pair or not is_candidate or (ids is not None and ids[j, column].item() in own_texts):
-                        continue
-                    score = compare(anchor, other)
-                    if score <= positive + margin:
-                        logits.append(score / tau + (weight if j == own else 0))
-            scores = [compare(anchor, other) for other in extra]
-            logits += [score / tau for score in scores if score <= positive + margin]
-            losses.append(torch.stack(logits).logsumexp(0) - logits[0])
-    return sum(losses) / len(losses)
 
 
 @pytest.mark.parametrize("margin", [None, 0.0, 0.4])
@@ -72,7 +47,7 @@ def test_all_variants_equal_their_terms(
         everything[4:], gather=True, extra_negatives=extra, text_ids=ids[4:] if duplicates else None
     )
     more = {"symmetric": symmetric, "ids": ids, "margin": math.inf if margin is None else margin, "rows": range(4, 8)}
-    slow = slow_loss(everything, temperature, weight, similarity, extra=[] if extra is None else extra, **more)
+    slow = slow_info_nce(everything, temperature, weight, similarity, extra=[] if extra is None else extra, **more)
     assert_same(fast, slow, [everything] if extra is None else [everything, extra], rtol=1e-6, atol=1e-9)
 
 
@@ -80,7 +55,7 @@ def test_float32_equals_the_equations(form):
     """In float32, loss and gradient differ only by the rounding of a logit, which is 1e-7 / temperature."""
     embeddings = draw(9, 4, dtype=torch.float32)
     exact = embeddings.detach().double().requires_grad_()
-    fast, slow = InfoNCE()(embeddings), slow_loss(exact)
+    fast, slow = InfoNCE()(embeddings), slow_info_nce(exact)
     assert fast.item() == pytest.approx(slow.item(), rel=1e-6)
     (ours,), (expected,) = torch.autograd.grad(fast, embeddings), torch.autograd.grad(slow, exact)
     assert (ours.double() - expected).norm() < 2e-5 * expected.norm()
@@ -116,7 +91,7 @@ def test_a_text_that_a_row_does_not_have_is_no_candidate(symmetric, form):
     present = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]).bool()
     loss = InfoNCE(hard_negative_weight=0.7, symmetric=symmetric)(embeddings, present=present)
     rows = [row[there] for row, there in zip(embeddings, present, strict=True)]
-    slow = slow_loss(rows, weight=0.7, symmetric=symmetric)
+    slow = slow_info_nce(rows, weight=0.7, symmetric=symmetric)
     assert_same(loss, slow, embeddings, rtol=1e-6, atol=1e-9)
 
 
@@ -168,5 +143,5 @@ def test_settings_and_options_reach_the_loss():
     options = {"symmetric": True, "mask_duplicates": True, "false_negative_margin": 0.5}
     objective = build_objective("simcse", DIM, settings | options)
     assert objective.needs_text_ids and not build_objective("simcse", DIM, settings).needs_text_ids
-    expected = slow_loss(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=ids, margin=0.5)
+    expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=ids, margin=0.5)
     assert objective(EncodedBatch(embeddings, {"text_ids": ids})).item() == pytest.approx(expected.item(), rel=1e-9)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import CLS, MASK, SEP, flat, random_batch, tiny_config
-from objective_helpers import assert_same, cosine, model_of
+from objective_helpers import assert_same, model_of, slow_info_nce
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch
@@ -18,19 +18,10 @@ def vectors_of(rows, columns, dim=5, seed=0):
 
 
 def reference(vectors, anchors, temperature):
-    """Compute the mean over all views, one pair at a time."""
-    views, partners = [], []
-    for row in vectors:
-        size = len(row) // anchors
-        for a in range(anchors):
-            group = row[a * size : (a + 1) * size]
-            views += [group[0], sum(group[1:]) / (size - 1)]
-            partners += [len(views) - 1, len(views) - 2]
-    total = 0.0
-    for i, view in enumerate(views):
-        scores = {k: cosine(view, other) / temperature for k, other in enumerate(views) if k != i}
-        total = total + torch.logsumexp(torch.stack(list(scores.values())), 0) - scores[partners[i]]
-    return total / len(views)
+    """NT-Xent of each anchor and the mean of its positives."""
+    groups = vectors.reshape(len(vectors) * anchors, -1, vectors.shape[-1])
+    views = [(group[0], sum(group[1:]) / (len(group) - 1)) for group in groups]
+    return slow_info_nce(views, temperature, symmetric=True)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 7])

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 from conftest import flat, random_batch
-from objective_helpers import cosine
 from objective_helpers import esimcse as model_of
+from objective_helpers import slow_info_nce
 
 
 def batches(steps=4, rows=4, sentences=2):
@@ -29,17 +29,6 @@ def train(model, data, lr=0.1):
     return steps
 
 
-def reference_loss(vectors, queue, temperature=0.05, kind="cosine"):
-    """Slow reference: Eq. 5, one anchor and one candidate at a time."""
-    total = 0.0
-    for i, row in enumerate(vectors):
-        candidates = [other[1] for other in vectors] + [hard for other in vectors for hard in other[2:]] + [*queue]
-        compare = cosine if kind == "cosine" else torch.dot
-        scores = torch.stack([compare(row[0], candidate) / temperature for candidate in candidates])
-        total = total - scores.log_softmax(0)[i]
-    return total / len(vectors)
-
-
 @pytest.mark.parametrize("sentences, settings", [(2, {}), (4, {}), (3, {"similarity": "dot", "temperature": 2.0})])
 @pytest.mark.parametrize("queue_size", [4, 7, 40])
 def test_matches_a_slow_run_with_its_own_queue_and_momentum_encoder(sentences, queue_size, settings):
@@ -49,7 +38,6 @@ def test_matches_a_slow_run_with_its_own_queue_and_momentum_encoder(sentences, q
     average, queue = {name: p.detach().clone() for name, p in live.bert.named_parameters()}, []
     shadow = copy.deepcopy(live.bert)
     optimizer = torch.optim.SGD(live.bert.parameters(), lr=0.1)
-    kind, temperature = settings.get("similarity", "cosine"), settings.get("temperature", 0.05)
     for batch, (loss, gradients, kept) in zip(data, steps, strict=True):
         for name, parameter in live.bert.named_parameters():
             # The dense + tanh head has no momentum.
@@ -57,7 +45,8 @@ def test_matches_a_slow_run_with_its_own_queue_and_momentum_encoder(sentences, q
             average[name] = momentum * average[name] + (1 - momentum) * parameter.detach()
         optimizer.zero_grad()
         vectors = live.bert(**flat(batch)).pooler_output.view(4, sentences, -1)
-        expected = reference_loss(vectors, queue, temperature, kind)
+        kind = settings.get("similarity", "cosine")
+        expected = slow_info_nce(vectors, settings.get("temperature", 0.05), kind=kind, extra=queue)
         expected.backward()
         assert loss == pytest.approx(expected.item(), rel=1e-9)
         assert gradients.keys() == {f"bert.{name}" for name in average}
@@ -86,7 +75,7 @@ def test_evaluation_uses_no_queue_and_changes_no_state():
     model(**data[0])
     before = {name: x.clone() for name, x in model.state_dict().items()}
     model.eval()
-    plain = reference_loss(model.embed(**flat(data[1])).view(4, 2, -1), [])
+    plain = slow_info_nce(model.embed(**flat(data[1])).view(4, 2, -1))
     assert model(**data[1]).loss.item() == pytest.approx(plain.item(), rel=1e-9)
     assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import CLS, MASK, SEP, tiny_config
 from datasets import Dataset
-from objective_helpers import TEMPLATES, TEXTS, assert_same, cosine, full_and_alone, id_of
+from objective_helpers import TEMPLATES, TEXTS, assert_same, full_and_alone, id_of, slow_info_nce
 from objective_helpers import batch_of_templates as batch_of
 from objective_helpers import promptbert as model_of
 
@@ -26,11 +26,7 @@ def slow_loss(model, texts, edges, temperature=0.05):
                 weight, bias = model.objective.head[0].weight, model.objective.head[0].bias
                 vectors[-1] = torch.tanh(weight @ vectors[-1] + bias)
         columns.append(vectors)
-    total = 0.0
-    for i, anchor in enumerate(columns[0]):
-        logits = torch.stack([cosine(anchor, other) / temperature for other in columns[1]])
-        total = total - torch.log_softmax(logits, 0)[i]
-    return total / len(texts)
+    return slow_info_nce(list(zip(*columns, strict=True)), temperature)
 
 
 @pytest.mark.parametrize("unpadded, head", [(True, True), (False, True), (True, False)])

@@ -4,10 +4,9 @@ import json
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import fast_first, tiny_config
 from datasets import Dataset
-from objective_helpers import TEXTS, assert_same, full_and_alone, promptbert
+from objective_helpers import TEXTS, assert_same, full_and_alone, promptbert, slow_info_nce
 from objective_helpers import batch_of_templates as batch_of
 from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
@@ -47,16 +46,6 @@ def slow_embedding(model, text):
     return transformed[0] - transformed[1]
 
 
-def slow_loss(model, columns, temperature=0.05):
-    anchors, *others = ([slow_embedding(model, text) for text in texts] for texts in columns.values())
-    candidates = torch.stack([x for column in others for x in column])
-    losses = [
-        F.cross_entropy(F.cosine_similarity(anchor[None], candidates) / temperature, torch.tensor(i))
-        for i, anchor in enumerate(anchors)
-    ]
-    return torch.stack(losses).mean()
-
-
 @pytest.mark.parametrize("denoising, unpadded", fast_first(("transform", True), ("tanh", True), ("transform", False)))
 def test_the_loss_of_triplets_and_its_gradient_match_a_slow_reference(tokenizer, denoising, unpadded):
     model = model_of(tokenizer, denoising).train()
@@ -64,7 +53,8 @@ def test_the_loss_of_triplets_and_its_gradient_match_a_slow_reference(tokenizer,
     loss = model(**batch_of(tokenizer, TRIPLETS, TEMPLATE)).loss
     weights = [p for p in model.parameters() if p.requires_grad]
     assert sum(p in set(model.template_head.parameters()) for p in weights) == (4 if denoising == "transform" else 2)
-    assert_same(loss, slow_loss(model, TRIPLETS), weights, rtol=1e-6, atol=1e-9)
+    vectors = [[slow_embedding(model, text) for text in row] for row in zip(*TRIPLETS.values(), strict=True)]
+    assert_same(loss, slow_info_nce(vectors), weights, rtol=1e-6, atol=1e-9)
 
 
 # --- from a checkpoint with a masked-LM head to a saved model ---

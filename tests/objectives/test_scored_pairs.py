@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from objective_helpers import assert_same, cosine
+from objective_helpers import assert_same, cosine, slow_info_nce
 
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.scored_pairs import AnglE, CoSENT
@@ -79,24 +79,6 @@ def slow_angle_loss(embeddings, scores, temperature):
     return slow_ranking([slow_angle(*pair) for pair in embeddings], scores, temperature)
 
 
-def slow_in_batch_loss(embeddings, scores, text_ids, temperature, positive_score):
-    terms = []
-    for i in range(len(scores)):
-        for column in (0, 1):
-            if scores[i] < positive_score:
-                continue
-            anchor, partner = embeddings[i, column], embeddings[i, 1 - column]
-            own = {int(text_ids[i, 0]), int(text_ids[i, 1])}
-            best = (cosine(anchor, partner) / temperature).exp()
-            total = best
-            for j in range(len(scores)):
-                for other in (0, 1):
-                    if int(text_ids[j, other]) not in own:
-                        total = total + (cosine(anchor, embeddings[j, other]) / temperature).exp()
-            terms.append(-(best / total).log())
-    return sum(terms) / len(terms)
-
-
 def encoded(embeddings, scores, text_ids=TEXT_IDS):
     return EncodedBatch(embeddings, {"scores": scores, "text_ids": text_ids})
 
@@ -108,9 +90,11 @@ def test_each_loss_and_its_gradient_match_a_slow_reference(positive_score):
     options = {"cosine_weight": 0.5, "in_batch_weight": 2.0, "angle_weight": 3.0, "angle_temperature": 0.4}
     objective = build_objective("angle", 6, {"temperature": 0.1} | options | {"positive_score": positive_score})
     losses = objective(encoded(embeddings, scores))
+    positives = [i for i, score in enumerate(scores) if score >= positive_score]
+    in_batch = slow_info_nce(embeddings, 0.1, rows=positives, symmetric=True, ids=TEXT_IDS)
     expected = {
         "cosine_loss": 0.5 * slow_loss(embeddings, scores, 0.1),
-        "in_batch_loss": 2.0 * slow_in_batch_loss(embeddings, scores, TEXT_IDS, 0.1, positive_score),
+        "in_batch_loss": 2.0 * in_batch,
         "angle_loss": 3.0 * slow_angle_loss(embeddings, scores, 0.4),
     }
     assert losses.keys() == expected.keys()
