@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import CLS, MASK, SEP, VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.collator import ContrastiveCollator
@@ -57,6 +57,23 @@ def slow_info_nce(
             logits += [score / tau for score in scores if score <= positive + margin]
             losses.append(torch.stack(logits).logsumexp(0) - logits[0])
     return sum(losses) / len(losses)
+
+
+def without_gradient(model):
+    """The trained parameters that got no gradient; DistributedDataParallel fails if there are any."""
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def embeddings_of_card(card):
+    """What the program for `transformers` alone on a model card embeds its texts to, and these texts."""
+    names = {}
+    exec(card.split("With `transformers` alone:")[1].split("```python")[1].split("```")[0], names)
+    return names["embeddings"], ["A cat sits on the mat.", "A feline rests on a rug."]
+
+
+def assert_opens_in_transformers(folder):
+    _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
 def model_of(objective, options=None, model_type="bert", dropout=0.0, **settings):

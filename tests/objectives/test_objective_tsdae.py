@@ -4,10 +4,10 @@ import pytest
 import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
-from objective_helpers import assert_same
+from objective_helpers import assert_opens_in_transformers, assert_same, without_gradient
 from objective_helpers import tsdae as model_of
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 
@@ -86,7 +86,7 @@ def test_every_weight_of_the_decoder_but_the_cross_attention_is_the_encoders(mod
     embeddings = model.base_model.get_input_embeddings().weight
     assert model.objective._head.output_embeddings().weight is embeddings
     model(**random_batch(3, 2)).loss.backward()
-    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert without_gradient(model) == []
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
@@ -114,8 +114,7 @@ def test_a_checkpoint_holds_each_weight_once_and_continues(tmp_path, tokenizer):
     saved = load_file(tmp_path / "_objective.safetensors")
     assert all(".crossattention." in name or ".lm_head." in name for name in saved)
     assert not any(x.shape[0] == len(VOCABULARY) and x.dim() == 2 for x in saved.values())
-    _, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["unexpected_keys"] and not info["missing_keys"]
+    assert_opens_in_transformers(tmp_path)
     again = AutoModelForCL.from_pretrained(tmp_path, dtype=torch.float64).train()
     assert again(**batch).loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-12)
 

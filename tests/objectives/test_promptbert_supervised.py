@@ -6,7 +6,15 @@ import pytest
 import torch
 from conftest import fast_first, tiny_config
 from datasets import Dataset
-from objective_helpers import TEXTS, assert_same, full_and_alone, promptbert, slow_info_nce
+from objective_helpers import (
+    TEXTS,
+    assert_opens_in_transformers,
+    assert_same,
+    embeddings_of_card,
+    full_and_alone,
+    promptbert,
+    slow_info_nce,
+)
 from objective_helpers import batch_of_templates as batch_of
 from transformers import AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
@@ -97,15 +105,12 @@ def test_a_saved_model_gives_the_embeddings_of_training_everywhere(start, tokeni
     simcse.save_pretrained(tmp_path / "copy")
     copied = SimCSE(tmp_path / "copy").encode(TEXTS, normalize_embeddings=False)
     torch.testing.assert_close(copied, embeddings, rtol=0, atol=0)
-    _, info = AutoModel.from_pretrained(tmp_path / "run", output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert_opens_in_transformers(tmp_path / "run")
     assert "simcse_hf" in (tmp_path / "run" / "modules.json").read_text(), "SentenceTransformer refuses the folder"
     assert SimCSE(tmp_path / "run", pooler_type="avg").model.template_head is None
     card = write_card(tmp_path / "run", repo_id=str(tmp_path / "run")).read_text()
-    names = {}
-    exec(card.split("With `transformers` alone:")[1].split("```python")[1].split("```")[0], names)
-    ours = simcse.encode(["A cat sits on the mat.", "A feline rests on a rug."])
-    torch.testing.assert_close(names["embeddings"], ours, rtol=0, atol=1e-5)
+    of_card, texts = embeddings_of_card(card)
+    torch.testing.assert_close(of_card, simcse.encode(texts), rtol=0, atol=1e-5)
     if denoising == "transform":
         assert "the embedding of the template without the text is subtracted" in card
         (tmp_path / "run" / "template_head" / "model.safetensors").unlink()

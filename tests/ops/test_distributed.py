@@ -45,6 +45,12 @@ def case_batch(case):
     return batch
 
 
+def share(batch, rank, processes):
+    """The rows of one of several processes."""
+    rows = len(batch["input_ids"]) // processes
+    return {name: x[rank * rows : (rank + 1) * rows] for name, x in batch.items()}
+
+
 def step(model, batch):
     output = model(**batch)
     output.loss.backward()
@@ -72,14 +78,12 @@ def encode(model, token_ids, budget):
 def checks(rank, processes):
     """Return everything that one process of a group computes."""
     results = {"world": world(), "steps": {}}
-    for case, (_, rows, _) in CASES.items():
-        mine = slice(rank * rows // processes, (rank + 1) * rows // processes)
-        batch = {name: x[mine] for name, x in case_batch(case).items()}
-        results["steps"][case] = step(DistributedDataParallel(case_model(case)), batch)
+    for case in CASES:
+        mine = share(case_batch(case), rank, processes)
+        results["steps"][case] = step(DistributedDataParallel(case_model(case)), mine)
 
-    model, pairs = case_model("pairs"), case_batch("pairs")
-    mine = slice(rank * ROWS // processes, (rank + 1) * ROWS // processes)
-    results["evaluation loss"] = model.eval()(**{name: x[mine] for name, x in pairs.items()}).loss.item()
+    model = case_model("pairs").eval()
+    results["evaluation loss"] = model(**share(case_batch("pairs"), rank, processes)).loss.item()
     results["encoded"] = {name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()}
     results["nothing encoded"] = encode(model, [], 10)
 
@@ -165,8 +169,7 @@ def test_evaluation_compares_only_rows_of_the_same_process(results):
     model, pairs = case_model("pairs").eval(), case_batch("pairs")
     for processes in WORLDS:
         for rank, of_rank in enumerate(results[processes]):
-            mine = slice(rank * ROWS // processes, (rank + 1) * ROWS // processes)
-            alone = model(**{name: x[mine] for name, x in pairs.items()}).loss.item()
+            alone = model(**share(pairs, rank, processes)).loss.item()
             assert of_rank["evaluation loss"] == pytest.approx(alone, abs=1e-12)
 
 
