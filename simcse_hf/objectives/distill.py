@@ -157,21 +157,28 @@ class Distill(Objective):
         wanted = self._cosines(teacher[:, 0], teacher[:, :2][:, -1])
         losses = {}
         if self.consistency_weight:
-            log_p = torch.log_softmax(cosines / self.temperature, dim=1)
-            log_q = torch.log_softmax(self._cosines(positives, anchors) / self.temperature, dim=1)
-            log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-            of_p = (log_p.exp() * (log_p - log_m)).sum(1)
-            of_q = (log_q.exp() * (log_q - log_m)).sum(1)
-            losses["consistency"] = self.consistency_weight * (of_p + of_q).mean() / 2
+            back = self._cosines(positives, anchors)
+            divergence = jensen_shannon(cosines / self.temperature, back / self.temperature)
+            losses["consistency"] = self.consistency_weight * divergence.mean()
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
-        rows = len(cosines)
         itself = own_rows(cosines, self.training)
         others = ~F.one_hot(itself, cosines.shape[1]).bool()
-        scores = cosines[others].view(rows, -1) / self.student_temperature
-        wanted = wanted[others].view(rows, -1)
+        scores = cosines[others].view(len(cosines), -1) / self.student_temperature
+        wanted = wanted[others].view(len(cosines), -1)
         if self.loss == "listnet":
-            ranking = F.cross_entropy(scores, torch.softmax(wanted / self.teacher_temperature, dim=1))
+            targets = torch.softmax(wanted / self.teacher_temperature, dim=1)
+            losses["listnet"] = F.cross_entropy(scores, targets)
         else:
             worst_first = scores.gather(1, wanted.argsort(dim=1, stable=True))
-            ranking = (worst_first.logcumsumexp(1) - worst_first).sum(1).mean()
-        return losses | {self.loss: ranking}
+            losses["listmle"] = (worst_first.logcumsumexp(1) - worst_first).sum(1).mean()
+        return losses
+
+
+def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
+    """Compute the Jensen-Shannon divergence of two distributions with the logits `(n, m)`, of shape `(n,)`."""
+    log_p = torch.log_softmax(first, dim=1)
+    log_q = torch.log_softmax(second, dim=1)
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    of_p = (log_p.exp() * (log_p - log_m)).sum(1)
+    of_q = (log_q.exp() * (log_q - log_m)).sum(1)
+    return (of_p + of_q) / 2

@@ -23,12 +23,12 @@ ROUNDING = 16
 
 
 class Texts(NamedTuple):
-    """What is known of some texts, each with an axis for the rows and one for the columns."""
+    """What is known of some texts, each with an axis for the rows and one for the columns; see [`InfoNCE.losses`]."""
 
     vectors: Tensor
-    ids: Tensor | None
-    guide: Tensor | None
-    present: Tensor | None
+    ids: Any
+    guide: Any
+    present: Any
 
 
 class InfoNCE(nn.Module):
@@ -132,7 +132,7 @@ class InfoNCE(nn.Module):
         missing = 0 if present is None else missing_columns(present, gather)
         with no_autocast(embeddings):
             texts = Texts(comparable(embeddings, self.similarity), text_ids, guide, present)
-            gathered = []
+            gathered: list[Any] = []
             for known in texts:
                 if known is not None:
                     known = gather_columns(known[:, self.start :], missing, gather)

@@ -39,7 +39,7 @@ def embed_templates(
     Returns:
         `torch.Tensor`: Embeddings of shape `(n, dim)`.
     """
-    mask = tokens[1]
+    ids, mask, types = tokens
     lengths = mask.sum(-1)
     before, after = torch.tensor(edges, device=mask.device)[template].unbind(1)
     position = mask.cumsum(-1) - 1
@@ -50,8 +50,9 @@ def embed_templates(
     groups, group_of_text = torch.stack([template, lengths], dim=-1).unique(dim=0, return_inverse=True)
     numbers = torch.arange(len(groups), device=mask.device)[:, None]
     first_text = (group_of_text == numbers).int().argmax(1)
-    alone = [None if x is None else x[first_text] for x in (tokens[0], mask * ~in_text, tokens[2])]
-    return embed(*alone)[group_of_text]
+    without_text = mask * ~in_text
+    types = None if types is None else types[first_text]
+    return embed(ids[first_text], without_text[first_text], types)[group_of_text]
 
 
 class PromptBERT(SimCSEObjective):
@@ -172,14 +173,21 @@ class PromptBERT(SimCSEObjective):
     def _template_embeddings(self, batch: EncodedBatch) -> Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
         rows, columns = batch.embeddings.shape[:2]
-        tokens = [batch.inputs[name].flatten(0, 1) if name in batch.inputs else None for name in TEXT_INPUTS]
         template = torch.arange(columns, device=batch.embeddings.device).clamp(max=len(self.template_edges) - 1)
         template = template.repeat(rows)
-        if "relations" not in batch.inputs:
-            return embed_templates(batch.model.embed, tokens, template, self.template_edges).view_as(batch.embeddings)
-        # Rows may have fewer texts than others.
-        present = batch.inputs["attention_mask"].flatten(0, 1).any(1).nonzero()[:, 0]
-        tokens = [None if x is None else x[present] for x in tokens]
-        alone = embed_templates(batch.model.embed, tokens, template[present], self.template_edges)
-        zeros = torch.zeros_like(batch.embeddings).flatten(0, 1)
-        return zeros.index_copy(0, present, alone).view_as(batch.embeddings)
+        present = None
+        if "relations" in batch.inputs:  # rows may have fewer texts than others
+            present = batch.inputs["attention_mask"].flatten(0, 1).any(1).nonzero()[:, 0]
+            template = template[present]
+        tokens = []
+        for name in TEXT_INPUTS:
+            of_texts = batch.inputs.get(name)
+            if of_texts is not None:
+                of_texts = of_texts.flatten(0, 1)
+            if of_texts is not None and present is not None:
+                of_texts = of_texts[present]
+            tokens.append(of_texts)
+        alone = embed_templates(batch.model.embed, tokens, template, self.template_edges)
+        if present is not None:
+            alone = alone.new_zeros(rows * columns, alone.shape[-1]).index_copy(0, present, alone)
+        return alone.view_as(batch.embeddings)

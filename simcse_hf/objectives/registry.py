@@ -150,8 +150,9 @@ def _option_names(known: Mapping[str, Mapping[str, Any]]) -> list[str]:
     names = []
     prefixed = []
     for part, options in known.items():
-        names += options
-        prefixed += [f"{part}.{name}" for name in options]
+        for name in options:
+            names.append(name)
+            prefixed.append(f"{part}.{name}")
     if len(known) > 1:
         names += prefixed
     return [*dict.fromkeys(names), WIDTHS]

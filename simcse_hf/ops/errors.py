@@ -30,8 +30,13 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the settings that differ, each with both values; one that is missing is `None`."""
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return {name: [before.get(name), now.get(name)] for name in names}
+    found = {}
+    for name in {**before, **now}:
+        old = before.get(name)
+        new = now.get(name)
+        if old != new:
+            found[name] = [old, new]
+    return found
 
 
 def require_extra(module: str, extra: str, purpose: str) -> ModuleType:

@@ -15,5 +15,7 @@ def did_you_mean(words: Iterable[str], known: Iterable[str]) -> str:
         `str`: `" (did you mean --max_steps?)"`, or an empty string.
     """
     listed = list(known)
-    near = [match for word in words for match in difflib.get_close_matches(word, listed, n=1)]
+    near = []
+    for word in words:
+        near += difflib.get_close_matches(word, listed, n=1)
     return f" (did you mean {', '.join(near)}?)" if near else ""

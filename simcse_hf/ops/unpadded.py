@@ -185,8 +185,8 @@ def encode_unpadded(
     packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
     if packing.token_index.numel() == 0:
         nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-        layers = [nothing] * (config.num_hidden_layers + 1)
-        found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+        layers = (nothing,) * (config.num_hidden_layers + 1)
+        found: Any = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
     else:
         inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
         if _COUNTS_TOKENS[config.model_type]:

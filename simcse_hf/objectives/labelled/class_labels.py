@@ -121,15 +121,16 @@ class ClassLabels(Objective):
             classes = batch.text_ids[:, 0]
             relations = F.pad(batch.inputs["relations"], (1, 0), value=POSITIVE)  # an anchor is of the class, too
         all_vectors, all_relations = gather_ragged(vectors, relations, self.training)
-        all_classes = gather_rows(classes, self.training)[:, None].expand_as(all_relations).flatten()
+        width = all_relations.shape[1]
+        all_relations = all_relations.flatten()
+        all_classes = gather_rows(classes, self.training).repeat_interleave(width)
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
-        rows = own_rows(vectors, self.training)[:, None]
-        columns = torch.arange(vectors.shape[1], device=rows.device)
-        own = (rows * all_relations.shape[1] + columns).flatten()[:, None]
-        members = all_relations.flatten() == POSITIVE
-        positives = members[own] & members & (all_classes[own] == all_classes)
-        positives.scatter_(1, own, False)
-        candidates = (all_relations.flatten() != ABSENT).expand_as(positives).scatter(1, own, False)
+        first = width * own_rows(vectors, self.training)[:, None]
+        own = (first + torch.arange(vectors.shape[1], device=first.device)).flatten()[:, None]
+        is_member = all_relations == POSITIVE
+        same_class = all_classes[own] == all_classes
+        positives = (is_member[own] & is_member & same_class).scatter(1, own, False)
+        candidates = (all_relations != ABSENT).expand_as(positives).scatter(1, own, False)
         with no_autocast(vectors):
             logits = vectors.flatten(0, 1) @ all_vectors.flatten(0, 1).T / self.temperature
             losses = supervised_contrastive(logits, positives, candidates)
