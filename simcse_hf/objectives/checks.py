@@ -28,22 +28,21 @@ def check_options(kind: Kind, **options: Any) -> None:
         ValueError: If one is something else. The message names the option.
     """
     for name, value in options.items():
-        if value is not None and not _is_of_kind(value, kind):
+        if value is None:
+            continue
+        is_number = type(value) in (int, float) and -math.inf < value < math.inf
+        if kind == "true or false":
+            fits = isinstance(value, bool)
+        elif kind == "an integer above 0":
+            fits = type(value) is int and value > 0
+        elif kind == "a number above 0":
+            fits = is_number and value > 0
+        elif kind == "a number of 0 or more":
+            fits = is_number and value >= 0
+        else:
+            fits = is_number
+        if not fits:
             raise ValueError(f"{name} must be {kind}, got {value!r}")
-
-
-def _is_of_kind(value: Any, kind: Kind) -> bool:
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if type(value) not in (int, float) or not -math.inf < value < math.inf:  # NaN is not below infinity, either
-        return False
-    if kind == "an integer above 0":
-        return isinstance(value, int) and value > 0
-    if kind == "a number above 0":
-        return value > 0
-    if kind == "a number of 0 or more":
-        return value >= 0
-    return True
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather, all_reduce
 
@@ -121,6 +122,29 @@ def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     if gathered.requires_grad:  # torch sends parts of the gradient as they lie in memory, whatever their strides
         gathered.register_hook(Tensor.contiguous)
     return gathered
+
+
+def missing_columns(rows: Tensor, over_processes: bool) -> int:
+    """Return how many columns the rows of this process lack to be as wide as those of any process.
+
+    Args:
+        rows (`torch.Tensor`): Of shape `(n, width, ...)`.
+        over_processes (`bool`): With `False`, no other process is asked, and nothing is missing.
+
+    Returns:
+        `int`: The number of columns.
+    """
+    if not over_processes or world()[1] == 1:
+        return 0
+    width = rows.shape[1]
+    return int(gather_rows(torch.tensor([width], device=rows.device)).max()) - width
+
+
+def gather_columns(rows: Tensor, missing: int, over_processes: bool, value: int = 0) -> Tensor:
+    """Stack rows `(n, width, ...)` as [`gather_rows`] does, each with `missing` more columns that hold a value."""
+    if missing:
+        rows = F.pad(rows, (0, 0) * (rows.dim() - 2) + (0, missing), value=value)
+    return gather_rows(rows, over_processes)
 
 
 def differentiable_sum(value: Tensor, over_processes: bool = True) -> Tensor:
