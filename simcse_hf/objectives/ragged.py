@@ -1,4 +1,4 @@
-"""Rows with different numbers of texts: gathered from all processes, padded to the widest row of any."""
+"""Relations of the texts of a row to its first one, and rows with different numbers of texts."""
 
 from torch import Tensor
 

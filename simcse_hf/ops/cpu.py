@@ -26,17 +26,12 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
 
     Args:
         shape (`Sequence[int]`): Shape of the mask.
-        p (`float`): Dropout rate, rounded to a multiple of 2**-16.
+        p (`float`): Dropout rate, rounded to a multiple of 2**-16; one that [`needs_mask`] accepts.
 
     Returns:
         `tuple[torch.Tensor, float]`: The mask, int16, 1 where an element is kept and 0 where it is dropped; and
         1 / (1 - p), the factor that preserves the mean.
-
-    Raises:
-        ValueError: If `p` rounds to 0 or 1, where there is nothing to draw.
     """
-    if not needs_mask(p):
-        raise ValueError(f"p must be a dropout rate between 2**-16 and 1 - 2**-16 to draw a mask, got {p}.")
     dropped = round(p * _LEVELS)
     size = math.prod(shape)
     seed = int(torch.randint(2**63 - 1, ()))
@@ -65,31 +60,18 @@ class _Dropout(torch.autograd.Function):
         return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
 
 
-def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
-    """Apply dropout as `torch.nn.functional.dropout` does, several times faster on a CPU and with other masks.
+class FastDropout(nn.Dropout):
+    """Dropout as `nn.Dropout` has it, several times faster on a CPU and with other masks.
 
     Compiled code uses torch's own dropout, which is fused with the operations around it; a draw from numpy would break
     the graph.
-
-    Args:
-        x (`torch.Tensor`): Input of any shape.
-        p (`float`): Dropout rate.
-        training (`bool`, *optional*, defaults to `True`): Whether to drop anything.
-
-    Returns:
-        `torch.Tensor`: Of the shape of `x`.
     """
-    if training and x.device.type == "cpu" and needs_mask(p) and not torch.compiler.is_compiling():
-        return _Dropout.apply(x, p)
-    return F.dropout(x, p, training)
-
-
-class FastDropout(nn.Dropout):
-    """[`dropout`] as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply [`dropout`] in training mode."""
-        return dropout(x, self.p, self.training)
+        """Apply dropout in training mode."""
+        if self.training and x.device.type == "cpu" and needs_mask(self.p) and not torch.compiler.is_compiling():
+            return _Dropout.apply(x, self.p)
+        return super().forward(x)
 
 
 def use_fast_dropout(model: nn.Module) -> None:

@@ -95,13 +95,12 @@ def check_finite(embeddings: np.ndarray | Tensor, what: str, first: int = 0) -> 
         raise NotFiniteError(what.replace("{}", str(first + position), 1), position)
 
 
-def check_finite_texts(embeddings: np.ndarray | Tensor, texts: Sequence[str], first: int = 0) -> None:
+def check_finite_texts(embeddings: np.ndarray | Tensor, texts: Sequence[str]) -> None:
     """Raise a [`NotFiniteError`] that shows the text, unless all values of the texts' embeddings are finite.
 
     Args:
         embeddings (`np.ndarray` or `torch.Tensor`): Embeddings of shape `(n, dim)`.
         texts (`Sequence[str]`): The n texts.
-        first (`int`, *optional*, defaults to `0`): The number of the first text in messages and in the error.
 
     Raises:
         NotFiniteError: If a value is NaN or infinite.
@@ -109,5 +108,5 @@ def check_finite_texts(embeddings: np.ndarray | Tensor, texts: Sequence[str], fi
     try:
         check_finite(embeddings, "")
     except NotFiniteError as error:
-        number = first + error.position
-        raise NotFiniteError(f"text {number} ({texts[error.position][:80]!r})", number) from None
+        number = error.position
+        raise NotFiniteError(f"text {number} ({texts[number][:80]!r})", number) from None
