@@ -30,6 +30,15 @@ def assert_same(found, expected, leaves, rtol=1e-7, atol=1e-10):
     assert any(x is not None and x.abs().max() > 0 for x in exact)
 
 
+def assert_same_outputs(found, expected, leaves):
+    """That two tensors are the same, and the gradients of a weighted sum of them."""
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn_like(found)
+    gradients = [torch.autograd.grad((x * weight).sum(), leaves) for x in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def cosine(x, y):
     return (x * y).sum() / (x.square().sum().sqrt() * y.square().sum().sqrt())
 

@@ -10,10 +10,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from simcse_hf.objectives import EncodedBatch
 from simcse_hf.ops.files import hold
 
 
@@ -84,67 +81,3 @@ def held_elsewhere(folder):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-class Encoded(nn.Module):
-    """An objective over a linear map in place of an encoder, in float64."""
-
-    def __init__(self, objective, width=6):
-        super().__init__()
-        self.encoder = nn.Linear(width, objective.dim)
-        self.objective = objective
-        self.double()
-
-    def forward(self, texts, attention_mask=None):
-        """(batch, num_sentences, width), or (batch, num_sentences, length, width) of tokens where there is a mask."""
-        vectors = self.encoder(texts)
-        if attention_mask is None:
-            loss = self.objective(EncodedBatch(vectors))
-        else:
-            loss = self.objective(EncodedBatch(vectors[:, :, 0], {"attention_mask": attention_mask}, None, vectors))
-        return sum(loss.values()) if isinstance(loss, dict) else loss
-
-
-def train(model, batch, steps=3):
-    """Losses and gradients of a few steps of gradient descent."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    found = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = model(*batch)
-        loss.backward()
-        gradients = {name.removeprefix("module."): p.grad.clone() for name, p in model.named_parameters()}
-        found.append((loss.item(), gradients))
-        optimizer.step()
-    return found
-
-
-def share(batch, rank, processes):
-    """The rows of a batch that a process gets."""
-    rows = len(batch[0]) // processes
-    return tuple(x[rank * rows : (rank + 1) * rows] for x in batch)
-
-
-def train_share(model, batch, rank, processes):
-    """What `train` finds in one process, and the loss of its rows in evaluation before."""
-    mine = share(batch, rank, processes)
-    with torch.no_grad():
-        evaluated = model.eval()(*mine).item()
-    return evaluated, train(DistributedDataParallel(model.train()), mine)
-
-
-def assert_same(found, model, batch):
-    """That processes found, by `train_share`, what one with the whole batch does."""
-    for rank, (evaluated, _) in enumerate(found):
-        with torch.no_grad():
-            alone = model.eval()(*share(batch, rank, len(found))).item()
-        assert abs(evaluated - alone) < 1e-9 * max(1, abs(alone)), "evaluation: a process has its own rows only"
-    whole = train(model.train(), batch)
-    for step, (loss, gradients) in enumerate(whole):
-        mean = sum(steps[step][0] for _, steps in found) / len(found)
-        assert abs(mean - loss) < 1e-9 * max(1, abs(loss))
-        largest = max(gradient.abs().max().item() for gradient in gradients.values())
-        assert largest > 0
-        for _, steps in found:
-            for name, gradient in gradients.items():
-                torch.testing.assert_close(steps[step][1][name], gradient, rtol=1e-7, atol=1e-10 * largest)
