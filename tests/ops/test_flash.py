@@ -144,8 +144,8 @@ def test_flash_attention_equals_the_formula_on_a_gpu(dtype, first_only, window):
     weight = torch.randn(found.shape, dtype=torch.float64)
     (expected * weight).sum().backward()
     (found.double() * weight.cuda()).sum().backward()
-    for x, y in zip(inputs, doubles, strict=True):
-        torch.testing.assert_close(x.grad.double().cpu(), y.grad, rtol=0, atol=10 * tolerance)
+    gradients = [x.grad.double().cpu() for x in inputs]
+    torch.testing.assert_close(gradients, [y.grad for y in doubles], rtol=0, atol=10 * tolerance)
 
 
 @needs_gpu

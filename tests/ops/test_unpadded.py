@@ -186,8 +186,8 @@ def test_attention_equals_a_loop_over_sentences_and_heads(first_only, rate, leng
     weight = torch.randn(output.shape)
     (output * weight).sum().backward()
     (expected * weight.double()).sum().backward()
-    for x, y in zip(leaves, doubles, strict=True):
-        torch.testing.assert_close(x.grad.double(), y.grad, rtol=0, atol=1e-5)
+    gradients = [x.grad.double() for x in leaves]
+    torch.testing.assert_close(gradients, [y.grad for y in doubles], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("first_only", [True, False])
