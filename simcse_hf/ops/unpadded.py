@@ -200,14 +200,16 @@ def encode_unpadded(
         found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
     last = found.last_hidden_state.squeeze(0)
     outputs = BaseModelOutputWithPooling()
+    if first_only or pooled:
+        first = packing.first_tokens(last)
     if first_only:
-        outputs["last_hidden_state"] = packing.first_tokens(last)[:, None]
+        outputs["last_hidden_state"] = first[:, None]
     else:
         outputs["last_hidden_state"] = packing.unpack(last)
     if all_layers:
         outputs["hidden_states"] = tuple(packing.unpack(layer.squeeze(0)) for layer in found.hidden_states)
     if pooled:
-        outputs["pooler_output"] = _pool_first_tokens(base_model, packing.first_tokens(last))
+        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
     return outputs
 
 
