@@ -10,7 +10,7 @@ from .ragged import POSITIVE
 
 logger = logging.get_logger(__name__)
 
-#: The default temperature of each similarity. SimCSE, Table D.1: 0.05 for the cosine; "N/A" is a dot product as it is.
+#: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
 

@@ -26,7 +26,7 @@ def world() -> tuple[int, int]:
 def on_first_process(function: Callable[[], T]) -> T:
     """Call a function in the first process, and return its result or raise an error in all of them.
 
-    The others wait in a collective, whose timeout (10 minutes with NCCL) the work must not reach.
+    The others wait in a collective operation, so the work must take less than its timeout (10 minutes with NCCL).
 
     Args:
         function (`Callable[[], T]`): What the first process calls. Its result must be picklable.
@@ -41,14 +41,16 @@ def on_first_process(function: Callable[[], T]) -> T:
     rank, processes = world()
     if processes == 1:
         return function()
-    outcome: list[Any] = [None, None]
     if rank == 0:
         try:
-            outcome[0] = function()
+            result = function()
         except Exception as error:  # The other processes have to learn of it, or they would wait for ever.
-            outcome[1] = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            dist.broadcast_object_list(outcome)
+            problem = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            dist.broadcast_object_list([None, problem])
             raise
+        dist.broadcast_object_list([result, None])
+        return result
+    outcome: list[Any] = [None, None]
     dist.broadcast_object_list(outcome)
     result, problem = outcome
     if problem is not None:
@@ -73,7 +75,7 @@ def wait_for_all() -> None:
 
 @contextmanager
 def same_noise(seed: int) -> Iterator[None]:
-    """Let the processes of a run draw the same numbers from torch's generator; a single process goes on as it was."""
+    """Let all processes of a run draw the same numbers from torch's generator; a single process draws as before."""
     with torch.random.fork_rng(devices=[], enabled=world()[1] > 1):
         if world()[1] > 1:
             torch.default_generator.manual_seed(seed)

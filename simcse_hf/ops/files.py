@@ -25,7 +25,7 @@ StrPath = str | os.PathLike[str]
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
-#: The lock of a folder that a process holds, and the file that names the process. `push` leaves such names out.
+#: The lock of a folder that a process holds, and the file that names the process. Neither is uploaded.
 LOCK = "_run.lock"
 HOLDER = "_run.pid"
 #: Lists the files of a checkpoint or a cache with their sizes and digests. It is written last.
@@ -233,7 +233,7 @@ def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:
 
 @contextmanager
 def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
-    """Hold a folder during the block, so that no second process writes there. A block within it holds it as well.
+    """Hold a folder during the block, so that no second process writes there; the same process may hold it again.
 
     The operating system ends the hold of a process that dies.
 

@@ -1,4 +1,4 @@
-"""What the launcher promised: how many processes it started, and whether they work together."""
+"""How many processes the launcher has started, and whether they work together. Nothing here imports torch at once."""
 
 import os
 from typing import Any
