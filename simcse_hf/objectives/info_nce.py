@@ -174,37 +174,36 @@ class InfoNCE(nn.Module):
         positive = (queries * partners).sum(1, keepdim=True)
         others = (queries @ candidates.T).sub_(positive)
 
-        shape = pool.vectors.shape[:2]
-        size = shape.numel()
-        in_own_row = (torch.arange(len(own), device=own.device), own)
-        first_hard_negative = 2 - self.start
-
-        def by_row(x: Tensor) -> Tensor:  # a view of (n, size + extra negatives) as (n, rows, columns)
-            return x[:, :size].unflatten(1, shape)
-
-        left_out = torch.zeros_like(others, dtype=torch.bool)
-        # Neither the partner nor, where anchors are candidates, the query itself is a negative.
-        by_row(left_out)[*in_own_row, :first_hard_negative] = True
+        left_out = []
         if pool.guide is not None:
             guide = texts.guide[rows]
             seen = guide[:, column] @ pool.guide.flatten(0, 1).T
             limit = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True) + (self.false_negative_margin or 0.0)
-            left_out[:, :size] |= seen > limit + _rounding(seen)
+            left_out.append(seen > limit + _rounding(seen))
         elif self.false_negative_margin is not None:
             lengths = queries.norm(dim=1, keepdim=True) * partners.norm(dim=1, keepdim=True)
-            left_out |= others > self.false_negative_margin / self.temperature + _rounding(others) * lengths
+            left_out.append(others > self.false_negative_margin / self.temperature + _rounding(others) * lengths)
         if pool.ids is not None:
             for ids in texts.ids[rows, :2].unbind(1):
-                left_out[:, :size] |= ids[:, None] == pool.ids.flatten()
+                left_out.append(ids[:, None] == pool.ids.flatten())
         if pool.present is not None:
-            left_out[:, :size] |= ~pool.present.flatten()
+            left_out.append(~pool.present.flatten())
 
+        # The numbers of each row's own texts among the candidates: the pair first, then the hard negatives.
+        width = pool.vectors.shape[1]
+        numbers = width * own[:, None] + torch.arange(width, device=own.device)
+        pair, hard_negatives = numbers.tensor_split([2 - self.start], dim=1)
         if self.hard_negative_weight:
-            weights = torch.zeros_like(others)
-            by_row(weights)[*in_own_row, first_hard_negative:] = self.hard_negative_weight
-            others.add_(weights)
-        # Not -inf: if all others are left out, the gradient is 0 and not NaN.
-        others.masked_fill_(left_out, torch.finfo(others.dtype).min)
+            weight = others.new_tensor(self.hard_negative_weight)
+            others.scatter_add_(1, hard_negatives, weight.expand(hard_negatives.shape))
+        nothing = torch.finfo(others.dtype).min  # not -inf: if all others are left out, the gradient is 0 and not NaN
+        if left_out:
+            mask = torch.zeros_like(others, dtype=torch.bool)
+            for each in left_out:  # extra negatives are behind the others and have no ids
+                mask[:, : each.shape[-1]] |= each
+            others.masked_fill_(mask, nothing)
+        # Neither the partner nor, where anchors are candidates, the query itself is a negative.
+        others.scatter_(1, pair, nothing)
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
 
 
