@@ -103,7 +103,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     directory = _empty_directory(directory)
     module = _Embedder(simcse.model.cpu().float()).eval()
     longest = simcse.max_length or 12
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}  # torch 2.6 refuses named ones
     path = directory / ONNX_FILE
     path.parent.mkdir()
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
@@ -114,6 +114,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             _example(simcse, rows=3, length=min(7, longest)),
             path,
             dynamo=True,
+            optimize=True,
             input_names=["input_ids", "attention_mask"],
             output_names=["last_hidden_state", EMBEDDING],
             dynamic_shapes={"input_ids": axes, "attention_mask": axes},

@@ -1,6 +1,7 @@
 """Read arguments of dataclasses from a command line and a YAML file on it."""
 
 import inspect
+import re
 from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
@@ -170,6 +171,8 @@ def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
         if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
             action.nargs = "?"
             action.const = True
+        if action.help:  # transformers 5.2 writes "20%" where argparse wants "20%%"
+            action.help = re.sub("(?<!%)%(?![%(])", "%%", action.help)
         if action.dest != "help":
             group = theirs if action.dest in inherited else ours
             group._group_actions.append(action)

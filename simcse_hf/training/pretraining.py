@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.utils.data import SequentialSampler
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -135,6 +136,10 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
+        # transformers 5.2 draws the batches of each evaluation anew, so that equal weights had different losses.
+        return SequentialSampler(eval_dataset)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers does; SIGTERM and SIGINT save a checkpoint before they end the run."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import OLD_TRANSFORMERS, tiny_config
 from search_helpers import make_sentences
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
@@ -53,6 +53,7 @@ EXPORTED = ("cls", "last token", "whitening", "flow")
 NOT_FOR = {
     *((kind, "AutoModel") for kind in ("cls", "first and last layer", "without [CLS]", "whitening", "flow")),
     *((kind, "peft") for kind in KINDS if kind != "adapter"),
+    *(("adapter", client) for client in ("AutoModel", "SentenceTransformer") if OLD_TRANSFORMERS),
     # An export takes seconds, so that graphs are tested where the pooler is hard.
     *((kind, "onnxruntime") for kind in KINDS if kind not in EXPORTED),
     *((kind, "openvino") for kind in KINDS if kind not in EXPORTED),

@@ -299,8 +299,10 @@ def test_a_tokenizer_that_keeps_capitals_is_not_lowered_in_silence(save_library_
     folder = save_library_model()
     config = folder / TRANSFORMER[0]
     config.write_text(json.dumps({"do_lower_case": True}))
-    assert AutoModelForCL.from_pretrained(folder).settings.pooler_type == "avg"  # this tokenizer has lower case
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.normalizer.lowercase = True
+    tokenizer.save_pretrained(folder)
+    assert AutoModelForCL.from_pretrained(folder).settings.pooler_type == "avg"
     tokenizer.backend_tokenizer.normalizer.lowercase = False
     tokenizer.save_pretrained(folder)
     with pytest.raises(ValueError, match="do_lower_case with a tokenizer that keeps capitals"):

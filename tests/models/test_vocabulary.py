@@ -18,7 +18,8 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "and", "a", "of",
 
 @pytest.fixture
 def wordpiece():
-    return BertTokenizer(vocab={token: i for i, token in enumerate([*PIECES, "he", "##art", ",", "."])})
+    vocab = {token: i for i, token in enumerate([*PIECES, "he", "##art", ",", "."])}
+    return BertTokenizer(vocab=vocab, do_lower_case=True)
 
 
 def byte_level():
