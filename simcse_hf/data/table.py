@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import io
 import json
 import os
 import re
@@ -26,23 +25,15 @@ logger = logging.get_logger(__name__)
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
-#: A byte that is not in the encoding of its file, and the start of a file in UTF-16, as they are decoded.
+#: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
-#: The line by which Excel knows what separates cells.
-_EXCEL = re.compile(r'\ufeff?"?sep=.?"?\s*', re.IGNORECASE)
+#: How it decodes the start of a file in UTF-16.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
+#: The line by which Excel knows what separates cells.
+_EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
 
-def open_binary(path: Path) -> Any:
-    """Open a file for reading, unpacked if its name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
-
-
-def decoded_lines(
-    path: Path,
-    encoding: str = "utf-8",
-    newline: str = "",
-) -> Iterator[tuple[int, str]]:
+def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, and the text of each line of a file, with its end but without a byte-order mark.
 
     Args:
@@ -55,32 +46,32 @@ def decoded_lines(
         `tuple[int, str]`: The number and the line.
 
     Raises:
-        ValueError: If a byte is not in this encoding, with its line and offset, the file is not a complete gzip
+        ValueError: If a byte is not in this encoding, with its line and character, the file is not a complete gzip
             stream, or a line is longer than `LONGEST_TEXT`, unless the file is .json, where it may be the whole array.
     """
     kind = SUFFIX.search(path.name)
     limit = -1 if kind and kind[1].lower() == "json" else LONGEST_TEXT + 1
-    offset = 0
-    with open_binary(path) as stream:
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
         try:
-            text = io.TextIOWrapper(stream, encoding=encoding, errors="surrogateescape", newline=newline)
-            for number, line in enumerate(iter(partial(text.readline, limit), ""), 1):
+            for number, line in enumerate(iter(partial(file.readline, limit), ""), 1):
                 wrong = _UNDECODED.search(line)
                 if wrong:
-                    offset += len(line[: wrong.start()].encode(encoding, "surrogateescape"))
+                    byte = f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1}"
                     guess = "UTF-16" if number == 1 and line.startswith(_UTF_16) else "WINDOWS-1252"
                     raise ValueError(
-                        f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at byte offset {offset} is not "
-                        f"{encoding.upper()}. The text may be {guess}: convert it with `iconv -f {guess} -t UTF-8`."
+                        f"{path}, line {number}: {byte} is not {encoding.upper()}. The text may be {guess}: convert "
+                        f"it with `iconv -f {guess} -t UTF-8`."
                     )
-                offset += len(line) if line.isascii() else len(line.encode(encoding))
-                if number == 1 and _EXCEL.fullmatch(line):
-                    raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
                 if "\0" in line:
                     raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
                 if len(line) == limit:
                     raise ValueError(f"{path}, line {number}: {TOO_LONG}")
-                yield number, line.removeprefix("\ufeff") if number == 1 else line
+                if number == 1:
+                    line = line.removeprefix("\ufeff")
+                    if _EXCEL.fullmatch(line):
+                        raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
+                yield number, line
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download it again.") from None
 
@@ -91,14 +82,11 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
     return [line.removesuffix("\n").removesuffix("\r") for _, line in lines]
 
 
-_long_rows: set[Path] = set()  # files whose first row of several lines was reported
-
-
 def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line, and the cells, of each record of a csv or tsv file, the header included.
+    """Yield the cells of each record of a csv or tsv file, the header included, with the number of its first line.
 
-    Blank lines are skipped. The first quoted cell that spans lines is reported by a warning: a text may have line
-    breaks, but an opening quote that belongs to a text swallows the lines up to the next quote.
+    Blank lines are left out. A text may have line breaks, but a quote that was not meant to open a cell makes one row
+    of all lines up to the next quote. So the first row of several lines is reported by a warning.
 
     Args:
         path (`Path`): The file.
@@ -112,29 +100,34 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """
     csv.field_size_limit(max(LONGEST_TEXT, csv.field_size_limit()))  # csv's own 131072 is below one long document
     reader = csv.reader((line for _, line in decoded_lines(path)), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise ValueError(
-                f"{path}, line {number}: not valid csv: {error}. A double quote inside a quoted cell must be doubled, "
-                "a line break inside a cell needs quotes around the cell; .jsonl has neither rule."
-            ) from None
-        quoted = f"{path}, line {number}: a cell that opens with a double quote runs on to line {reader.line_num}"
-        # An unescaped quote at the start of a tsv cell swallows the lines up to the next quote without an error.
-        if delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
-            raise ValueError(f"{quoted}. Write such a quote as a quoted cell with the quote doubled, or use .jsonl.")
-        if reader.line_num > number and path not in _long_rows:
-            _long_rows.add(path)
-            logger.warning(
-                f"{quoted}, so these lines are one row, and other rows may be longer than a line too. If the texts "
-                "have no line breaks, a quote is not closed: double one that belongs to a text, and quote its cell."
-            )
-        if cells:
-            yield number, cells
+    number = 1
+    is_reported = False
+    try:
+        for cells in reader:
+            if reader.line_num > number:
+                quoted = (
+                    f"{path}, line {number}: a cell that opens with a double quote runs on to line {reader.line_num}"
+                )
+                # An unescaped quote at the start of a tsv cell takes the lines up to the next quote without an error.
+                if delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
+                    raise ValueError(
+                        f"{quoted}. Write such a quote as a quoted cell with the quote doubled, or use .jsonl."
+                    )
+                if not is_reported:
+                    logger.warning_once(
+                        f"{quoted}, so these lines are one row, and other rows may be longer than a line too. If the "
+                        "texts have no line breaks, a quote is not closed: double one that belongs to a text, and "
+                        "quote its cell."
+                    )
+                is_reported = True
+            if cells:
+                yield number, cells
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {number}: not valid csv: {error}. A double quote inside a quoted cell must be doubled, a "
+            "line break inside a cell needs quotes around the cell; .jsonl has neither rule."
+        ) from None
 
 
 Row = tuple[int, Sequence]
@@ -236,8 +229,8 @@ class DataFileNotFoundError(FileNotFoundError, ValueError):
 def open_table(path: str | os.PathLike) -> Table:
     """Open a file by its extension and read the names of its columns.
 
-    A txt file has the one column `text`; blank lines are skipped, and white space within a line is kept. The first row
-    of a csv or tsv file is its header, and cells are quoted as RFC 4180 says. A json file is an array of objects or of
+    A txt file has the one column `text`; blank lines are left out, and white space in a line is kept. The first row of
+    a csv or tsv file is its header, and cells are quoted as RFC 4180 says. A json file is an array of objects or of
     arrays, or has one of these on each line; the keys of its first 100 objects are its columns.
 
     Args:
@@ -262,15 +255,16 @@ def open_table(path: str | os.PathLike) -> Table:
         raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty.")
-    openers: dict[str, Callable[[Path], Table]] = {
-        "txt": _open_txt,
-        "csv": partial(_open_csv, delimiter=","),
-        "tsv": partial(_open_csv, delimiter="\t"),
-        "json": _open_json,
-        "jsonl": _open_json,
-        "parquet": _open_parquet,
-    }
-    return openers[suffix[1].lower()](path)
+    format = suffix[1].lower()
+    if format == "txt":
+        return _open_txt(path)
+    if format == "csv":
+        return _open_csv(path, ",")
+    if format == "tsv":
+        return _open_csv(path, "\t")
+    if format == "parquet":
+        return _open_parquet(path)
+    return _open_json(path)
 
 
 def _open_txt(path: Path) -> Table:
@@ -311,28 +305,30 @@ def _open_csv(path: Path, delimiter: str) -> Table:
 def _open_json(path: Path) -> Table:
     """Open a json file that is one array of rows, or has one row on each line (JSON Lines)."""
     lines = (line for _, line in decoded_lines(path) if line.strip())
-    first = next(lines, "").lstrip()
+    first = next(lines, "").strip()
     # An array that closes on the first line is a row of a JSON Lines file if another line follows.
-    if first.startswith("[") and not (first.rstrip().endswith("]") and any(lines)):
-        array = _parse(f"{path}, line {{}}", "".join(line for _, line in decoded_lines(path)))
+    is_row = first.endswith("]") and next(lines, None) is not None
+    if first.startswith("[") and not is_row:
+        array = _parse(path, 1, "".join(line for _, line in decoded_lines(path)))
         return open_records(str(path), lambda: enumerate(array, 1), "json", "row")
 
     def values() -> Iterator[tuple[int, Any]]:
         for number, line in decoded_lines(path):
             if line.strip():
-                yield number, _parse(f"{path}, line {number}", line)
+                yield number, _parse(path, number, line.removesuffix("\n"))
 
     return open_records(str(path), values, "json", "line")
 
 
-def _parse(where: str, text: str) -> Any:
+def _parse(path: Path, number: int, text: str) -> Any:
+    """Parse a text that begins in a line of a file."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
-        where = where.format(getattr(error, "lineno", 1))
+        number += getattr(error, "lineno", 1) - 1
         raise ValueError(
-            f"{where}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one object per line, or one "
-            "array of objects."
+            f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one object on "
+            "each line, or one array of objects."
         ) from None
 
 

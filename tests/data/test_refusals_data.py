@@ -38,7 +38,7 @@ MALFORMED = {
         ("text\na b\ntext\n", "line 3: the header is repeated"),
         ("a,b,a\n1,2,3\n", r"column name\(s\) 'a' occur more than once"),
         ("", "the file is empty"),
-        (b"a\ncaf\xe9 noir\n", "line 2: byte 0xe9 at byte offset 5 .*WINDOWS-1252"),
+        (b"a\ncaf\xe9 noir\n", "line 2: byte 0xe9 at character 4 .*WINDOWS-1252"),
         (b"text\na\0b\n", "line 2: a NUL byte"),
     ],
     "x.tsv": [
@@ -47,8 +47,8 @@ MALFORMED = {
     ],
     "x.txt": [
         ("sep=;\na b c\n", "line 1: sep=;"),
-        (b"\xc3\x9cnd\ncaf\xe9 noir\n", "line 2: byte 0xe9 at byte offset 8 .*WINDOWS-1252"),
-        ("One.\n".encode("utf-16"), "line 1: byte 0xff at byte offset 0 .* UTF-16"),
+        (b"\xc3\x9cnd\ncaf\xe9 noir\n", "line 2: byte 0xe9 at character 4 .*WINDOWS-1252"),
+        ("One.\n".encode("utf-16"), "line 1: byte 0xff at character 1 .* UTF-16"),
         (b"text\na\0b\n", "line 2: a NUL byte"),
     ],
     "x.jsonl": [
@@ -58,6 +58,7 @@ MALFORMED = {
         ('{"a": "b"}\n' * 200 + '{"a": \n', "line 201: not valid JSON"),
         ('{"text": ' + "1" * 5000 + "}\n", "line 1: not valid JSON: Exceeds"),
     ],
+    "x{y}.jsonl": [('{"a":\n', "line 1: not valid JSON")],
     "x.json": [("[]", "the file holds no rows"), ('[{"a": "b"},\n{"a" "c"}]', "line 2: not valid JSON")],
     "x.parquet": [("PAR1 but not really", "not a readable parquet file")],
     "x.txt.gz": [(HALF_GZIP, "cannot be read to its end")],
