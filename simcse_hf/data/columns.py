@@ -24,11 +24,6 @@ def has_text(cell: Any) -> bool:
     return isinstance(cell, str) and cell != "" and not cell.isspace()
 
 
-def is_plain(text: Any) -> bool:
-    """Say whether a text needs no other check, as most do."""
-    return isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
-
-
 def check_text(text: Any, where: str) -> str:
     """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
     if not isinstance(text, str):
@@ -59,7 +54,20 @@ def flatten(cells: Iterable) -> list:
     return [text for cell in cells for text in (cell if is_list(cell) else [cell])]
 
 
-_SHOWN_ROWS = 5
+def quote(names: Iterable[str]) -> str:
+    """Return names in quotation marks, for a message."""
+    return ", ".join(map(repr, names))
+
+
+_SHOWN = 5
+
+
+def first_few(items: Sequence) -> str:
+    """Return the first five items for a message, with dots if there are more."""
+    dots = ", ..." if len(items) > _SHOWN else ""
+    return ", ".join(map(str, items[:_SHOWN])) + dots
+
+
 _NOTES = {
     "dropped": "dropped for an empty cell",
     "empty": "with an empty text in a list, which is left out",
@@ -116,26 +124,29 @@ class RowCleaner:
             ValueError: If a cell holds no string, or half of a surrogate pair. The message names the line or row.
         """
         for place, cell in enumerate(cells):
-            for text in cell if place and is_list(cell) else (cell,):
-                if text is not None and not is_plain(text):
+            texts = cell if place and is_list(cell) else [cell]
+            for text in texts:
+                is_plain = isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
+                if text is not None and not is_plain:
                     check_text(text, f"{self.name}, {self.unit} {number}, column {self.columns[place]!r}")
-        rows: list[list] = []
         if len(cells) == self.width and all(map(has_text, cells)):
-            rows = [list(cells)]
-        elif has_text(cells[0]) and len(cells) > 1:
-            room = self.width - 2
-            negatives = list(filter(has_text, flatten(cells[2:])))
-            if len(negatives) != room:
-                self.note("fewer" if len(negatives) < room else "longer", [number])
-            filled = [*negatives, *[None] * room][:room]
-            positives = flatten(cells[1:2])
-            rows = [[cells[0], positive, *filled] for positive in filter(has_text, positives)]
-            if rows and not all(map(has_text, flatten(filter(is_list, cells)))):
-                self.note("empty", [number])
-        if not rows:
-            self.note("dropped", [number])
-        self.kept += len(rows)
-        return rows
+            self.kept += 1
+            return [list(cells)]
+        positives = list(filter(has_text, flatten(cells[1:2])))
+        if not has_text(cells[0]) or not positives:
+            self._note("dropped", number)
+            return []
+        negatives = list(filter(has_text, flatten(cells[2:])))
+        room = self.width - 2
+        if len(negatives) < room:
+            self._note("fewer", number)
+        elif len(negatives) > room:
+            self._note("longer", number)
+        if not all(map(has_text, flatten(filter(is_list, cells)))):
+            self._note("empty", number)
+        filled = (negatives + [None] * room)[:room]
+        self.kept += len(positives)
+        return [[cells[0], positive, *filled] for positive in positives]
 
     def clean_all(self, rows: Iterable[tuple[int, Sequence]]) -> Iterator[list[str | None]]:
         """Yield the rows of texts that numbered rows give, and refuse a source without any."""
@@ -151,22 +162,20 @@ class RowCleaner:
                 f"{', '.join(self.columns)}."
             )
 
-    def note(self, what: str, numbers: Sequence[int]) -> None:
-        """Count rows by what was found in them."""
-        self.counts[what] += len(numbers)
-        places = self.places[what]
-        places += numbers[: _SHOWN_ROWS + 1 - len(places)]  # one more than is shown
+    def _note(self, what: str, number: int) -> None:
+        """Count a row by what was found in it."""
+        self.counts[what] += 1
+        if len(self.places[what]) <= _SHOWN:  # one more than is shown
+            self.places[what].append(number)
 
     def log(self, so_far: str = "") -> None:
         """Log what was dropped and left out."""
+        rows = self.kept + self.counts["dropped"]
         for what, message in _NOTES.items():
-            places = [str(number) for number in self.places[what]]
-            places[_SHOWN_ROWS:] = ["..."] if len(places) > _SHOWN_ROWS else []
-            if places:
-                rows = self.kept + self.counts["dropped"]
+            if self.counts[what]:
+                places = first_few(self.places[what])
                 logger.warning(
-                    f"{self.name}{so_far}: {self.counts[what]} of {rows} rows {message}: {self.unit} "
-                    f"{', '.join(places)}."
+                    f"{self.name}{so_far}: {self.counts[what]} of {rows} rows {message}: {self.unit} {places}."
                 )
 
 
@@ -255,20 +264,13 @@ def resolve_columns(
             the names do not say which columns to take, or if they are not `expected_columns`.
     """
     column_names = list(column_names)
-    if columns is None:
-        chosen = _by_name(column_names, sample, name)
-    else:
-        chosen = _requested(column_names, columns, name)
+    chosen = _by_name(column_names, sample, name) if columns is None else _requested(column_names, columns, name)
     if expected_columns not in (None, len(chosen)):
         raise ValueError(
             f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. {ADVICE}; "
             f"the columns are {quote(column_names)}."
         )
-    _log_parts(name, chosen, [column for column in column_names if column not in chosen])
-    return chosen
-
-
-def _log_parts(name: str, chosen: Sequence[str], ignored: Sequence[str]) -> None:
+    ignored = [column for column in column_names if column not in chosen]
     message = f"{name}: the sentences are in column {chosen[0]!r}"
     if len(chosen) > 1:
         message = f"{name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
@@ -282,13 +284,10 @@ def _log_parts(name: str, chosen: Sequence[str], ignored: Sequence[str]) -> None
         )
     else:
         logger.info(message)
+    return chosen
 
 
-def resolve_text_column(
-    column_names: Sequence[str],
-    name: str,
-    column: str | None = None,
-) -> str:
+def resolve_text_column(column_names: Sequence[str], name: str, column: str | None = None) -> str:
     """Choose the one column of texts: the requested one, the only one, or the one named `sent0`, `text` or `sentence`.
 
     Args:
@@ -377,11 +376,7 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> 
     return found
 
 
-def _requested(
-    column_names: Sequence[str],
-    columns: Sequence[str],
-    name: str,
-) -> list[str]:
+def _requested(column_names: Sequence[str], columns: Sequence[str], name: str) -> list[str]:
     if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
         raise ValueError(f"columns must be a non-empty list of different column names, got {columns!r}.")
     missing = [column for column in columns if column not in column_names]
@@ -390,11 +385,7 @@ def _requested(
     return list(columns)
 
 
-def _by_name(
-    column_names: Sequence[str],
-    sample: Sequence[Sequence],
-    name: str,
-) -> list[str]:
+def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str) -> list[str]:
     if len(column_names) == 1:  # there is nothing to confuse it with
         return list(column_names)
     negatives = _negatives(column_names, name)
@@ -402,26 +393,29 @@ def _by_name(
     pairs = [pair for pair in known if set(pair) <= set(column_names)]
     if len(pairs) == 1:
         return [*pairs[0], *negatives]
-    for anchor, positive in _PAIR_NAMES:
-        if not pairs and negatives and anchor in column_names:
-            raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
     texts = []
     for place, column in enumerate(column_names):
-        if not _is_not_text(column, [row[place] for row in sample]):
+        cells = [row[place] for row in sample]
+        if not _is_not_text(column, cells):
             texts.append(column)
-    named = [column for column in texts if column in PART_NAMES["text"]]
     if not pairs:
+        for anchor, positive in _PAIR_NAMES:
+            if negatives and anchor in column_names:
+                raise ValueError(
+                    f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}."
+                )
         if len(texts) == 1:
             return texts
+        named = [column for column in texts if column in PART_NAMES["text"]]
         if len(named) == 1 and not negatives and _ROLES.isdisjoint(texts):
             return named
         is_all_text = texts == list(column_names) and not any(map(looks_like_sentence, texts))
         if is_all_text and len(texts) <= 3 and len(texts) - len(negatives) >= 2:
             return sorted(texts, key=negatives.__contains__)
     excluded = [column for column in column_names if column not in texts]
+    cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
     raise ValueError(
-        f"{name}: the column names do not say which columns hold the texts"
-        f"{f' ({quote(excluded)} cannot be text)' if excluded else ''}. {ADVICE}; the columns are "
+        f"{name}: the column names do not say which columns hold the texts{cannot}. {ADVICE}; the columns are "
         f"{quote(column_names)}."
     )
 
@@ -458,8 +452,3 @@ def _is_number(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def quote(names: Iterable[str]) -> str:
-    """Return names in quotation marks, for a message."""
-    return ", ".join(map(repr, names))

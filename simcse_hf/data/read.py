@@ -1,10 +1,10 @@
-"""Load texts: files, lists, data sets and names on the hub become one data set of cleaned rows."""
+"""Load texts: files, lists, data sets and names on the hub become one data set of cleaned rows, cached on disk."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,134 @@ from datasets import (
     Features,
     NamedSplit,
     Value,
+    __version__,
+    concatenate_datasets,
     config,
     get_dataset_config_names,
     is_caching_enabled,
     load_dataset,
 )
 from datasets.fingerprint import Hasher
+from filelock import FileLock
 from transformers.utils import logging
 
-from ..ops.files import digest, read_json, write_json
-from .cache import VERSION, cached_rows
+from ..ops.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
 from .columns import SAMPLE_ROWS, SCORE, RowCleaner, is_list, looks_like_sentence, quote, resolve_columns
 from .table import SUFFIX, SUFFIXES, Row, Table, open_records, open_table
 
 logger = logging.get_logger(__name__)
 
 _WORD = r":[\w.+-]+(?:\[[^\]]*\])?"
+#: What may be the name of a dataset of the hub.
 _NAME = re.compile(rf"\w[\w.-]*(?:/\w[\w.-]*)?(?:{_WORD}){{0,2}}")
 _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to the split
 
+#: A part of every key of a cache: increase the number when the same texts give other rows than before. Another version
+#: of datasets may write files that this one cannot read.
+VERSION = f"8, datasets {__version__}"
 
-def is_hub_name(source: str) -> bool:
-    """Say whether a text may be the name of a dataset of the hub, see [`load_from_hub`]."""
-    return _NAME.fullmatch(source) is not None
+_BATCH_ROWS = 10_000
+_DROPPED = "dropped.json"  # what was left out of the rows of a cache
+_resolved: set[str] = set()  # fingerprints of data sets that need not be read again
+
+
+def load_text_dataset(
+    source: Any,
+    *,
+    split: str = "train",
+    columns: Sequence[str] | None = None,
+    expected_columns: int | None = None,
+    max_rows: int | None = None,
+    cache_dir: str | Path | None = None,
+) -> Dataset:
+    """Load sentences, sentence pairs, or pairs with hard negatives.
+
+    A file is read and checked once and cached as Arrow in `<cache_dir>/simcse_hf`. The cache and the fingerprint of
+    the dataset depend on the bytes of the files and on the arguments only, so a second load is immediate, and a later
+    `map` finds its own cache again. A row without an anchor or a positive is dropped, and a warning counts these.
+    Text is kept as it is, including white space at its ends and the word "None".
+
+    A positive or hard negative may be a list of texts, as in the JSON Lines files of sentence-transformers: each
+    positive becomes a row of its own, and hard negatives become columns. A row may have fewer of them than others, and
+    holds `None` instead.
+
+    Args:
+        source (`str | Path | Sequence | pandas.DataFrame | datasets.Dataset | datasets.DatasetDict`): One of
+
+            - a path to a .txt, .csv, .tsv, .json, .jsonl or .parquet file, to one of these followed by .gz, or a list
+              of such paths;
+            - the name of a dataset on the Hugging Face hub, `name`, `name:split` or `name:config:split`;
+            - a dataset or data frame in memory;
+            - a list of strings, of tuples or of dicts. A list of strings is a list of paths if every string has one of
+              the extensions above.
+        split (`str`, *optional*, defaults to `"train"`): Split of a `DatasetDict`, or of a hub dataset whose name does
+            not say it. A hub dataset also takes a slice such as `"train[:10%]"`.
+        columns (`Sequence[str]`, *optional*): The columns to take: anchor, positive, hard negatives. By default they
+            are chosen by their names, see [`~data.columns.resolve_columns`]; the cells of a tuple by their position.
+        expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
+            pairs with k hard negatives.
+        max_rows (`int`, *optional*): Number of rows to stop after.
+        cache_dir (`str | Path`, *optional*): Where files are cached. Defaults to the cache of `datasets`
+            (`HF_DATASETS_CACHE`).
+
+    Returns:
+        `datasets.Dataset`: A dataset with the string columns `sent0`; `sent0, sent1`; or `sent0, sent1, sent2, ...`.
+
+    Raises:
+        DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
+        ValueError: If the input is malformed. The message names the file and the line or row.
+    """
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows must be at least 1, got {max_rows}.")
+    name = "the dataset"
+    if isinstance(source, DatasetDict):
+        if split not in source:
+            raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
+        source = source[split]
+    elif hasattr(source, "iloc"):  # a data frame
+        name = "the data frame"
+        try:
+            source = Dataset.from_pandas(source, preserve_index=False)
+        except (TypeError, ValueError) as error:  # pyarrow's errors are among these
+            raise ValueError(f"{name} has a column of mixed types: {error}. Convert it to strings.") from error
+    elif not isinstance(source, (str, Path, list, tuple, Dataset)):
+        kind = type(source).__name__
+        raise ValueError(f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {kind}.")
+    if not isinstance(source, Dataset):
+        options: dict = {"columns": columns, "expected_columns": expected_columns, "max_rows": max_rows}
+        paths = find_paths(source)
+        if paths is not None:
+            tables = [open_table(path) for path in paths]
+            kinds = [str(SUFFIX.findall(path.name.lower())) for path in paths]
+            return dataset_of_tables(tables, [*kinds, *map(digest, paths)], cache_dir=cache_dir, **options)
+        if not isinstance(source, str):
+            table = open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "memory", "row")
+            return dataset_of_tables([table], **options)
+        name = source
+        source = load_from_hub(source, split, cache_dir=cache_dir and str(cache_dir))
+    dataset = resolve_dataset_columns(source, columns, name=name, expected_columns=expected_columns)
+    if max_rows is None or max_rows >= len(dataset):
+        return dataset
+    return mark_resolved(dataset.select(range(max_rows)))
+
+
+def find_paths(source: str | Path | Sequence) -> list[Path] | None:
+    """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
+    if isinstance(source, (str, Path)):
+        path = Path(source).expanduser()
+        if _is_path(source) or path.exists() or not _NAME.fullmatch(str(source)):
+            return [path]
+        return None
+    if source and all(_is_path(item) for item in source):
+        return [Path(item).expanduser() for item in source]
+    for item in source[:5]:
+        if _is_path(item) and Path(item).exists():
+            raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
+    return None
+
+
+def _is_path(item: Any) -> bool:
+    return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
 
 
 def load_from_hub(source: str, split: str, **options: Any) -> Any:
@@ -68,27 +173,6 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
             f"{source!r} is no file here, and could not be loaded from the hub as a dataset either: "
             f"{type(error).__name__}: {error}"
         ) from error
-
-
-_BATCH_ROWS = 10_000
-_DROPPED = "dropped.json"  # what was left out of the rows of a cache
-_resolved: set[str] = set()  # fingerprints of data sets that need not be read again
-
-
-def text_features(width: int) -> Features:
-    """Return the features of rows of texts: `sent0` (the anchor), `sent1` (its positive), `sent2`, ... (negatives)."""
-    return Features({f"sent{index}": Value("string") for index in range(width)})
-
-
-def mark_resolved(dataset: Dataset) -> Dataset:
-    """Remember that a dataset has the columns `sent0`, `sent1`, ... and no empty anchor or positive, and return it."""
-    _resolved.add(dataset._fingerprint)
-    return dataset
-
-
-def is_resolved(dataset: Dataset) -> bool:
-    """Say whether [`mark_resolved`] remembers a dataset."""
-    return dataset._fingerprint in _resolved
 
 
 def dataset_of_tables(
@@ -179,12 +263,14 @@ def table_cleaners(
     """
     cleaners: list[RowCleaner] = []
     for table in tables:
-        sentences = list(filter(looks_like_sentence, table.columns))
-        if table.format == "csv" and sentences:
-            logger.warning(
-                f"{table.name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If "
-                "the file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
-            )
+        if table.format == "csv":
+            sentences = [column for column in table.columns if looks_like_sentence(column)]
+            if sentences:
+                logger.warning(
+                    f"{table.name}: the first line is taken as the header, but {sentences[0]!r} looks like a "
+                    "sentence. If the file has no header, add one (such as sent0,sent1,hard_neg), or its first row is "
+                    "lost."
+                )
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
@@ -194,9 +280,9 @@ def table_cleaners(
             table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
         )
         cleaner = RowCleaner(table.name, chosen, table.unit)
-        if any(is_list(cell) for cells in sample for cell in cells):
-            rows = table.rows(chosen)
-            cleaner.widen(cells for _, cells in (rows if reads_all else islice(rows, SAMPLE_ROWS)))
+        if any(map(is_list, chain.from_iterable(sample))):
+            rows = table.rows(chosen) if reads_all else islice(table.rows(chosen), SAMPLE_ROWS)
+            cleaner.widen(cells for _, cells in rows)
         cleaners.append(cleaner)
         first = cleaners[0]
         if len(chosen) != len(first.columns):
@@ -215,30 +301,64 @@ def _clean_rows(tables: Sequence[Table], cleaners: Sequence[RowCleaner]) -> Iter
         yield from cleaner.clean_all(table.rows(cleaner.columns))
 
 
-def apply_transform(dataset: Dataset) -> Dataset:
-    """Return the rows that a dataset shows, which `set_transform` may have changed."""
-    if dataset.format["type"] != "custom":
-        return dataset
-    logger.warning(
-        "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
-    )
-    names = dataset.column_names
-    shown = dataset.map(lambda rows: rows, batched=True, remove_columns=names, load_from_cache_file=False)
-    return shown.with_format(None)
+def text_features(width: int) -> Features:
+    """Return the features of rows of texts: `sent0` (the anchor), `sent1` (its positive), `sent2`, ... (negatives)."""
+    return Features({f"sent{index}": Value("string") for index in range(width)})
 
 
-def dataset_table(dataset: Dataset, name: str) -> Table:
-    """Return the rows of a dataset as a table."""
-    dataset = apply_transform(dataset).with_format(None)
+def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Dataset, Path]:
+    """Make rows, or take them from the cache if they are as they were written.
 
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        number = 0
-        for batch in dataset.select_columns(list(columns)).iter(1000):
-            for cells in zip(*batch.values(), strict=True):
-                number += 1
-                yield number, cells
+    Each cache is a folder with digests of its files. One that is damaged is made again.
 
-    return Table(name, dataset.column_names, rows, "memory", "row")
+    Args:
+        folder (`Path`): The folder of all caches.
+        key (`str`): Hash of what decides the rows, which becomes their fingerprint.
+        make (`Callable`): Writes the rows into the folder that it is given, to one or several `.arrow` files.
+
+    Returns:
+        `tuple[datasets.Dataset, Path]`: The rows and the folder in which they are cached.
+    """
+    cache = folder / key
+    if folder_problem(cache):
+        with FileLock(folder / f"{key}.lock"):  # another process may be making them
+            if problem := folder_problem(cache):
+                if cache.exists():
+                    logger.warning(f"{cache}: the cached rows are made again, because {problem}.")
+                with write_atomically(cache) as temporary:
+                    temporary.mkdir()
+                    make(temporary)
+                    write_manifest(temporary)
+    parts = []
+    for file in sorted(cache.glob("*.arrow")):
+        parts.append(Dataset.from_file(str(file), split=NamedSplit("train")))
+    rows = concatenate_datasets(parts)
+    rows._fingerprint = key  # the default depends on the time of the file
+    return rows, cache
+
+
+def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) -> Dataset:
+    """Map batches of rows as [`datasets.Dataset.map`] does, or take an earlier result that is as it was written.
+
+    Args:
+        dataset (`datasets.Dataset`): The rows. The result is cached beside their file; rows in memory have none.
+        function (`Callable`): What to call with a batch.
+        key (`list`): What decides the result beside the rows.
+        options (`Any`): Further arguments of `map`.
+
+    Returns:
+        `datasets.Dataset`: The result.
+    """
+    fingerprint = Hasher.hash([VERSION, dataset._fingerprint, *key])
+    options |= {"batched": True, "new_fingerprint": fingerprint}
+    files = dataset.cache_files if is_caching_enabled() else []
+    if not files:
+        return dataset.map(function, **options)
+
+    def make(folder: Path) -> None:
+        dataset.map(function, cache_file_name=str(folder / "rows.arrow"), **options)
+
+    return cached_rows(Path(files[0]["filename"]).parent, fingerprint, make)[0]
 
 
 def resolve_dataset_columns(
@@ -281,6 +401,43 @@ def resolve_dataset_columns(
     return dataset_of_tables([table], content, columns=columns, expected_columns=expected_columns)
 
 
+def mark_resolved(dataset: Dataset) -> Dataset:
+    """Remember that a dataset has the columns `sent0`, `sent1`, ... and no empty anchor or positive, and return it."""
+    _resolved.add(dataset._fingerprint)
+    return dataset
+
+
+def is_resolved(dataset: Dataset) -> bool:
+    """Say whether [`mark_resolved`] remembers a dataset."""
+    return dataset._fingerprint in _resolved
+
+
+def apply_transform(dataset: Dataset) -> Dataset:
+    """Return the rows that a dataset shows, which `set_transform` may have changed."""
+    if dataset.format["type"] != "custom":
+        return dataset
+    logger.warning(
+        "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
+    )
+    names = dataset.column_names
+    shown = dataset.map(lambda rows: rows, batched=True, remove_columns=names, load_from_cache_file=False)
+    return shown.with_format(None)
+
+
+def dataset_table(dataset: Dataset, name: str) -> Table:
+    """Return the rows of a dataset as a table."""
+    dataset = apply_transform(dataset).with_format(None)
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        number = 0
+        for batch in dataset.select_columns(list(columns)).iter(1000):
+            for cells in zip(*batch.values(), strict=True):
+                number += 1
+                yield number, cells
+
+    return Table(name, dataset.column_names, rows, "memory", "row")
+
+
 def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
     """Select the two text columns and the score of a dataset.
 
@@ -300,14 +457,14 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     """
     dataset = apply_transform(dataset)
     columns = dataset.column_names
-    if "input_ids" in columns or (is_resolved(dataset) and SCORE in columns):
+    if "input_ids" in columns or (SCORE in columns and is_resolved(dataset)):
         return dataset
     if SCORE not in columns:
         raise ValueError(
             f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
             f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
         )
-    table = dataset_table(dataset.select_columns([column for column in columns if column != SCORE]), name)
+    table = dataset_table(dataset.remove_columns(SCORE), name)
     [cleaner] = table_cleaners([table], None, expected_columns=2)
     texts = []
     scores = []
@@ -334,11 +491,7 @@ def check_scores(scores: Sequence[float], name: str) -> None:
         )
 
 
-def parse_score(
-    value: Any,
-    where: str,
-    advice: str = "Correct it, or leave it blank to skip the row",
-) -> float:
+def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it blank to skip the row") -> float:
     """Return a score as a finite float.
 
     Args:
@@ -359,103 +512,3 @@ def parse_score(
     if not math.isfinite(score):
         raise ValueError(f"{where}: the score {value!r} is not a finite number. {advice}.")
     return score
-
-
-def load_text_dataset(
-    source: Any,
-    *,
-    split: str = "train",
-    columns: Sequence[str] | None = None,
-    expected_columns: int | None = None,
-    max_rows: int | None = None,
-    cache_dir: str | Path | None = None,
-) -> Dataset:
-    """Load sentences, sentence pairs, or pairs with hard negatives.
-
-    A file is read and checked once and cached as Arrow in `<cache_dir>/simcse_hf`. The cache and the fingerprint of
-    the dataset depend on the bytes of the files and on the arguments only, so a second load is immediate, and a later
-    `map` finds its own cache again. A row without an anchor or a positive is dropped, and a warning counts these.
-    Text is kept as it is, including white space at its ends and the word "None".
-
-    A positive or hard negative may be a list of texts, as in the JSON Lines files of sentence-transformers: each
-    positive becomes a row of its own, and hard negatives become columns. A row may have fewer of them than others, and
-    holds `None` instead.
-
-    Args:
-        source (`str | Path | Sequence | pandas.DataFrame | datasets.Dataset | datasets.DatasetDict`): One of
-
-            - a path to a .txt, .csv, .tsv, .json, .jsonl or .parquet file, to one of these followed by .gz, or a list
-              of such paths;
-            - the name of a dataset on the Hugging Face hub, `name`, `name:split` or `name:config:split`;
-            - a dataset or data frame in memory;
-            - a list of strings, of tuples or of dicts. A list of strings is a list of paths if every string has one of
-              the extensions above.
-        split (`str`, *optional*, defaults to `"train"`): Split of a `DatasetDict`, or of a hub dataset whose name does
-            not say it. A hub dataset also takes a slice such as `"train[:10%]"`.
-        columns (`Sequence[str]`, *optional*): The columns to take: anchor, positive, hard negatives. By default they
-            are chosen by their names, see [`~data.columns.resolve_columns`]; the cells of a tuple by their position.
-        expected_columns (`int`, *optional*): How many columns there must be: 1 for sentences, 2 for pairs, 2 + k for
-            pairs with k hard negatives.
-        max_rows (`int`, *optional*): Number of rows to stop after.
-        cache_dir (`str | Path`, *optional*): Where files are cached. Defaults to the cache of `datasets`
-            (`HF_DATASETS_CACHE`).
-
-    Returns:
-        `datasets.Dataset`: A dataset with the string columns `sent0`; `sent0, sent1`; or `sent0, sent1, sent2, ...`.
-
-    Raises:
-        DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
-        ValueError: If the input is malformed. The message names the file and the line or row.
-    """
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be at least 1, got {max_rows}.")
-    options: dict = {"columns": columns, "expected_columns": expected_columns}
-    name = "the dataset"
-    if isinstance(source, DatasetDict):
-        if split not in source:
-            raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
-        source = source[split]
-    elif hasattr(source, "iloc"):  # a data frame
-        name = "the data frame"
-        try:
-            source = Dataset.from_pandas(source, preserve_index=False)
-        except (TypeError, ValueError) as error:  # pyarrow's errors are among these
-            raise ValueError(f"{name} has a column of mixed types: {error}. Convert it to strings.") from error
-    elif not isinstance(source, (str, Path, list, tuple, Dataset)):
-        kind = type(source).__name__
-        raise ValueError(f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {kind}.")
-    paths = None if isinstance(source, Dataset) else find_paths(source)
-    if paths is None and isinstance(source, str):
-        name = source
-        source = load_from_hub(source, split, cache_dir=cache_dir and str(cache_dir))
-    if isinstance(source, Dataset):
-        dataset = resolve_dataset_columns(source, name=name, **options)
-        if max_rows is None or max_rows >= len(dataset):
-            return dataset
-        return mark_resolved(dataset.select(range(max_rows)))
-    options |= {"max_rows": max_rows, "cache_dir": cache_dir}
-    if paths is None:
-        table = open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "memory", "row")
-        return dataset_of_tables([table], **options)
-    tables = [open_table(path) for path in paths]
-    kinds = [str(SUFFIX.findall(path.name.lower())) for path in paths]
-    return dataset_of_tables(tables, [*kinds, *map(digest, paths)], **options)
-
-
-def find_paths(source: str | Path | Sequence) -> list[Path] | None:
-    """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
-    if isinstance(source, (str, Path)):
-        path = Path(source).expanduser()
-        if _is_path(source) or path.exists() or not is_hub_name(str(source)):
-            return [path]
-        return None
-    if source and all(_is_path(item) for item in source):
-        return [Path(item).expanduser() for item in source]
-    for item in source[:5]:
-        if _is_path(item) and Path(item).exists():
-            raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
-    return None
-
-
-def _is_path(item: Any) -> bool:
-    return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ..objectives.ragged import ABSENT, NEGATIVE, POSITIVE
-from .cache import cached_map
 from .columns import NO_TEXT, has_text
+from .read import cached_map
 from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)

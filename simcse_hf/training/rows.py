@@ -33,14 +33,19 @@ from torch.utils.data import RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
-from ..data.cache import cached_map
 from ..data.class_rows import load_class_rows
 from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
 from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.nli_pairs import build_nli_groups
-from ..data.read import apply_transform, load_text_dataset, resolve_dataset_columns, resolve_scored_pairs
+from ..data.read import (
+    apply_transform,
+    cached_map,
+    load_text_dataset,
+    resolve_dataset_columns,
+    resolve_scored_pairs,
+)
 from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset

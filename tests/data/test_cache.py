@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from simcse_hf.data import cache
+from simcse_hf.data import read
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.data.tokenize import tokenize_dataset
 
@@ -64,15 +64,14 @@ def test_a_damaged_cache_is_made_again_with_one_warning(rows, caplog, damage):
 
 def test_a_second_load_makes_nothing_again(rows, monkeypatch):
     first = rows()
-    monkeypatch.setattr(cache, "write_atomically", None)
+    monkeypatch.setattr(read, "write_atomically", None)
     assert rows() == first
 
 
 def test_rows_of_another_version_are_left_alone(rows, monkeypatch, caplog):
     texts, ids, folder = rows()
     before = {path: path.read_bytes() for path in folder.rglob("*.arrow")}
-    for module in ("simcse_hf.data.cache.VERSION", "simcse_hf.data.read.VERSION"):
-        monkeypatch.setattr(module, "a newer one")
+    monkeypatch.setattr(read, "VERSION", "a newer one")
     assert rows()[:2] == (texts, ids) and not warnings_of(caplog)
     assert all(path.read_bytes() == content for path, content in before.items())
 
