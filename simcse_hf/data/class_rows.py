@@ -8,13 +8,11 @@ from datasets import Dataset
 from transformers.utils import logging
 
 from ..objectives.ragged import NEGATIVE, POSITIVE
-from .columns import LABEL, RowCleaner, class_columns, quote
+from .columns import LABEL, RowCleaner, class_columns, first_few, quote
 from .read import apply_transform, dataset_table, find_paths, is_resolved, load_from_hub, mark_resolved, table_cleaners
 from .table import Table, open_table
 
 logger = logging.get_logger(__name__)
-
-_SHOWN_CLASSES = 5
 
 
 def load_class_rows(
@@ -112,12 +110,10 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
             f"{found}, of which {len(classes)} have two texts or more. There must be two such classes, because a text "
             "learns from the others of its class and from those of other classes: check the column, or add texts."
         )
-    alone = sorted(counts.keys() - set(classes))
+    alone = [repr(label) for label in sorted(counts.keys() - set(classes))]
     if alone:
-        dots = ", ..." if len(alone) > _SHOWN_CLASSES else ""
         logger.warning(
-            f"{found}, of which {len(alone)} have one text. It has no positive and is left out: "
-            f"{quote(alone[:_SHOWN_CLASSES])}{dots}"
+            f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {first_few(alone)}"
         )
     numbers = {label: number for number, label in enumerate(classes)}
     kept = [(text, numbers[label]) for text, label in rows if label in numbers]

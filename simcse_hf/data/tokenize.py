@@ -1,9 +1,8 @@
 """Tokenize a training set once: rows of texts become rows of token ids."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
-from operator import ge
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ..objectives.ragged import ABSENT, NEGATIVE, POSITIVE
-from .columns import NO_TEXT, has_text
+from .columns import NO_TEXT, first_few, has_text
 from .read import cached_map
 from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
 
-_SHOWN_ROWS = 5
 _SAMPLE = 2_000  # texts whose tokens are counted
 _FEW_TOKENS = 20  # say nothing about the language of a text
 _HARD_TO_READ = 0.05  # share of unknown tokens that is reported
@@ -60,22 +58,26 @@ def tokenize_dataset(
     if len(dataset) == 0:
         raise ValueError("the dataset to tokenize is empty.")
     row_tokenizer = RowTokenizer(dataset.column_names, tokenizer, max_seq_length, templates, prompts)
+    backend: Any = tokenizer
+    # The state of a fast tokenizer holds the truncation of its last call, so its state is read after a call like ours.
+    backend("", truncation=True, max_length=row_tokenizer.columns[0].length)
+    # A slow tokenizer keeps its rules (merges, normalization, lower-casing) in Python objects: it is hashed whole.
+    rules = backend.backend_tokenizer.to_str() if backend.is_fast else Hasher.hash(backend)
     tokenized = cached_map(
         dataset,
         row_tokenizer,
-        [dataset.column_names, *row_tokenizer.cache_key()],
+        [dataset.column_names, rules, tokenizer.truncation_side, list(map(asdict, row_tokenizer.columns))],
         num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenizing",
     )
-    full_rows = np.flatnonzero(tokenized["is_full"][:]) + 1
-    if len(full_rows):
-        dots = ", ..." if len(full_rows) > _SHOWN_ROWS else ""
+    full_rows = (np.flatnonzero(tokenized["is_full"][:]) + 1).tolist()
+    if full_rows:
         lengths = dict.fromkeys(str(column.length) for column in row_tokenizer.columns)
         logger.warning(
             f"{len(full_rows)} of {len(tokenized)} rows hold a text that fills max_seq_length = "
-            f"{' or '.join(lengths)} tokens, so its end may be cut (rows "
-            f"{', '.join(map(str, full_rows[:_SHOWN_ROWS]))}{dots}). Raise max_seq_length if these texts matter."
+            f"{' or '.join(lengths)} tokens, so its end may be cut (rows {first_few(full_rows)}). Raise "
+            "max_seq_length if these texts matter."
         )
     helpers = ["is_full", "has_gap"]
     if row_tokenizer.relations and not any(tokenized["has_gap"]):
@@ -87,21 +89,9 @@ def tokenize_dataset(
 class _Column:
     """How the texts of a column of a tokenized row are read."""
 
-    name: str
     length: int
     prompt: str = ""
     template: Template | None = None
-
-    def full_length(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Return the number of tokens of a text that is cut, with those of its template."""
-        return self.length if self.template is None else self.template.full_length(tokenizer, self.length)
-
-    def tokenize(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of texts."""
-        prompted = [self.prompt + text for text in texts]
-        if self.template is not None:
-            return self.template.tokenize(tokenizer, prompted, self.length)
-        return to_token_ids(tokenizer, prompted, truncation=True, max_length=self.length)
 
 
 class RowTokenizer:
@@ -115,6 +105,7 @@ class RowTokenizer:
         prompts (`Sequence[str]`, *optional*): What is put before each text.
 
     Attributes:
+        names (`list[str]`): The column of rows of texts that each column of a tokenized row is made of.
         columns (`list`): How each column of a tokenized row is read. Rows with relations have one for the premise and
             one for all hypotheses.
         relations (`list[int]`): The relation of each text after the first, in rows with hard negatives.
@@ -149,13 +140,15 @@ class RowTokenizer:
             names *= len(parsed)
         elif parsed:
             parsed = [parsed[0], *parsed[-1:] * (len(names) - 1)]
+        self.names = names
         self.columns = []
-        for place, name in enumerate(names):
+        self.limits = []
+        for place in range(len(names)):
             length = lengths[min(place, len(lengths) - 1)]
             prompt = prompts[min(place, len(prompts) - 1)]
             template = parsed[place] if parsed else None
-            self.columns.append(_Column(name, length, prompt, template))
-        self.limits = [column.full_length(tokenizer) for column in self.columns]
+            self.columns.append(_Column(length, prompt, template))
+            self.limits.append(template.full_length(tokenizer, length) if template else length)
 
     def __call__(self, rows: Mapping) -> dict:
         """Turn columns of texts into columns of tokens.
@@ -168,41 +161,45 @@ class RowTokenizer:
             may be cut, and whether the row `has_gap`, an absent text; the `relations` of rows with hard negatives;
             and `text_ids`, if equal texts have different tokens in different columns.
         """
-        columns = self.columns
         if self.is_grouped:
             texts = rows["texts"]
         else:
-            texts = list(zip(*(rows[column.name] for column in columns), strict=True))
+            texts = list(zip(*(rows[name] for name in self.names), strict=True))
         tokenized: dict = {
-            "input_ids": self._tokenize(texts, columns),
+            "input_ids": self._tokenize(texts, self.columns),
             "length": [],
             "is_full": [],
             "has_gap": [],
         }
         for sentences in tokenized["input_ids"]:
             lengths = [len(ids) for ids in sentences]
-            limits = self.limits + self.limits[-1:] * len(lengths)
+            limits = self.limits + self.limits[-1:] * len(lengths)  # a premise may have any number of hypotheses
             tokenized["length"].append(max(lengths))
-            tokenized["is_full"].append(any(map(ge, lengths, limits)))
+            tokenized["is_full"].append(any(length >= limit for length, limit in zip(lengths, limits, strict=False)))
             tokenized["has_gap"].append(0 in lengths)
         if self.relations:
             tokenized["relations"] = []
             for _, *others in tokenized["input_ids"]:
                 relations = zip(self.relations, others, strict=True)
                 tokenized["relations"].append([relation if ids else ABSENT for relation, ids in relations])
-        plain = _Column("", max(column.length for column in columns))
-        if any(replace(column, name="") != replace(columns[0], name="") for column in columns):
+        if any(column != self.columns[0] for column in self.columns):
+            plain = _Column(max(column.length for column in self.columns))
             plain_ids = self._tokenize(texts, [plain])
             tokenized["text_ids"] = [list(map(number_of, row)) for row in plain_ids]
         return tokenized
 
     def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
+        """Tokenize rows of texts. The last column stands for all texts from its place on."""
         last = len(columns) - 1
         tokenized = []
         for number, column in enumerate(columns):
             places = slice(number, None if number == last else number + 1)
-            of_column = [text for row in texts for text in row[places] if has_text(text)]
-            tokenized.append(iter(column.tokenize(self.tokenizer, of_column)))
+            prompted = [column.prompt + text for row in texts for text in row[places] if has_text(text)]
+            if column.template:
+                ids = column.template.tokenize(self.tokenizer, prompted, column.length)
+            else:
+                ids = to_token_ids(self.tokenizer, prompted, truncation=True, max_length=column.length)
+            tokenized.append(iter(ids))
         rows = []
         for row in texts:
             sentences = []
@@ -211,15 +208,6 @@ class RowTokenizer:
             rows.append(sentences)
         return rows
 
-    def cache_key(self) -> list:
-        """Return what decides the token ids beside the texts, so that an earlier result is found and no stale one."""
-        tokenizer: Any = self.tokenizer
-        # The default of `map`, a hash of the pickled function, would change with the tokenizer's first call.
-        tokenizer("", truncation=True, max_length=self.columns[0].length)
-        # A slow tokenizer keeps its rules (merges, normalization, lower-casing) in Python objects: it is hashed whole.
-        rules = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else Hasher.hash(tokenizer)
-        return [rules, tokenizer.truncation_side, [asdict(column) for column in self.columns]]
-
 
 def number_of(token_ids: Sequence[int]) -> int:
     """Return a number by which equal token ids are known in all processes; 0 for an absent text."""
@@ -227,11 +215,7 @@ def number_of(token_ids: Sequence[int]) -> int:
     return hash(tuple(token_ids)) if token_ids else 0
 
 
-def to_token_ids(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: list[str],
-    **options: Any,
-) -> list[list[int]]:
+def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:
     """Return `tokenizer(texts, **options)["input_ids"]`, without the objects around them where that is possible.
 
     A fast tokenizer also computes offsets, and wraps each text in Python objects under the interpreter's lock, for
