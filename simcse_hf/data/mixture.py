@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from datasets import Dataset
 
-from .collator import ContrastiveCollator, HostArray
-from .samplers import PermutedSampler
+from .collator import ContrastiveCollator, HostArray, PermutedSampler
 from .view_dataset import SeededDataset
 
 #: Ways to draw the data set of a batch, beside numbers.

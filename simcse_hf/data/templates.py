@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-TEXT, MASK = "{text}", "[MASK]"
+TEXT = "{text}"
+MASK = "[MASK]"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
 
 
 def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict:
-    """Return the model settings that follow from its templates and tokenizer (none without templates).
+    """Return the model settings that follow from its templates and tokenizer.
 
     Args:
         templates (`Sequence[str]`): Templates of a model.
@@ -125,8 +126,6 @@ def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBa
     Raises:
         ValueError: If a template is not valid (see [`read_template`]).
     """
-    if not templates:
-        return {}
     tokenized = [read_template(template, tokenizer) for template in templates]
     return {
         "mask_token_id": tokenizer.mask_token_id,

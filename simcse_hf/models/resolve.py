@@ -19,7 +19,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from ..data.views import masked_lm_rate
+from ..data.views import view_rate
 from ..objectives import (
     build_objective,
     find_objective,
@@ -601,7 +601,8 @@ def _row_plan(
         view = given.view
     elif given.view_rate is not None and "objective" not in own:
         rate = given.view_rate
-    masked_lm_rate(view, rate)  # refuses a rate that the view does not take
+    if view != "identity" or rate is not None:
+        view_rate(view, rate)  # refuses an unknown view, and a rate that the view does not take
     frozen = {}
     for name, words in {"teacher": given.teacher, "guide": given.guide}.items():
         # One of several data sets may have an objective that reads none.

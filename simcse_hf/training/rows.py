@@ -34,7 +34,13 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
 from ..data.class_rows import load_class_rows
-from ..data.collator import ContrastiveCollator
+from ..data.collator import (
+    LARGEST_LISTED,
+    ClassSampler,
+    ContrastiveCollator,
+    NeighborSampler,
+    PermutedSampler,
+)
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
 from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
@@ -46,11 +52,10 @@ from ..data.read import (
     resolve_dataset_columns,
     resolve_scored_pairs,
 )
-from ..data.samplers import LARGEST_LISTED, ClassSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
-from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, masked_lm_rate
+from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
 from ..evaluation.sts import read_pairs_argument
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
@@ -453,7 +458,7 @@ class ViewRows(TextRows):
             name = type(self.tokens.view).__name__
         rate = vars(self.tokens.view).get("rate")
         if name in MASKED_LM_VIEWS:
-            rate = masked_lm_rate(name, self.plan.view_rate)
+            rate = view_rate(name, self.plan.view_rate)
         return {"name": name, "rate": rate, "both": self.tokens.both}
 
 

@@ -29,7 +29,7 @@ from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, masked_lm_rate
+from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
 from ..models.adapters import (
     add_lora,
     check_adapter,
@@ -194,7 +194,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
         if args.view in MASKED_LM_VIEWS:
-            rate: Any = masked_lm_rate(args.view, args.view_rate)
+            rate: Any = view_rate(args.view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
         if start.settings.do_mlm:
@@ -888,8 +888,10 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
     args = run.arguments
     check_tokenizer(tokenizer, model, model.name_or_path or "the model")
     model.tokenizer_limit = tokenizer.model_max_length
-    edges = template_settings(model.settings.templates, tokenizer)
-    model.use_settings(replace(model.settings, **run.settings, **edges))
+    settings = dict(run.settings)
+    if model.settings.templates:
+        settings |= template_settings(model.settings.templates, tokenizer)
+    model.use_settings(replace(model.settings, **settings))
     vars(model.config).pop(THRESHOLD, None)
     lora = args.lora_config()
     if lora is not None and not has_adapter(model):

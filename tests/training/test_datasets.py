@@ -11,8 +11,8 @@ from trainer_helpers import assert_same_weights, model_of, scored, sentences, te
 from trainer_helpers import make as make_trainer
 
 from simcse_hf import AutoModelForCL
+from simcse_hf.data.collator import PermutedSampler
 from simcse_hf.data.mixture import MixtureSampler
-from simcse_hf.data.samplers import PermutedSampler
 from simcse_hf.publishing import write_card
 from simcse_hf.training.run import train_sup
 

@@ -4,7 +4,7 @@ import pytest
 from torch.utils.data import RandomSampler
 from trainer_helpers import assert_same_weights, logged, make, texts, weights
 
-from simcse_hf.data.samplers import PermutedSampler
+from simcse_hf.data.collator import PermutedSampler
 from simcse_hf.training import rows as rows_module
 
 

@@ -64,25 +64,21 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     return view() if known is None else view(known)
 
 
-def masked_lm_rate(name: str, rate: float | None = None) -> float | None:
-    """Return the rate of the [`MaskedLMView`] that a view needs.
+def view_rate(name: str, rate: float | None = None) -> float | None:
+    """Return the rate of a view, by default its own; `None` if it takes none.
+
+    The rate of a view of [`MASKED_LM_VIEWS`] is that of its [`MaskedLMView`].
 
     Args:
         name (`str`): One of `VIEWS`.
         rate (`float`, *optional*): The rate. Defaults to that of the view.
 
     Returns:
-        `float`, *optional*: The rate, or `None` for a view that needs no masked-LM.
+        `float`, *optional*: The rate.
 
     Raises:
-        ValueError: As for [`make_view`].
+        ValueError: If the name is unknown, the rate is outside [0, 1), or the view takes none.
     """
-    known = view_rate(name, rate)
-    return known if name in MASKED_LM_VIEWS else None
-
-
-def view_rate(name: str, rate: float | None = None) -> float | None:
-    """Return the rate of a view, by default its own; `None` if it takes none. It raises as [`make_view`] does."""
     if name not in _CLASSES:
         raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
     if rate is None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from simcse_hf.data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, VIEWS, make_view, masked_lm_rate
+from simcse_hf.data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, VIEWS, make_view, view_rate
 from simcse_hf.data.views.synonyms import EDA, FUNCTION_WORDS, SynonymReplacement
 from simcse_hf.data.views.words import join_words, split_words
 
@@ -130,9 +130,8 @@ def test_a_view_depends_on_the_random_state_only(name):
 
 def test_the_rate_of_a_view_with_masked_lm_is_that_of_the_masked_lm():
     assert MASKED_LM_VIEWS == ("mlm", "crop+mlm")
-    assert masked_lm_rate("mlm") == masked_lm_rate("crop+mlm") == 0.15
-    assert masked_lm_rate("mlm", 0.3) == masked_lm_rate("crop+mlm", 0.3) == 0.3
-    assert masked_lm_rate("crop") is None and masked_lm_rate("crop", 0.3) is None
+    assert view_rate("mlm") == view_rate("crop+mlm") == 0.15
+    assert view_rate("mlm", 0.3) == view_rate("crop+mlm", 0.3) == 0.3
     cropped = samples(make_view("crop+mlm", 0.3), TEXT, 20)
     assert {len(text.split()) for text in cropped} == {18}  # the rate is not that of the crop
 
