@@ -3,7 +3,7 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ class Premise:
         related = {}
         for text, labels in self.hypotheses.items():
             if len(labels) == 1:
-                related[text] = LABELS.index(*labels)  # type: ignore[arg-type]
+                [label] = labels
+                related[text] = LABELS.index(label)
         return related
 
-    def labelled(self, labels: Iterable[str]) -> list[str]:
+    def labelled(self, labels: Sequence[str]) -> list[str]:
         """Return the hypotheses with one of the `labels`."""
-        numbers = [LABELS.index(label) for label in labels]
-        return [text for text, number in self.related().items() if number in numbers]
+        return [text for text, number in self.related().items() if LABELS[number] in labels]
 
 
 def build_nli_triplets(
@@ -132,11 +132,11 @@ def build_nli_triplets(
     if max_rows is not None and len(rows) > max_rows:
         kept = sorted(generator.sample(range(len(rows)), max_rows))
         rows = [rows[index] for index in kept]
-    columns = ["sent0", "sent1", *(f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair))]
-    if hard_negatives_per_pair == 1:
-        columns[2] = "hard_neg"
-    by_column = zip(*rows, strict=True)
-    return Dataset.from_dict(dict(zip(columns, by_column, strict=True)))
+    names = ["sent0", "sent1", "hard_neg"]
+    if hard_negatives_per_pair != 1:
+        names[2:] = [f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair)]
+    columns = zip(*rows, strict=True)
+    return Dataset.from_dict(dict(zip(names, columns, strict=True)))
 
 
 def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
@@ -179,20 +179,16 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
     relations = []
     for premise in premises:
         related = premise.related()
-        groups = [related] if related else []
         if sampling == "pairs":
-            groups = [{text: relation} for text, relation in related.items()]
-        for group in groups:
-            hypotheses = sorted(group, key=lambda text: group[text] != 0)
+            for text, relation in related.items():
+                texts.append([premise.text, text])
+                relations.append([relation])
+        elif related:
+            hypotheses = sorted(related, key=lambda text: related[text] != 0)
             texts.append([premise.text, *hypotheses])
-            relations.append([group[text] for text in hypotheses])
+            relations.append([related[text] for text in hypotheses])
     _report(source, len(texts), len(premises), skipped)
-    features = Features(
-        {
-            "texts": List(Value("string")),
-            "relations": List(Value("int64")),
-        }
-    )
+    features = Features({"texts": List(Value("string")), "relations": List(Value("int64"))})
     return Dataset.from_dict({"texts": texts, "relations": relations}, features=features)
 
 
@@ -209,7 +205,7 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
 def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
     """Read labelled pairs, collect the hypotheses of each premise, and count what is left out."""
     premises: dict[str, Premise] = {}
-    for where, *texts, label in _pairs(source):
+    for where, premise, hypothesis, label in _pairs(source):
         name = "" if label is None else str(label).strip().lower()
         if name in _NO_LABEL:
             skipped["pairs without a label"] += 1
@@ -218,7 +214,9 @@ def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
             raise ValueError(
                 f"{where}: unknown label {label!r}; expected {', '.join(LABELS)}, or 0, 1, 2, or -1 for none."
             )
-        premise, hypothesis = ("" if text is None else check_text(text, where) for text in texts)
+        for text in (premise, hypothesis):
+            if text is not None:
+                check_text(text, where)
         if not (has_text(premise) and has_text(hypothesis)):
             skipped["pairs with an empty text"] += 1
             continue
@@ -249,6 +247,7 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
             for line, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):
                 yield table.at(line), *cells
         elif isinstance(item, Mapping):
-            yield f"row {number}", *(item[column] for column in find_parts(item, _PARTS, f"row {number}"))
+            place = f"row {number}"
+            yield place, *[item[column] for column in find_parts(item, _PARTS, place)]
         else:
             raise ValueError(f"row {number}: expected a dict or the path of a file, got {item!r}.")

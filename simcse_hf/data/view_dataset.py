@@ -3,7 +3,6 @@
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from datasets import Dataset
@@ -126,26 +125,26 @@ class ViewDataset(SeededDataset):
         Returns:
             `list[dict[str, Any]]`: The rows.
         """
-        branches = (0, 1) if self.both else (1,)
-        view: Any = self.view
+        changed = (0, 1) if self.both else (1,)
         pairs: list[str] = []
         for text, rng in zip(texts, rngs, strict=True):
             pair = [text, text]
-            for branch in branches if isinstance(self.view, TextView) else ():
-                pair[branch] = view(text, rng)
+            if isinstance(self.view, TextView):
+                for branch in changed:
+                    pair[branch] = self.view(text, rng)
             pairs += pair
-        ids = to_token_ids(self.tokenizer, pairs, truncation=True, max_length=self.max_seq_length)
+        tokenized = to_token_ids(self.tokenizer, pairs, truncation=True, max_length=self.max_seq_length)
+        room = self.max_length - self._num_special
         rows: list[dict] = []
         for place, rng in enumerate(rngs):
-            row: dict = {"input_ids": ids[2 * place : 2 * place + 2]}
-            for branch in branches if isinstance(self.view, TokenView) else ():
-                row["input_ids"][branch] = self._view_of_ids(row["input_ids"][branch], rng)
+            sentences = tokenized[2 * place : 2 * place + 2]
+            if isinstance(self.view, TokenView):
+                for branch in changed:
+                    ids = sentences[branch]
+                    view = self.view(ids[len(self._before) : len(ids) - len(self._after)], rng)
+                    sentences[branch] = [*self._before, *view[:room], *self._after]
+            row: dict = {"input_ids": sentences}
             if self.with_view_seed:
                 row["view_seed"] = rng.getrandbits(63)
             rows.append(row)
         return rows
-
-    def _view_of_ids(self, ids: list[int], rng: random.Random) -> list[int]:
-        inside = ids[len(self._before) : len(ids) - len(self._after)]
-        changed: list[int] = self.view(inside, rng)  # type: ignore[assignment, arg-type]  # a TokenView
-        return [*self._before, *changed[: self.max_length - self._num_special], *self._after]
