@@ -18,7 +18,6 @@ logger = logging.get_logger(__name__)
 def load_class_rows(
     source: str | Dataset,
     *,
-    split: str = "train",
     columns: Sequence[str] | None = None,
     max_rows: int | None = None,
     name: str = "the dataset",
@@ -31,7 +30,6 @@ def load_class_rows(
     Args:
         source (`str` or `datasets.Dataset`): A file, see [`open_table`], the name of a dataset on the hub, or a
             dataset.
-        split (`str`, *optional*, defaults to `"train"`): Split of a dataset on the hub.
         columns (`Sequence[str]`, *optional*): The column of texts; or anchor, positives, hard negatives.
         max_rows (`int`, *optional*): Number of rows to read.
         name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset.
@@ -49,7 +47,7 @@ def load_class_rows(
         names = set(source.column_names)
         if {"texts", "relations"} <= names or (is_resolved(source) and LABEL in names):
             return source
-    table = _open(source, split, name)
+    table = _open(source, name)
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:
         return _labelled_texts(table, chosen, max_rows)
@@ -73,25 +71,22 @@ def load_class_rows(
     return Dataset.from_dict({"texts": texts, "relations": relations})
 
 
-def is_labelled(
-    source: str,
-    split: str = "train",
-    columns: Sequence[str] | None = None,
-) -> bool:
+def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
     """Say whether the rows of a file or of a dataset on the hub hold one text and its class label."""
     try:
-        table = _open(source, split, source)
+        table = _open(source, source)
         return class_columns(table.columns, table.sample(), columns) is not None
     except ValueError:  # whoever loads the rows reports it
         return False
 
 
-def _open(source: str | Dataset, split: str, name: str) -> Table:
-    if isinstance(source, str):
-        if paths := find_paths(source):
-            return open_table(paths[0])
-        source, name = load_from_hub(source, split), source
-    return dataset_table(source, name)
+def _open(source: str | Dataset, name: str) -> Table:
+    if isinstance(source, Dataset):
+        return dataset_table(source, name)
+    paths = find_paths(source)
+    if paths is not None:
+        return open_table(paths[0])
+    return dataset_table(load_from_hub(source, "train"), source)
 
 
 def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:

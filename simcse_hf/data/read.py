@@ -161,11 +161,13 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
         ValueError: If the dataset cannot be loaded.
     """
     name, *words = _COLON.split(source)
+    configuration = None
     try:
-        configuration = words.pop(0) if len(words) == 2 else None
-        if words and configuration is None and words[0] in get_dataset_config_names(name):
-            configuration = words.pop()
-        if words:
+        if len(words) == 2:
+            configuration, split = words
+        elif words and words[0] in get_dataset_config_names(name):
+            configuration = words[0]
+        elif words:
             split = words[0]
         return load_dataset(name, configuration, split=split, **options)
     except Exception as error:  # its type depends on what is wrong: the network, the name or the data

@@ -208,8 +208,8 @@ def test_a_dataset_of_the_hub_is_named_with_its_configuration_and_split(load, mo
     monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
     monkeypatch.setattr("simcse_hf.data.read.get_dataset_config_names", lambda _: ["default", "config"])
     assert load(name, split="validation[:10]").to_list() == [{"sent0": "One."}]
-    assert is_labelled(name, split="validation[:10]")
-    assert calls == [expected] * 2
+    assert is_labelled(name)
+    assert calls == [expected, (*expected[:2], expected[2].replace("validation[:10]", "train"))]
 
 
 def test_a_dataset_of_the_hub_that_cannot_be_loaded_is_named(load, monkeypatch):
