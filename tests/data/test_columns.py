@@ -93,25 +93,6 @@ def test_the_columns_of_a_dataset_are_put_in_order_by_name(row):
     assert resolved.features == Features({name: Value("string") for name in TRIPLET})
 
 
-def test_each_listed_positive_becomes_a_row_and_listed_negatives_become_columns(caplog):
-    rows = [
-        {"query": "q1", "pos": ["p1", "p2", None], "neg": ["n1", "n2"]},
-        {"query": "q2", "pos": ["p3"], "neg": ["n3", "n4", "n5"]},
-        {"query": "q3", "pos": ["p4"], "neg": []},
-        {"query": "q4", "pos": ["", ""], "neg": ["n6", "n7"]},
-    ]
-    resolved = resolve_dataset_columns(Dataset.from_list(rows))
-    assert [list(row.values()) for row in resolved] == [
-        ["q1", "p1", "n1", "n2", None],
-        ["q1", "p2", "n1", "n2", None],
-        ["q2", "p3", "n3", "n4", "n5"],
-        ["q3", "p4", None, None, None],
-    ]
-    assert "1 of 5 rows dropped for an empty cell: row 4." in caplog.text
-    assert "1 of 5 rows with an empty text in a list, which is left out: row 1." in caplog.text
-    assert "with fewer hard negatives than others: row 1, 3" in caplog.text
-
-
 def upper(batch):
     return {"text": [f"passage: {text.upper()}" for text in batch["text"]]}
 

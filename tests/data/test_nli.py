@@ -1,10 +1,9 @@
 """NLI triplets have each entailed hypothesis once, with negatives of its own premise; groups have all pairs."""
 
-import gzip
-import json
 import logging
 
 import pytest
+from data_helpers import content_of, write
 from datasets import ClassLabel, Dataset, Features, Value
 
 from simcse_hf.cli.mine import build_nli_main
@@ -20,7 +19,13 @@ PAIRS = [
     ("A man sings.", "A person sings.", "entailment"),
     ("A dog runs.", "A dog sits.", "contradiction"),
 ]
-ROWS = [dict(zip(("premise", "hypothesis", "label"), pair, strict=True)) for pair in PAIRS]
+
+
+def rows_of(pairs, names=("premise", "hypothesis", "label")):
+    return [dict(zip(names, pair, strict=True)) for pair in pairs]
+
+
+ROWS = rows_of(PAIRS)
 POSITIVES = [("A dog runs.", "An animal moves."), ("A dog runs.", "A dog is on its feet.")]
 
 
@@ -43,7 +48,7 @@ def test_the_draw_follows_the_seed_and_reaches_every_negative():
 
 def test_two_hard_negatives_of_two_labels_are_one_of_each():
     """SimCSE, Table 7: a contradiction and a neutral hypothesis."""
-    rows = [*ROWS, {"premise": "A man sings.", "hypothesis": "A man is mute.", "label": "contradiction"}]
+    rows = rows_of([*PAIRS, ("A man sings.", "A man is mute.", "contradiction")])
     for seed in range(20):
         data = build_nli_triplets(rows, seed=seed, hard_negatives_per_pair=2, negatives=("contradiction", "neutral"))
         assert pairs_of(data) == POSITIVES  # the man has no neutral hypothesis
@@ -71,41 +76,31 @@ def test_a_class_label_column_uses_its_own_names():
 
 @pytest.mark.parametrize("label", [-1, "-1", "-", None, ""])
 def test_pairs_without_a_label_are_left_out_and_counted(label, caplog):
-    row = {"premise": "A dog runs.", "hypothesis": "A dog barks.", "label": label}
+    rows = rows_of([*PAIRS, ("A dog runs.", "A dog barks.", label)])
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
-        assert build_nli_triplets([*ROWS, row]).to_list() == build_nli_triplets(ROWS).to_list()
+        assert build_nli_triplets(rows).to_list() == build_nli_triplets(ROWS).to_list()
     assert "1 pairs without a label" in caplog.text
 
 
 def test_duplicates_conflicting_labels_and_empty_texts_are_left_out(caplog):
-    more = [
-        ROWS[0],
-        {"premise": "A dog runs.", "hypothesis": "A dog is on its feet.", "label": "contradiction"},
-        {"premise": "A dog runs.", "hypothesis": " ", "label": "entailment"},
-        {"premise": None, "hypothesis": "x", "label": "entailment"},
-    ]
+    pairs = [*PAIRS, PAIRS[0], ("A dog runs.", "A dog is on its feet.", "contradiction")]
+    pairs += [("A dog runs.", " ", "entailment"), (None, "x", "entailment")]
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
-        assert pairs_of(build_nli_triplets(ROWS + more)) == POSITIVES[:1]
+        assert pairs_of(build_nli_triplets(rows_of(pairs))) == POSITIVES[:1]
     assert "2 pairs with an empty text" in caplog.text and "1 hypotheses with two labels" in caplog.text
 
 
 def test_premises_that_differ_in_case_or_punctuation_are_one_premise():
-    rows = [
-        {"premise": "A dog  runs", "hypothesis": "A dog moves.", "label": 0},
-        {"premise": "a dog runs.", "hypothesis": "A dog stands.", "label": 2},
-        {"premise": "?!", "hypothesis": "Nothing.", "label": 0},
-        {"premise": "...", "hypothesis": "All.", "label": 2},
-    ]
-    assert build_nli_triplets(rows).to_list() == [
-        {"sent0": "A dog  runs", "sent1": "A dog moves.", "hard_neg": "A dog stands."}
-    ]
+    pairs = [("A dog  runs", "A dog moves.", 0), ("a dog runs.", "A dog stands.", 2)]
+    pairs += [("?!", "Nothing.", 0), ("...", "All.", 2)]
+    expected = {"sent0": "A dog  runs", "sent1": "A dog moves.", "hard_neg": "A dog stands."}
+    assert build_nli_triplets(rows_of(pairs)).to_list() == [expected]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix, capsys):
-    source = tmp_path / "pairs.jsonl"
-    rows = [row | {"hypothesis": f'{row["hypothesis"]} "Yes, é", \n he said.'} for row in ROWS]
-    source.write_text("\n".join(map(json.dumps, rows)))
+    rows = rows_of((premise, f'{hypothesis} "Yes, é", \n he said.', label) for premise, hypothesis, label in PAIRS)
+    source = write(tmp_path / "pairs.jsonl", content_of("jsonl", rows))
     output = tmp_path / "new" / f"triplets{suffix}"
     assert build_nli_main(["--input", str(source), "--output", str(output), "--seed", "7"]) == 0
     assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
@@ -132,29 +127,21 @@ def test_other_labels_can_be_positives(positives):
     ],
 )
 def test_files_of_other_names_and_labels_give_the_same_rows(tmp_path, names, label):
-    rows = [json.dumps(dict(zip(names, (a, b, label(word)), strict=True))) for a, b, word in PAIRS]
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"]
-    paths[0].write_text("\n".join(rows[:3]))
-    paths[1].write_bytes(gzip.compress("\n".join(rows[3:]).encode()))
+    rows = rows_of([(a, b, label(word)) for a, b, word in PAIRS], names)
+    parts = {"a.jsonl": rows[:3], "b.jsonl.gz": rows[3:]}
+    paths = [write(tmp_path / name, content_of("jsonl", part)) for name, part in parts.items()]
     assert build_nli_triplets(paths).to_list() == build_nli_triplets(ROWS).to_list()
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
 
-GROUPS = [
-    {
-        "texts": ["A dog runs.", "An animal moves.", "A dog is on its feet.", "A dog is brown.", "A dog sleeps."]
-        + ["A dog sits."],
-        "relations": [0, 0, 1, 2, 2],
-    },
-    {"texts": ["A cat sleeps.", "A cat is awake."], "relations": [2]},
-    {"texts": ["A man sings.", "A person sings."], "relations": [0]},
-]
-
 
 def test_a_row_of_premises_has_all_hypotheses_with_the_entailed_ones_first():
     """A premise without an entailed hypothesis stays: its hypotheses are negatives of the others."""
-    assert build_nli_groups(ROWS, sampling="premises").to_list() == GROUPS
+    dog = "A dog runs.|An animal moves.|A dog is on its feet.|A dog is brown.|A dog sleeps.|A dog sits."
+    texts = [dog.split("|"), ["A cat sleeps.", "A cat is awake."], ["A man sings.", "A person sings."]]
+    rows = build_nli_groups(ROWS, sampling="premises")
+    assert rows.to_dict() == {"texts": texts, "relations": [[0, 0, 1, 2, 2], [2], [0]]}
 
 
 def test_pairs_keeps_every_labelled_pair_as_a_row_and_the_pairs_of_a_premise_adjacent():

@@ -1,12 +1,10 @@
 """Rows with fewer hard negatives than others are trained on with those that they have."""
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import tiny_config
-from data_helpers import write
+from data_helpers import content_of, write
 
 from simcse_hf import BertForCL, ContrastiveCollator, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
 from simcse_hf.data.stream import load_text_stream
@@ -22,8 +20,14 @@ ROWS = [
 
 @pytest.fixture
 def path(tmp_path):
-    lines = [json.dumps({"query": a, "pos": b, "neg": negatives}) for a, b, negatives in ROWS]
-    return write(tmp_path / "rows.jsonl", "\n".join(lines))
+    rows = [{"query": a, "pos": b, "neg": negatives} for a, b, negatives in ROWS]
+    return write(tmp_path / "rows.jsonl", content_of("jsonl", rows))
+
+
+@pytest.fixture
+def batch(path, tmp_path, tokenizer):
+    rows = tokenize_dataset(load_text_dataset(path, cache_dir=tmp_path), tokenizer, 16)
+    return ContrastiveCollator(tokenizer)(list(rows))
 
 
 def slow_loss(model, tokenizer, temperature=0.05):
@@ -41,9 +45,7 @@ def slow_loss(model, tokenizer, temperature=0.05):
     return torch.stack(losses).mean()
 
 
-def test_the_loss_of_ragged_rows_is_that_of_the_texts_that_there_are(path, tmp_path, tokenizer):
-    rows = tokenize_dataset(load_text_dataset(path, cache_dir=tmp_path), tokenizer, 16)
-    batch = ContrastiveCollator(tokenizer)(list(rows))
+def test_the_loss_of_ragged_rows_is_that_of_the_texts_that_there_are(batch, tokenizer):
     model = BertForCL(tiny_config(), pooler_type="avg").eval()
     assert model(**batch).loss.item() == pytest.approx(slow_loss(model, tokenizer).item(), rel=1e-5)
 
@@ -60,9 +62,7 @@ def test_ragged_rows_of_files_and_streams_train(path, tmp_path, tokenizer, strea
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
 
 
-def test_distillation_compares_the_texts_that_there_are(path, tmp_path, tokenizer):
-    rows = tokenize_dataset(load_text_dataset(path, cache_dir=tmp_path), tokenizer, 16)
-    batch = ContrastiveCollator(tokenizer)(list(rows))
+def test_distillation_compares_the_texts_that_there_are(batch):
     batch["teacher"] = torch.randn(4, 5, 8)
     model = BertForCL(tiny_config(), pooler_type="avg", objective="distill").eval()
     present = batch["attention_mask"].any(-1)

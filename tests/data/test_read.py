@@ -1,6 +1,5 @@
 """Any source gives the same rows with their line numbers, or an error that says where it is wrong; none is lost."""
 
-import csv
 import json
 import os
 import subprocess
@@ -11,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_helpers import read_all, write
+from data_helpers import content_of, read_all, write
 from datasets import Dataset, DatasetDict, Features, Value
 
 from simcse_hf.data import columns as texts_module
@@ -23,7 +22,14 @@ from simcse_hf.data.table import open_table, stream_texts
 
 ROWS = [("A dog runs.", "An animal moves."), ("Zwölf Boxkämpfer, “jagend”.", 'He said "no", twice.')]
 TRIPLETS = [("A dog runs.", "An animal moves.", "A cat sleeps."), ("One, two.", "Numbers.", "Letters.")]
-AS_ROWS = [dict(zip(("sent0", "sent1", "sent2"), row, strict=True)) for row in TRIPLETS]
+
+
+def records(names, rows):
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+AB = records("ab", ROWS)
+AS_ROWS = records(("sent0", "sent1", "sent2"), TRIPLETS)
 
 
 @pytest.fixture
@@ -31,24 +37,8 @@ def load(tmp_path):
     return lambda source, **options: load_text_dataset(source, cache_dir=tmp_path / "cache", **options)
 
 
-def contents(extension, names=("a", "b"), rows=ROWS):
-    records = [dict(zip(names, row, strict=True)) for row in rows]
-    if extension == "txt":
-        return "".join(f"{row[0]}\n" for row in rows)
-    if extension in ("csv", "tsv"):
-        lines = []
-        writer = csv.writer(type("Sink", (), {"write": lines.append}), delimiter={"csv": ",", "tsv": "\t"}[extension])
-        writer.writerows([names, *rows])
-        return "".join(lines)
-    if extension in ("json", "jsonl"):
-        return json.dumps(records, indent=1) if extension == "json" else "\n".join(map(json.dumps, records))
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(records), sink)
-    return sink.getvalue().to_pybytes()
-
-
 def triplet_file(folder, extension):
-    content = contents(extension.removesuffix(".gz"), ("anchor", "positive", "negative"), TRIPLETS)
+    content = content_of(extension.removesuffix(".gz"), records(("anchor", "positive", "negative"), TRIPLETS))
     return write(folder / f"triplets.{extension}", content)
 
 
@@ -58,12 +48,11 @@ def triplet_file(folder, extension):
 @pytest.mark.parametrize("gz", ["", ".gz"])
 @pytest.mark.parametrize("extension", ["txt", "csv", "tsv", "json", "jsonl", "parquet"])
 def test_every_format_gives_the_same_rows_packed_or_not(tmp_path, load, extension, gz):
-    table = open_table(write(tmp_path / f"DATA.{extension.upper()}{gz}", contents(extension)))
-    columns = ["text"] if extension == "txt" else ["b", "a"]
-    assert table.columns == (["text"] if extension == "txt" else ["a", "b"])
-    assert [list(cells) for _, cells in table.rows(columns)] == [
-        [a] if extension == "txt" else [b, a] for a, b in ROWS
-    ]
+    table = open_table(write(tmp_path / f"DATA.{extension.upper()}{gz}", content_of(extension, AB)))
+    columns, names = (["text"], ["a"]) if extension == "txt" else (["a", "b"], ["b", "a"])
+    assert table.columns == columns
+    cells = [list(cells) for _, cells in table.rows(columns[::-1])]
+    assert cells == [[row[name] for name in names] for row in AB]
     start = 2 if extension in ("csv", "tsv") else 1
     assert [number for number, _ in table.rows(table.columns)] == [start, start + 1]
     if extension != "txt":
@@ -73,7 +62,7 @@ def test_every_format_gives_the_same_rows_packed_or_not(tmp_path, load, extensio
 @pytest.mark.parametrize(
     ("name", "content", "rows"),
     [
-        ("a.json", contents("jsonl"), [(1, [*ROWS[0]]), (2, [*ROWS[1]])]),
+        ("a.json", content_of("jsonl", AB), [(1, [*ROWS[0]]), (2, [*ROWS[1]])]),
         ("a.txt", "\ufeffOne.\n", [(1, ("One.",))]),
         ("a.csv", '\ufeff"a",b\n1,2\n', [(2, ["1", "2"])]),
         ("a.txt", "  two  spaces\t\r\n\n \nform\x0cfeed and\u2028separator\nlast",
@@ -113,8 +102,8 @@ def test_a_quoted_cell_over_several_lines_is_reported_once(tmp_path, caplog):
     [
         TRIPLETS,
         [list(row) for row in TRIPLETS],
-        [dict(zip(("sent0", "sent1", "hard_neg"), row, strict=True)) for row in TRIPLETS],
-        Dataset.from_list([dict(zip(("hard_neg", "sent1", "sent0"), row[::-1], strict=True)) for row in TRIPLETS]),
+        records(("sent0", "sent1", "hard_neg"), TRIPLETS),
+        Dataset.from_list(records(("hard_neg", "sent1", "sent0"), [row[::-1] for row in TRIPLETS])),
         DatasetDict(train=Dataset.from_list(AS_ROWS)),
         Dataset.from_list(AS_ROWS, features=Features({f"sent{i}": Value("large_string") for i in range(3)})),
         pd.DataFrame(TRIPLETS, columns=["anchor", "positive", "negative"]),
@@ -129,20 +118,24 @@ def test_reads_triplets_from_memory(load, source):
 
 
 def test_reads_the_json_lines_of_sentence_transformers(tmp_path, load, caplog):
-    rows = [{"query": "q1", "pos": ["p1", "p2"], "neg": ["n1", "n2"]}, {"query": "q2", "pos": ["p3"], "neg": ["n3"]}]
-    rows += [{"query": "q3", "pos": ["p4"], "neg": ["", "n4"]}, {"query": "q5", "pos": ["p5"], "neg": [" ", ""]}]
-    path = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)))
+    rows = [("q1", ["p1", "p2", None], ["n1", "n2"]), ("q2", ["p3"], ["n3", "n4", "n5"]), ("q3", ["p4"], [])]
+    rows += [("q4", ["", ""], ["n6", "n7"]), ("q5", ["p5"], ["", "n8"]), ("q6", ["p6"], [" ", ""])]
+    rows = records(("query", "pos", "neg"), rows)
+    path = write(tmp_path / "x.jsonl", content_of("jsonl", rows))
     for source in (path, rows, Dataset.from_list(rows), pd.DataFrame(rows)):
         caplog.clear()
         assert [list(row.values()) for row in load(source)] == [
-            ["q1", "p1", "n1", "n2"],
-            ["q1", "p2", "n1", "n2"],
-            ["q2", "p3", "n3", None],
-            ["q3", "p4", "n4", None],
-            ["q5", "p5", None, None],
+            ["q1", "p1", "n1", "n2", None],
+            ["q1", "p2", "n1", "n2", None],
+            ["q2", "p3", "n3", "n4", "n5"],
+            ["q3", "p4", None, None, None],
+            ["q5", "p5", "n8", None, None],
+            ["q6", "p6", None, None, None],
         ]
-        assert "3 of 5 rows with fewer hard negatives than others" in caplog.text
-        assert "2 of 5 rows with an empty text in a list" in caplog.text
+        unit = "line" if source is path else "row"
+        assert f"1 of 7 rows dropped for an empty cell: {unit} 4." in caplog.text
+        assert f"3 of 7 rows with an empty text in a list, which is left out: {unit} 1, 5, 6." in caplog.text
+        assert f"4 of 7 rows with fewer hard negatives than others: {unit} 1, 3, 5, 6." in caplog.text
     assert load(path, columns=["query", "pos"], max_rows=2)["sent1"][:] == ["p1", "p2"]
 
 

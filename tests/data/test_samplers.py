@@ -14,38 +14,46 @@ def test_each_row_is_drawn_once(num_rows):
     assert sorted(PermutedSampler(num_rows, seed=3)) == list(range(num_rows))
 
 
-def test_the_order_depends_on_the_seed_and_the_epoch_only(monkeypatch):
-    first = PermutedSampler(1000, seed=3)
-    epochs = [list(first), list(first), list(first)]
-    assert epochs[0] != epochs[1] != epochs[2] and list(PermutedSampler(1000, seed=4)) != epochs[0]
-    again = PermutedSampler(1000, seed=3)
-    again.set_epoch(2)
-    assert list(again) == epochs[2]
-    monkeypatch.setattr(module, "_BLOCK", 7)
-    assert list(PermutedSampler(1000, seed=3)) == epochs[0]
+def nearest(rows):
+    """The numbers of each row and of two others of its four."""
+    return np.array([[row, row // 4 * 4 + (row + 1) % 4, row // 4 * 4 + (row + 2) % 4] for row in range(rows)])
 
 
 SAMPLERS = {
-    "permuted": lambda rows: PermutedSampler(rows, seed=1),
-    "classes": lambda rows: ClassSampler(np.arange(rows) % 10, seed=1),
+    "permuted": PermutedSampler,
+    "classes": lambda rows, seed: ClassSampler(np.arange(rows) % 10, seed),
+    "neighbors": lambda rows, seed: NeighborSampler(nearest(rows), 2, seed),
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.fixture(params=SAMPLERS)
+def sampler(request):
+    return lambda rows, seed=1: SAMPLERS[request.param](rows, seed)
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch_only(monkeypatch, sampler):
+    first = sampler(1000)
+    epochs = [list(first) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2] and list(sampler(1000, seed=4)) != epochs[0]
+    again = sampler(1000)
+    again.set_epoch(2)
+    assert list(again) == epochs[2]
+    monkeypatch.setattr(module, "_BLOCK", 7)
+    assert list(sampler(1000)) == epochs[0]
+
+
 @pytest.mark.parametrize("processes", [2, 3])
-def test_several_processes_share_the_order_of_one(processes, name):
+def test_several_processes_share_the_order_of_one(processes, sampler):
     num_rows = 8 * processes * 5
-    whole = list(BatchSampler(SAMPLERS[name](num_rows), 8, drop_last=False))
+    whole = list(BatchSampler(sampler(num_rows), 8, drop_last=False))
     for rank in range(processes):
-        batches = BatchSampler(SAMPLERS[name](num_rows), 8, drop_last=False)
+        batches = BatchSampler(sampler(num_rows), 8, drop_last=False)
         assert list(BatchSamplerShard(batches, processes, rank)) == whole[rank::processes]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_a_resumed_epoch_continues_the_order_of_the_uninterrupted_one(name):
+def test_a_resumed_epoch_continues_the_order_of_the_uninterrupted_one(sampler):
     def loader():
-        loader = DataLoader(range(100), batch_size=8, sampler=SAMPLERS[name](100))
-        return prepare_data_loader(loader, put_on_device=False)
+        return prepare_data_loader(DataLoader(range(100), batch_size=8, sampler=sampler(100)), put_on_device=False)
 
     whole = loader()
     epochs = [[batch.tolist() for batch in whole] for _ in range(3)]
@@ -68,29 +76,15 @@ def test_a_batch_holds_two_rows_of_each_class_and_odd_classes_leave_out_another_
     assert {row for order in drawn for row in order} == set(np.flatnonzero(labels != 4))
 
 
-# --- neighbours ---
-
-NEAREST = np.array([[row, (row // 4) * 4 + (row + 1) % 4, (row // 4) * 4 + (row + 2) % 4] for row in range(40)])
-
-
 def test_neighbours_of_a_row_follow_it_and_every_row_is_drawn_once():
-    order = list(NeighborSampler(NEAREST, 1, seed=3))
+    order = list(NeighborSampler(nearest(40), 1, seed=3))
     assert sorted(order) == list(range(40))
     assert all(a // 4 == b // 4 for a, b in zip(order[::2][:8], order[1::2][:8], strict=True))
     assert sum(a // 4 == b // 4 for a, b in zip(order, order[1:], strict=False)) >= 10
-    assert list(NeighborSampler(NEAREST, 2, seed=3)) != order != list(NeighborSampler(NEAREST, 1, seed=4))
+    assert list(NeighborSampler(nearest(40), 2, seed=3)) != order != list(NeighborSampler(nearest(40), 1, seed=4))
 
 
 def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
-    nearest = np.array([[(row + step) % 20 for step in range(20)] for row in range(20)])
-    padded = np.pad(nearest, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` fills them
+    circle = np.array([[(row + step) % 20 for step in range(20)] for row in range(20)])
+    padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` fills them
     assert sorted(NeighborSampler(padded, 15, seed=1)) == list(range(20))
-
-
-def test_the_order_of_neighbours_follows_from_seed_and_epoch():
-    sampler = NeighborSampler(NEAREST, 2, seed=3)
-    epochs = [list(sampler) for _ in range(3)]
-    assert epochs[0] != epochs[1] != epochs[2]
-    again = NeighborSampler(NEAREST, 2, seed=3)
-    again.set_epoch(2)
-    assert list(again) == epochs[2]

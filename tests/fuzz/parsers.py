@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
+from data_helpers import content_of
 
 from simcse_hf import SimCSE
 from simcse_hf.data.documents import read_documents
@@ -90,32 +90,15 @@ def count_scored(files):
     return sum(bool(line.strip() and line.split("\t")[0].strip()) for line in lines)
 
 
-def table_file(delimiter, rows):
-    stream = io.StringIO(newline="")
-    csv.writer(stream, delimiter=delimiter).writerows([("sent0", "sent1", "hard_neg"), *rows])
-    return stream.getvalue().encode()
-
-
-def parquet(rows):
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    return sink.getvalue()
-
-
-def json_lines(rows):
-    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-
-
-def array(rows):
-    return json.dumps(rows, indent=1).encode()
-
-
-def zipped(content):
-    return gzip.compress(content, mtime=0)
-
-
 def one(name, *contents):
-    return [{name: content} for content in contents]
+    """Return a folder of one file for each content: bytes, or records that are written as the name says."""
+    folders = []
+    for content in contents:
+        if isinstance(content, list):
+            content = content_of(name.split(".")[1], content)
+        content = content.encode() if isinstance(content, str) else content
+        folders.append({name: gzip.compress(content, mtime=0) if name.endswith(".gz") else content})
+    return folders
 
 
 LINES = 'A man is playing a guitar.\nZwei Hunde spielen.\nShe said "no".\n日本語 \U0001f600\na, b; c\n'.encode()
@@ -171,28 +154,28 @@ def _shards(folder):
 
 PARSERS = {
     "txt": Parser(streamed, one("a.txt", LINES, b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n")), count_lines),
-    "txt.gz": Parser(streamed, one("a.txt.gz", zipped(LINES)), count_lines),
+    "txt.gz": Parser(streamed, one("a.txt.gz", LINES), count_lines),
     "training_txt": Parser(training_rows, one("a.txt", LINES), count_lines),
-    "csv": Parser(training_rows, one("a.csv", table_file(",", TRIPLETS), b"text\na\nb\n"), count_records(",")),
-    "csv.gz": Parser(training_rows, one("a.csv.gz", zipped(table_file(",", TRIPLETS))), count_records(",")),
+    "csv": Parser(training_rows, one("a.csv", OBJECTS, b"text\na\nb\n"), count_records(",")),
+    "csv.gz": Parser(training_rows, one("a.csv.gz", OBJECTS), count_records(",")),
     "tsv": Parser(training_rows, one("a.tsv", b"sent0\tsent1\na\tb\nc\td\n"), count_records("\t")),
-    "json": Parser(training_rows, one("a.json", array(OBJECTS), array(LISTS), array(TRIPLETS)), count_objects),
-    "jsonl": Parser(training_rows, one("a.jsonl", *map(json_lines, (OBJECTS, LISTS, TRIPLETS))), count_objects),
-    "jsonl.gz": Parser(training_rows, one("a.jsonl.gz", zipped(json_lines(OBJECTS))), count_objects),
-    "parquet": Parser(training_rows, one("a.parquet", parquet(OBJECTS), parquet(LISTS)), count_parquet),
-    "parquet_texts": Parser(streamed, one("a.parquet", parquet([{"text": "a"}, {"text": "b"}])), count_parquet),
-    "parquet.gz": Parser(training_rows, one("a.parquet.gz", zipped(parquet(OBJECTS)))),
+    "json": Parser(training_rows, one("a.json", OBJECTS, LISTS, TRIPLETS), count_objects),
+    "jsonl": Parser(training_rows, one("a.jsonl", OBJECTS, LISTS, TRIPLETS), count_objects),
+    "jsonl.gz": Parser(training_rows, one("a.jsonl.gz", OBJECTS), count_objects),
+    "parquet": Parser(training_rows, one("a.parquet", OBJECTS, LISTS), count_parquet),
+    "parquet_texts": Parser(streamed, one("a.parquet", [{"text": "a"}, {"text": "b"}]), count_parquet),
+    "parquet.gz": Parser(training_rows, one("a.parquet.gz", OBJECTS)),
     "documents": Parser(
         lambda folder: sum(map(len, read_documents(only(folder)))), one("a.txt", b"a\nb\n\nc\nd\n\n\ne\n"), count_lines
     ),
-    "nli_jsonl": Parser(_nli, one("a.jsonl", json_lines(NLI))),
+    "nli_jsonl": Parser(_nli, one("a.jsonl", NLI)),
     "nli_csv": Parser(_nli, one("a.csv", b"premise,hypothesis,label\na,b,0\na,c,2\nd,e,neutral\n")),
     "scored_tsv": Parser(_scored, one("a.tsv", SCORED), count_scored),
-    "scored_tsv.gz": Parser(_scored, one("a.tsv.gz", zipped(SCORED)), count_scored),
+    "scored_tsv.gz": Parser(_scored, one("a.tsv.gz", SCORED), count_scored),
     "scored_stsb": Parser(_scored, one("sts-dev.csv", STSB)),
     "scored_csv": Parser(_scored, one("a.csv", b'sentence1,sentence2,score\na,b,1.0\n"c, d",e,0.25\n')),
-    "scored_jsonl": Parser(_scored, one("a.jsonl", json_lines([PAIR] * 3))),
-    "scored_parquet": Parser(_scored, one("a.parquet", parquet([PAIR] * 3))),
+    "scored_jsonl": Parser(_scored, one("a.jsonl", [PAIR] * 3)),
+    "scored_parquet": Parser(_scored, one("a.parquet", [PAIR] * 3)),
     "senteval_STS12": Parser(lambda folder: read_sts_task("STS12", folder, ("test",)), [STS]),
     **{
         f"senteval_{task}": Parser(lambda folder, task=task: read_transfer_task(task, folder), [files])

@@ -1,13 +1,11 @@
 """Properties that hold for any text: what is written is what is read."""
 
 import csv
-import gzip
 import json
 import re
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from data_helpers import content_of, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,19 +30,12 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 cells = st.lists(st.tuples(sentences, texts.filter(lambda text: bool(text.strip()))), min_size=1, max_size=6)
 
 
-def write(path, content):
-    content = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
-
-
 @examples
 @given(st.lists(lines, min_size=1, max_size=8), line_ends, st.booleans())
 def test_lines_are_read_as_they_were_written_whatever_ends_them(tmp_path, written, end, has_mark):
     content = ("\ufeff" if has_mark else "") + "".join(line + end for line in written)
-    read = [
-        line.removesuffix("\n").removesuffix("\r") for _, line in decoded_lines(write(tmp_path / "a.txt", content))
-    ]
+    decoded = decoded_lines(write(tmp_path / "a.txt", content))
+    read = [line.removesuffix("\n").removesuffix("\r") for _, line in decoded]
     if has_mark or not written[0].startswith("\ufeff"):  # a text may not begin with a byte-order mark of its own
         assert read == written
 
@@ -67,10 +58,8 @@ def test_pairs_are_read_as_they_were_written_in_every_format(tmp_path, rows, suf
         rows = [(a, re.sub(r"\r\n?", "\n", b)) for a, b in rows]
         with open(path, "w", encoding="utf-8", newline="") as stream:
             csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([("sent0", "sent1"), *rows])
-    elif suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), path)
     else:
-        write(path, json.dumps(records) if suffix == "json" else "\n".join(map(json.dumps, records)))
+        write(path, content_of(suffix, records))
     cleaner = RowCleaner("a", ["sent0", "sent1"])
     assert [tuple(row) for row in cleaner.clean_all(open_table(path).rows(cleaner.columns))] == rows
     assert cleaner.kept == len(rows) and not cleaner.counts["dropped"]
