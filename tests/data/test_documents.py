@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 from conftest import CLS, SEP
 from data_helpers import write
-from torch.utils.data import DataLoader
 from transformers import BertTokenizer
 
 from simcse_hf.data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
@@ -116,20 +115,6 @@ def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchor
         for place, (low, high) in enumerate(row):
             start, end = heads[place // (1 + positives)]
             assert low <= end and high >= start
-
-
-def test_a_row_depends_on_seed_epoch_and_index_alone(tokenizer):
-    documents = [document(n) for n in (90, 100, 110, 120, 130)]
-    dataset = SpanDataset(documents, tokenizer, 18, seed=3)
-    dataset.set_epoch(2)
-    expected = [dataset[i] for i in range(5)]
-    for workers in (0, 2):
-        loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=list)
-        assert [row for batch in loader for row in batch] == expected
-    again = SpanDataset(iter(documents), tokenizer, 18, seed=3)
-    assert again[4] != expected[4]
-    again.set_epoch(2)
-    assert again[4] == expected[4] != SpanDataset(documents, tokenizer, 18, seed=4)[4]
 
 
 def test_documents_that_are_too_short_are_left_out(tokenizer):

@@ -66,18 +66,10 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"), [(name, *case) for name, cases in MALFORMED.items() for case in cases]
-)
-def test_a_malformed_file_is_refused_with_its_line(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(ValueError, match=f"{name}[:,] ?{message}"):
-        read_all(path)
-
-
 #: Readers, the file that each gets, and what the message names.
 OF_FILES = [
+    *((read_all, name, content, f"{name}[:,] ?{message}")
+      for name, cases in MALFORMED.items() for content, message in cases),
     (load_text_dataset, "x.csv", "sent0,sent1\na,\n,b\n", r"x\.csv: every one of the 2 row\(s\) .* sent0, sent1"),
     (load_text_dataset, "x.csv", "a,b\n", r"x\.csv: there are no rows"),
     (load_text_dataset, "x.csv", "A dog runs.,An animal moves.\nx,y\n", "the column names do not say"),
@@ -110,7 +102,8 @@ OF_FILES = [
 @pytest.mark.parametrize(("reader", "name", "content", "message"), OF_FILES)
 def test_a_file_that_cannot_be_used_is_refused_and_not_cached(tmp_path, monkeypatch, reader, name, content, message):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    path = write(tmp_path / name, content)
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
             reader(path if reader is not load_class_rows else str(path))

@@ -1,11 +1,11 @@
 """Streams of training text: the rows of a loaded data set, in bounded memory, resumed at the same row."""
 
-import gzip
 import itertools
 import json
 import tracemalloc
 
 import pytest
+from data_helpers import write
 from datasets import Dataset, IterableDataset
 
 from simcse_hf import load_text_dataset
@@ -13,19 +13,18 @@ from simcse_hf.data.stream import StreamedRows, load_text_stream, resolve_stream
 
 
 def lines(path, count, start=0):
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as stream:
-        stream.writelines(f"sentence number {i}\n" for i in range(start, start + count))
-    return path
+    return write(path, "".join(f"sentence number {i}\n" for i in range(start, start + count)))
 
 
 def make_rows(rows, rngs):
     return [{"input_ids": row["sent0"], "draw": rng.random()} for row, rng in zip(rows, rngs, strict=True)]
 
 
-def streamed(path, **options):
+def streamed(source, **options):
+    """Batches of a path or of a stream of texts."""
+    texts = source if isinstance(source, IterableDataset) else load_text_stream(source)
     options = {"batch_size": 4, "shuffle_buffer": 10, "seed": 3} | options
-    return StreamedRows(load_text_stream(path), Dataset.from_dict({"input_ids": []}), make_rows, **options)
+    return StreamedRows(texts, Dataset.from_dict({"input_ids": []}), make_rows, **options)
 
 
 def batches(rows, count):
@@ -44,8 +43,7 @@ def batches(rows, count):
 )  # fmt: skip
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_stream_has_the_rows_of_the_loaded_file(tmp_path, name, text, packed):
-    path = tmp_path / (name + ".gz" * packed)
-    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    path = write(tmp_path / (name + ".gz" * packed), text)
     assert list(load_text_stream(path)) == list(load_text_dataset(path, cache_dir=tmp_path / "cache"))
 
 
@@ -86,35 +84,25 @@ def test_each_pass_has_every_row_once_in_an_order_of_its_own(tmp_path):
     assert in_order == text
 
 
+MAPPED = [{"text": f"text {i}", "label": i} for i in range(23)]
+#: Texts in a folder; passes end within batches, and windows within passes.
+SOURCES = {
+    "txt": lambda folder: load_text_stream(lines(folder / "a.txt", 27)),
+    "gz": lambda folder: load_text_stream(lines(folder / "a.txt.gz", 27)),
+    "files": lambda folder: load_text_stream([lines(folder / "a.txt", 13), lines(folder / "b.txt", 9, start=13)]),
+    "mapped": lambda folder: resolve_stream_columns(IterableDataset.from_generator(lambda: iter(MAPPED))),
+}
+
+
 @pytest.mark.parametrize("place", [0, 1, 5, 7, 13])
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_saved_stream_continues_with_the_same_batches(tmp_path, place, packed):
-    path = lines(tmp_path / f"a.txt{'.gz' * packed}", 27)  # passes end within batches, and windows within passes
-    whole = batches(streamed(path), 20)
-    stopped = streamed(path)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_saved_stream_continues_with_the_same_batches(tmp_path, place, source):
+    first, stopped, resumed = (streamed(SOURCES[source](tmp_path)) for _ in range(3))
+    whole = batches(first, 20)
     assert batches(stopped, place) == whole[:place]
     stopped.save_state(tmp_path)
-    resumed = streamed(path)
     resumed.load_state(tmp_path)
     assert batches(resumed, 20 - place) == whole[place:]
-
-
-def test_a_saved_stream_of_several_files_and_of_mapped_rows_continues(tmp_path):
-    files = [lines(tmp_path / "a.txt", 13), lines(tmp_path / "b.txt", 9, start=13)]
-    rows = [{"text": f"text {i}", "label": i} for i in range(23)]
-    for open_texts in (
-        lambda: load_text_stream(files),
-        lambda: resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows))),
-    ):
-        options = {"batch_size": 4, "shuffle_buffer": 6}
-        first, stopped, resumed = (
-            StreamedRows(open_texts(), Dataset.from_dict({}), make_rows, **options) for _ in range(3)
-        )
-        whole = batches(first, 12)
-        batches(stopped, 7)
-        stopped.save_state(tmp_path)
-        resumed.load_state(tmp_path)
-        assert batches(resumed, 5) == whole[7:]
 
 
 def test_processes_share_the_batches_of_one_process_without_overlap(tmp_path):

@@ -5,6 +5,7 @@ from conftest import CLS, SEP, WORDS
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
+from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.view_dataset import ViewDataset
 from simcse_hf.data.views import make_view
 
@@ -22,10 +23,25 @@ def rows_of(dataset, workers=0, batch_size=4, **options):
     return [row for batch in loader for row in batch]
 
 
-@pytest.mark.parametrize("view", ["crop", "shuffle", "repeat_words", "mlm"])
-@pytest.mark.parametrize("both", [False, True])
-def test_rows_do_not_depend_on_workers_batches_or_order(view, both, texts, tokenizer):
-    dataset = ViewDataset(texts, tokenizer, make_view(view), 12, 7, both=both, with_view_seed=view == "mlm")
+@pytest.fixture
+def make(texts, tokenizer):
+    """Makes a data set of views, or of spans of documents."""
+
+    def make(view, seed=7, **options):
+        if view == "spans":
+            return SpanDataset(([text] * 12 for text in texts["sent0"]), tokenizer, 12, seed)
+        rate = 0.9 if view == "shuffle" else None
+        return ViewDataset(texts, tokenizer, make_view(view, rate), 12, seed, with_view_seed=view == "mlm", **options)
+
+    return make
+
+
+VIEWS = [(view, {"both": both}) for view in ("crop", "shuffle", "repeat_words", "mlm") for both in (False, True)]
+
+
+@pytest.mark.parametrize(("view", "options"), [*VIEWS, ("spans", {})])
+def test_rows_do_not_depend_on_workers_batches_or_order(view, options, make):
+    dataset = make(view, **options)
     one_by_one = [dataset[i] for i in range(ROWS)]
     assert rows_of(dataset) == rows_of(dataset, workers=2) == rows_of(dataset, batch_size=1) == one_by_one
     assert [dataset[i] for i in reversed(range(ROWS))] == one_by_one[::-1]
@@ -69,19 +85,21 @@ def test_repeat_words_cuts_the_text_first_and_then_repeats_beyond_max_seq_length
     assert tokenizer_limit.max_length == tokenizer.model_max_length == 40
 
 
-def test_rows_depend_on_seed_epoch_and_index(texts, tokenizer):
+@pytest.mark.parametrize("view", ["shuffle", "mlm", "spans"])
+def test_rows_depend_on_seed_epoch_and_index(view, make):
     def rows(seed, epoch):
-        dataset = ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, seed, with_view_seed=True)
+        dataset = make(view, seed)
         dataset.set_epoch(epoch)
         return rows_of(dataset)
 
     assert rows(1, 0) != rows(2, 0) and rows(1, 0) != rows(1, 1) and rows(1, 1) == rows(1, 1)
-    seeds = [row["view_seed"] for seed in (1, 2) for epoch in (0, 1) for row in rows(seed, epoch)]
-    assert len(set(seeds)) == 4 * ROWS and all(0 <= seed < 2**63 for seed in seeds)
+    if view == "mlm":
+        seeds = [row["view_seed"] for seed in (1, 2) for epoch in (0, 1) for row in rows(seed, epoch)]
+        assert len(set(seeds)) == 4 * ROWS and all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_persistent_workers_see_the_next_epoch(texts, tokenizer):
-    dataset = ViewDataset(texts, tokenizer, make_view("shuffle", 0.9), 12, seed=7)
+def test_persistent_workers_see_the_next_epoch(make):
+    dataset = make("shuffle")
     loader = DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=list, persistent_workers=True)
     for epoch in (0, 1, 5, 1):
         dataset.set_epoch(epoch)

@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 
 import pytest
+from transformers.utils.logging import warning_once
 
 from simcse_hf.data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, VIEWS, make_view, view_rate
 from simcse_hf.data.views.synonyms import EDA, FUNCTION_WORDS, SynonymReplacement
@@ -152,5 +153,6 @@ def test_views_change_text_without_spaces(name, text):
 
 
 def test_views_with_synonyms_warn_of_text_without_spaces(caplog):
+    warning_once.cache_clear()
     SynonymReplacement(synonyms)("我爱北京", random.Random(0))
     assert "leave Chinese, Japanese, Thai and similar text nearly unchanged" in caplog.text
