@@ -30,19 +30,24 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42, help="seed of the sample")
     arguments = parser.parse_args()
 
-    layout = {"names": arguments.names, "header": None, "quoting": csv.QUOTE_NONE} if arguments.names else {}
-    separator = "\t" if ".tsv" in arguments.table or arguments.names else ","
-    texts_are_text = dict.fromkeys(arguments.columns, str)
+    options = {"sep": "\t" if ".tsv" in arguments.table else ","}
+    if arguments.names:
+        options = {"sep": "\t", "names": arguments.names, "header": None, "quoting": csv.QUOTE_NONE}
+    options["dtype"] = dict.fromkeys(arguments.columns, str)
     # An empty cell is missing, and the texts "NA" and "None" are not.
-    missing = {"keep_default_na": False, "na_values": [""]}
-    rows = pd.read_csv(arguments.table, sep=separator, dtype=texts_are_text, **missing, **layout)
-    rows = rows.query(arguments.where) if arguments.where else rows
-    lines = [line for path in arguments.exclude for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    excluded = {wording(line) for line in lines}
+    rows = pd.read_csv(arguments.table, keep_default_na=False, na_values=[""], **options)
+    if arguments.where:
+        rows = rows.query(arguments.where)
+    excluded = set()
+    for path in arguments.exclude:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        excluded.update(map(wording, lines))
     pairs = []
     for _, group in rows.groupby(arguments.group or rows.index, sort=False):
-        texts = dict.fromkeys(group[arguments.columns].to_numpy().ravel())
-        texts = [text for text in texts if isinstance(text, str) and text.strip() and wording(text) not in excluded]
+        texts = []
+        for text in dict.fromkeys(group[arguments.columns].to_numpy().ravel()):  # each text of the group once
+            if isinstance(text, str) and text.strip() and wording(text) not in excluded:
+                texts.append(text)
         pairs += combinations(texts, 2)
     if not pairs:
         raise SystemExit(f"{arguments.table}: no pair could be built from {len(rows)} rows.")

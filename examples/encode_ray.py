@@ -34,7 +34,9 @@ class Encoder:
     """
 
     def __init__(self, model: dict[str, Any], column: str, options: dict[str, Any]) -> None:
-        self.model, self.column, self.options = SimCSE(**model), column, options
+        self.model = SimCSE(**model)
+        self.column = column
+        self.options = options
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Encode a block; a row without a text is an error, which names it."""
@@ -73,11 +75,16 @@ def main() -> None:
         DataContext.get_current().checkpoint_config = CheckpointConfig(
             arguments.id_column, f"{output.rstrip('/')}/_checkpoint", delete_checkpoint_on_success=False
         )
-    model = {"name_or_path": arguments.model, "dtype": getattr(torch, arguments.dtype)}
-    model |= {name: getattr(arguments, name) for name in ("pooler_type", "max_length")}
-    options = {name: getattr(arguments, name) for name in ("prompt", "truncate_dim")}
-    read = {"parquet": ray.data.read_parquet, "csv": ray.data.read_csv, "text": ray.data.read_text}
-    read[arguments.format](arguments.input).map_batches(
+    model = {
+        "name_or_path": arguments.model,
+        "dtype": getattr(torch, arguments.dtype),
+        "pooler_type": arguments.pooler_type,
+        "max_length": arguments.max_length,
+    }
+    options = {"prompt": arguments.prompt, "truncate_dim": arguments.truncate_dim}
+    readers = {"parquet": ray.data.read_parquet, "csv": ray.data.read_csv, "text": ray.data.read_text}
+    rows = readers[arguments.format](arguments.input)
+    encoded = rows.map_batches(
         Encoder,
         fn_constructor_args=(model, arguments.column, options),
         compute=ActorPoolStrategy(size=arguments.workers),
@@ -85,7 +92,8 @@ def main() -> None:
         num_gpus=arguments.gpus,
         batch_size=arguments.batch_size,
         batch_format="pyarrow",
-    ).write_parquet(output)
+    )
+    encoded.write_parquet(output)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from simcse_hf import SimCSE
@@ -36,7 +35,10 @@ PROMPTS = {
     ),
 }
 REFUSAL = re.compile(r"i'?m sorry|sorry,|i (can'?t|cannot|am unable|won'?t)\b|as an? (ai|language) ", re.IGNORECASE)
-MOST_TOKENS, TEMPERATURE, SEED, WORKERS = 64, 0.7, 42, 8
+MOST_TOKENS = 64
+TEMPERATURE = 0.7
+SEED = 42
+WORKERS = 8
 
 
 def main() -> None:
@@ -51,33 +53,41 @@ def main() -> None:
     arguments = parser.parse_args()
 
     lines = arguments.sentences.read_text(encoding="utf-8").split("\n")
-    sentences, path = list(filter(None, map(str.strip, lines))), Path(f"{arguments.output}.answers.jsonl")
-    earlier = path.read_text(encoding="utf-8") if path.exists() else ""
-    earlier = earlier[: earlier.rfind("\n") + 1]  # a killed run may have left a part of a line
-    answers = [json.loads(line) for line in earlier.split("\n")[:-1]]
+    sentences = [line.strip() for line in lines if line.strip()]
+    path = Path(f"{arguments.output}.answers.jsonl")
+    earlier = path.read_bytes() if path.exists() else b""
+    earlier = earlier[: earlier.rfind(b"\n") + 1]  # a killed run may have left a part of a line
+    answers = [json.loads(line) for line in earlier.splitlines()]
     if [answer["sentence"] for answer in answers] != sentences[: len(answers)]:
         raise SystemExit(f"{path} holds answers for other sentences: name another output, or delete it.")
     if len(answers) < len(sentences):
-        path.write_text(earlier, encoding="utf-8")
         ask = text_model(arguments.model, arguments.base_url, arguments.local)
-
-        def generate(number: int) -> dict[str, str]:
-            draw, row = random.Random(f"{SEED} {number}"), {"sentence": sentences[number]}
-            for part, prompts in PROMPTS.items():
-                row[part] = ask(f"{draw.choice(prompts)} Answer with one sentence only.\n\n{row['sentence']}") or ""
-            return row
-
         workers = 1 if arguments.local else WORKERS
-        with path.open("a", encoding="utf-8") as file, ThreadPoolExecutor(workers) as pool:
-            while left := range(len(sentences))[len(answers) :][:workers]:
-                for row in pool.map(generate, left):
-                    print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
-                    answers.append(row)
+        with path.open("a", encoding="utf-8") as file:
+            file.truncate(len(earlier))
+            for row in generate(sentences, len(answers), ask, workers):
+                print(json.dumps(row, ensure_ascii=False), file=file, flush=True)
+                answers.append(row)
     triplets, dropped = choose(answers, arguments.guide)
     with arguments.output.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["sent0", "sent1", "hard_neg"], *triplets])
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
     print(f"{arguments.output}: {len(triplets)} triplets of {len(sentences)} sentences; dropped: {reasons or 'none'}")
+
+
+def generate(sentences: list[str], first: int, ask: Callable[[str], str], workers: int) -> Iterator[dict[str, str]]:
+    """Ask for a positive and a hard negative of each sentence from the first one on."""
+
+    def row_of(number: int) -> dict[str, str]:
+        draw = random.Random(f"{SEED} {number}")
+        row = {"sentence": sentences[number]}
+        for part, prompts in PROMPTS.items():
+            row[part] = ask(f"{draw.choice(prompts)} Answer with one sentence only.\n\n{row['sentence']}") or ""
+        return row
+
+    with ThreadPoolExecutor(workers) as pool:
+        for start in range(first, len(sentences), workers):
+            yield from pool.map(row_of, range(start, min(start + workers, len(sentences))))
 
 
 def text_model(name: str, base_url: str | None, local: bool) -> Callable[[str], str]:
@@ -88,42 +98,57 @@ def text_model(name: str, base_url: str | None, local: bool) -> Callable[[str], 
         model = pipeline("text-generation", name, dtype="auto")
         options = {"max_new_tokens": MOST_TOKENS, "do_sample": True, "temperature": TEMPERATURE}
         has_chat = model.tokenizer.chat_template is not None
-        wrap = (lambda prompt: [{"role": "user", "content": prompt}]) if has_chat else "{}\n".format
-        return lambda prompt: model(wrap(prompt), return_full_text=False, **options)[0]["generated_text"]
+
+        def answer(prompt: str) -> str:
+            asked = [{"role": "user", "content": prompt}] if has_chat else f"{prompt}\n"
+            return model(asked, return_full_text=False, **options)[0]["generated_text"]
+
+        return answer
     from huggingface_hub import InferenceClient
 
-    # A server without a key of its own must not get the token of the hub.
-    own = {"base_url": base_url, "api_key": os.environ.get("OPENAI_API_KEY", "none")} if base_url else {}
-    chat = partial(InferenceClient(timeout=600, **own).chat_completion, model=name, max_tokens=MOST_TOKENS)
-    return lambda prompt: (
-        chat([{"role": "user", "content": prompt}], temperature=TEMPERATURE).choices[0].message.content
-    )
+    client = InferenceClient(timeout=600)
+    if base_url:  # a server without a key of its own must not get the token of the hub
+        client = InferenceClient(timeout=600, base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+
+    def answer_of_server(prompt: str) -> str:
+        asked = [{"role": "user", "content": prompt}]
+        reply = client.chat_completion(asked, model=name, max_tokens=MOST_TOKENS, temperature=TEMPERATURE)
+        return reply.choices[0].message.content
+
+    return answer_of_server
 
 
 def choose(answers: list[dict[str, str]], guide: str | None) -> tuple[list[list[str]], Counter[str]]:
     """Return the triplets that are fit for training, and how many were dropped for which reason."""
-    triplets, dropped, seen = [], Counter(), set()
+    triplets = []
+    dropped = Counter()
+    seen = set()
     for row in answers:
         texts = [part.strip().partition("\n")[0].strip("\"' ") for part in row.values()]
         words = [" ".join(re.findall(r"\w+", text.casefold())) for text in texts]
-        reasons = {
-            "empty": not all(words),
-            "refusals": any(map(REFUSAL.match, texts[1:])),
-            "questions back": not texts[0].endswith("?") and any(text.endswith("?") for text in texts[1:]),
-            "copies": len(set(words)) < len(words),
-            "duplicates": seen & {*words},
-        }
-        found = [reason for reason, holds in reasons.items() if holds]
-        dropped.update(found[:1])
-        triplets += [] if found else [texts]
-        seen.update([] if found else words)
+        sentence, *written = texts
+        if not all(words):
+            dropped["empty"] += 1
+        elif any(map(REFUSAL.match, written)):
+            dropped["refusals"] += 1
+        elif not sentence.endswith("?") and any(text.endswith("?") for text in written):
+            dropped["questions back"] += 1
+        elif len(set(words)) < len(words):
+            dropped["copies"] += 1
+        elif not seen.isdisjoint(words):
+            dropped["duplicates"] += 1
+        else:
+            triplets.append(texts)
+            seen.update(words)
     if guide is not None and triplets:
         model = SimCSE(guide)
         sentences, positives, negatives = (model.encode(list(column)) for column in zip(*triplets, strict=True))
-        keeps = ((sentences * positives).sum(1) >= (sentences * negatives).sum(1)).tolist()
-        dropped["negatives closer than the positive"] += keeps.count(False)
-        triplets = [triplet for triplet, keep in zip(triplets, keeps, strict=True) if keep]
-    return triplets, +dropped
+        is_closer = (sentences * positives).sum(1) >= (sentences * negatives).sum(1)
+        kept = [triplet for triplet, keep in zip(triplets, is_closer.tolist(), strict=True) if keep]
+        if len(kept) < len(triplets):
+            dropped["negatives closer than the positive"] = len(triplets) - len(kept)
+        triplets = kept
+    return triplets, dropped
 
 
 if __name__ == "__main__":
