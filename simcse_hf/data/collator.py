@@ -108,21 +108,18 @@ class ContrastiveCollator:
         sentences = [row_token_ids(row) for row in rows]
         if all(len(row) == 1 for row in sentences):
             sentences = [row * self.repeat for row in sentences]
-        longest = max(len(ids) for row in sentences for ids in row)
+        width = max(map(len, sentences))
+        texts = []
+        for row in sentences:
+            texts += row + [[]] * (width - len(row))
+        longest = max(map(len, texts))
         if self.pad_to is not None and longest > self.pad_to:
             raise ValueError(
                 f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length or raise it."
             )
-        width = max(len(row) for row in sentences)
-        texts = []
-        for row in sentences:
-            texts += row + [[]] * (width - len(row))
         shape = (len(rows), width)
         ids, mask = pad(texts, pad_token_id, self.pad_to)
-        batch: dict = {
-            "input_ids": ids.unflatten(0, shape),
-            "attention_mask": mask.unflatten(0, shape),
-        }
+        batch: dict = {"input_ids": ids.unflatten(0, shape), "attention_mask": mask.unflatten(0, shape)}
         first = rows[0]
         if "relations" in first:
             relations = [row["relations"] for row in rows]
@@ -142,9 +139,8 @@ class ContrastiveCollator:
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             text_ids = []
-            for place, token_ids in enumerate(sentences):
-                own = [number_of(ids) for ids in token_ids]
-                text_ids.append(rows[place].get("text_ids", own))
+            for row, token_ids in zip(rows, sentences, strict=True):
+                text_ids.append(row["text_ids"] if "text_ids" in row else list(map(number_of, token_ids)))
             batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
@@ -190,7 +186,7 @@ class CheckedCollator:
 
 
 def row_token_ids(row: Mapping) -> list[list[int]]:
-    """Return the token ids of each sentence of a row as lists, also if the dataset's format is torch or numpy."""
+    """Return the token ids of each sentence of a row as lists, also of a dataset in the format of torch or numpy."""
     sentences = []
     for ids in row.get("input_ids", ()):
         sentences.append(ids.tolist() if hasattr(ids, "tolist") else ids)

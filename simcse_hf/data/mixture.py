@@ -98,8 +98,6 @@ class MixtureSampler(PermutedSampler):
         for share in shares:
             exact = sum(whole) * share / sum(shares)
             self.batches.append(max(1, round(exact)))
-        if self.in_turn:
-            self.batches = [min(self.batches)] * len(whole)
         super().__init__(sum(self.batches) * block, seed)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:

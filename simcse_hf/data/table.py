@@ -145,8 +145,9 @@ class Table:
         format (`str`): `"txt"`, `"csv"` (also for tsv), `"json"` (also for jsonl), `"parquet"` or `"memory"`.
         unit (`str`, *optional*, defaults to `"line"`): What numbers of rows count, a `"line"` or a `"row"`.
         positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
-        refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether a key of a json file is refused that comes
-            after the rows that name the columns. Where columns are chosen by name, it would be lost without a word.
+        refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
+            first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
+            be lost without a word.
     """
 
     name: str
@@ -177,7 +178,7 @@ def open_records(
     format: str,
     unit: str,
 ) -> Table:
-    """Open rows that are objects, arrays of equal length or, in memory, texts."""
+    """Open rows that are objects or arrays of equal length; in memory, they may also be texts."""
     first = next((value for _, value in values()), None)
     if first is None:
         raise ValueError(f"{name}: the {'list of rows is empty' if format == 'memory' else 'file holds no rows'}.")
@@ -194,28 +195,27 @@ def open_records(
             if record is None:
                 as_before = f" of {len(first)} cells as before" if is_list(first) else ""
                 raise ValueError(
-                    f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array{as_before}, or '
-                    f"in a list a text; got {value!r:.100}."
+                    f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array{as_before}, '
+                    f"or, in a list, a text; got {value!r:.100}."
                 )
             yield number, record
 
     keys: dict = {}  # a set that keeps its order
     for _, record in islice(records(), SAMPLE_ROWS):
         keys |= record
-    columns = list(keys)
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
         for number, record in records():
-            late = [key for key in record if key not in columns]
-            if late and table.refuse_late_keys:
-                raise ValueError(
-                    f"{name}, {unit} {number}: the key {late[0]!r} does not occur in the first {SAMPLE_ROWS} rows, "
-                    "whose keys are the columns. Add it to the first row (null is no text), or name the columns to "
-                    "take with --columns or load_text_dataset(..., columns=[...])."
-                )
+            for key in record:
+                if table.refuse_late_keys and key not in keys:
+                    raise ValueError(
+                        f"{name}, {unit} {number}: the key {key!r} does not occur in the first {SAMPLE_ROWS} rows, "
+                        "whose keys are the columns. Add it to the first row (null is no text), or name the columns "
+                        "to take with --columns or load_text_dataset(..., columns=[...])."
+                    )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, columns, rows, format, unit, positional=is_list(first))
+    table = Table(name, list(keys), rows, format, unit, positional=is_list(first))
     return table
 
 
