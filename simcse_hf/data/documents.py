@@ -1,7 +1,7 @@
 """Documents, with one sentence on each line and a blank line between two: pairs of neighbours and DeCLUTR's spans."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -22,26 +22,21 @@ _POSITIVE_BETA = (2, 4)  # Beta distribution of positive lengths, skewed towards
 _DOCUMENTS_PER_CALL = 256
 
 
-def read_documents(source: str | Path | Sequence[str | Path]) -> Iterator[list[str]]:
-    """Yield the documents of one or several files.
+def read_documents(path: str | Path) -> Iterator[list[str]]:
+    """Yield the documents of a file.
 
     Args:
-        source (`str | Path | Sequence`): .txt or .txt.gz files in UTF-8 with one sentence on each line and one or
-            more blank lines between documents.
+        path (`str | Path`): A .txt or .txt.gz file in UTF-8 with one sentence on each line and one or more blank lines
+            between documents.
 
     Yields:
         `list[str]`: The sentences of a document.
 
     Raises:
-        DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
-        ValueError: If a file has another format, is not UTF-8, or has no blank line between its sentences, so that it
-            is a list of sentences rather than of documents.
+        DataFileNotFoundError: If the file does not exist. This is also a `ValueError`.
+        ValueError: If the file has another format, is not UTF-8, or has no blank line between its sentences, so that
+            it is a list of sentences rather than of documents.
     """
-    for path in [source] if isinstance(source, (str, Path)) else source:
-        yield from _documents_of(path)
-
-
-def _documents_of(path: str | Path) -> Iterator[list[str]]:
     table = open_table(path)
     if table.format != "txt":
         raise ValueError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
@@ -65,11 +60,7 @@ def _documents_of(path: str | Path) -> Iterator[list[str]]:
     yield document
 
 
-def next_sentence_pairs(
-    source: str | Path | Sequence[str | Path],
-    window: int = 1,
-    seed: int = 0,
-) -> Dataset:
+def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dataset:
     """Pair each sentence with one that follows it in its document.
 
     These are objectives of Table 2 in SimCSE (arXiv:2104.08821): window 1 is "next sentence", and window 3 is "next
@@ -77,12 +68,12 @@ def next_sentence_pairs(
     Pairs are drawn once and stay the same in every epoch. The last sentence of a document begins no pair.
 
     Args:
-        source (`str | Path | Sequence`): The files; see [`read_documents`].
+        path (`str | Path`): The file; see [`read_documents`].
         window (`int`, *optional*, defaults to `1`): How many of the following sentences are candidates.
         seed (`int`, *optional*, defaults to `0`): Seed of the draw.
 
     Returns:
-        `datasets.Dataset`: A dataset with the columns `sent0` and `sent1`, in the order of the files.
+        `datasets.Dataset`: A dataset with the columns `sent0` and `sent1`, in the order of the file.
 
     Raises:
         ValueError: If `window` is below 1, the documents cannot be read, or each has a single sentence.
@@ -93,18 +84,18 @@ def next_sentence_pairs(
     first = []
     second = []
     alone = 0
-    for document in read_documents(source):
+    for document in read_documents(path):
         alone += len(document) == 1
         for place, sentence in enumerate(document[:-1]):
             first.append(sentence)
             second.append(rng.choice(document[place + 1 : place + 1 + window]))
     if not first:
         raise ValueError(
-            f"{source}: all {alone} documents are a single sentence, which has no next one. Write one "
+            f"{path}: all {alone} documents are a single sentence, which has no next one. Write one "
             "sentence on each line, and an empty line after each document only."
         )
     if alone:
-        logger.info(f"{source}: {alone} documents of a single sentence give no pair.")
+        logger.info(f"{path}: {alone} documents of a single sentence give no pair.")
     return Dataset.from_dict({"sent0": first, "sent1": second})
 
 
@@ -200,13 +191,7 @@ class SpanDataset(SeededDataset):
             sentences.append([*self._before, *document[start:end].tolist(), *self._after])
         return sentences
 
-    def _anchor_and_positives(
-        self,
-        low: int,
-        high: int,
-        total: int,
-        rng: random.Random,
-    ) -> list[tuple[int, int]]:
+    def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
         length = self._length(_ANCHOR_BETA, rng)
         start = rng.randint(low, high - length)
         spans = [(start, start + length)]
