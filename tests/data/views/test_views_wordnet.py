@@ -37,16 +37,13 @@ def write_wordnet(folder):
                 lemma = word.partition("(")[0]
                 index.setdefault(lemma, []).append(offset)
                 senses.append(f"{lemma}%{number}:00:00:: {offset} 1 0\n")
-        lines = [
-            f"{lemma} {TYPES[pos]} {len(offsets)} 0 {len(offsets)} 0 {' '.join(offsets)}  \n"
-            for lemma, offsets in sorted(index.items())
-        ]
-        (folder / f"data.{pos}").write_text(data)
-        (folder / f"index.{pos}").write_text(LICENCE + "".join(lines))
-        (folder / f"{pos}.exc").write_text("")
-    (folder / "index.sense").write_text("".join(sorted(senses)))
-    (folder / "lexnames").write_text("00\tnoun.Tops\t1\n")
-    (folder / "cntlist.rev").write_text("")
+        lines = LICENCE
+        for lemma, offsets in sorted(index.items()):
+            lines += f"{lemma} {TYPES[pos]} {len(offsets)} 0 {len(offsets)} 0 {' '.join(offsets)}  \n"
+        files = {f"data.{pos}": data, f"index.{pos}": lines, f"{pos}.exc": "", "cntlist.rev": ""}
+        files |= {"index.sense": "".join(sorted(senses)), "lexnames": "00\tnoun.Tops\t1\n"}
+        for name, content in files.items():
+            (folder / name).write_text(content)
 
 
 @pytest.fixture
