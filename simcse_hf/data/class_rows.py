@@ -9,7 +9,16 @@ from transformers.utils import logging
 
 from ..objectives.ragged import NEGATIVE, POSITIVE
 from .columns import LABEL, RowCleaner, class_columns, first_few, quote
-from .read import apply_transform, dataset_table, find_paths, is_resolved, load_from_hub, mark_resolved, table_cleaners
+from .read import (
+    apply_transform,
+    dataset_table,
+    find_paths,
+    is_resolved,
+    load_from_hub,
+    make_room,
+    mark_resolved,
+    table_cleaners,
+)
 from .table import Table, open_table
 
 logger = logging.get_logger(__name__)
@@ -51,12 +60,13 @@ def load_class_rows(
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:
         return _labelled_texts(table, chosen, max_rows)
-    cleaner = table_cleaners([table], columns)[0]
-    if cleaner.width < 2:
+    [cleaner] = table_cleaners([table], columns)
+    if len(cleaner.columns) < 2:
         raise ValueError(
             f"{table.name}: a row holds one text and no class label. Add a column 'label', or positives of each text "
             f"in a column 'positives'; the columns are {quote(table.columns)}."
         )
+    make_room([table], [cleaner])
     texts = []
     relations = []
     for number, cells in islice(table.rows(cleaner.columns), max_rows):

@@ -86,6 +86,7 @@ class RowCleaner:
 
     Attributes:
         width (`int`): Texts in each row.
+        has_lists (`bool`): Whether a cell of the first rows lists hard negatives.
         kept (`int`): Rows of texts that were kept.
         counts (`Counter[str]`): Rows that were `dropped` for an empty cell, that had `empty` texts in lists, and that
             have `fewer` or `longer` lists of hard negatives.
@@ -97,15 +98,15 @@ class RowCleaner:
         self.columns = columns
         self.unit = unit
         self.width = len(columns)
+        self.has_lists = False
         self.kept = 0
         self.counts: Counter[str] = Counter()
         self.places: dict[str, list[int]] = {what: [] for what in _NOTES}
 
-    def widen(self, rows: Iterable[Sequence]) -> None:
-        """Make room for the longest list of hard negatives of some rows."""
-        for cells in rows:
-            negatives = sum(map(has_text, flatten(cells[2:])))
-            self.width = max(self.width, 2 + negatives)
+    def widen(self, cells: Sequence) -> None:
+        """Make room for the hard negatives of a row."""
+        negatives = sum(map(has_text, flatten(cells[2:])))
+        self.width = max(self.width, 2 + negatives)
 
     def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
         """Return the rows of texts that a row gives: none if it lacks a text, and several if its positive is a list.

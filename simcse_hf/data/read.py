@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -204,19 +204,18 @@ def dataset_of_tables(
         ValueError: If columns are unclear, a row is malformed, every row lacks a text, or the cache cannot be written.
     """
     cleaners = table_cleaners(tables, columns, expected_columns)
-    width = cleaners[0].width
-    schema = text_features(width).arrow_schema
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def batches(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows = islice(_clean_rows(tables, cleaners), max_rows)
         while batch := list(islice(rows, _BATCH_ROWS)):
             cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             yield pa.record_batch(cells, schema=schema)
 
     def write(folder: Path) -> None:
+        schema = text_features(make_room(tables, cleaners)).arrow_schema
         with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
             with pa.ipc.new_stream(sink, schema) as stream:
-                for batch in batches():
+                for batch in batches(schema):
                     stream.write_batch(batch)
         found = [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners]
         write_json(folder / _DROPPED, found)
@@ -224,7 +223,7 @@ def dataset_of_tables(
     if content:
         folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
         chosen = [cleaner.columns for cleaner in cleaners]
-        key = Hasher.hash([VERSION, content, width, max_rows, *chosen])
+        key = Hasher.hash([VERSION, content, max_rows, *chosen])
         try:
             folder.mkdir(parents=True, exist_ok=True)
             dataset, made = cached_rows(folder, key, write)
@@ -235,7 +234,8 @@ def dataset_of_tables(
             cleaner.counts = Counter(counts)
             cleaner.places = places
     else:
-        table = pa.Table.from_batches(batches(), schema)
+        schema = text_features(make_room(tables, cleaners)).arrow_schema
+        table = pa.Table.from_batches(batches(schema), schema)
         dataset = Dataset(table, split=NamedSplit("train"))
     for cleaner in cleaners:
         cleaner.log()
@@ -246,7 +246,6 @@ def table_cleaners(
     tables: Sequence[Table],
     columns: Sequence[str] | None,
     expected_columns: int | None = None,
-    reads_all: bool = True,
 ) -> list[RowCleaner]:
     """Resolve the columns of each table, as [`~data.columns.resolve_columns`] does, to rows of the same width.
 
@@ -254,11 +253,9 @@ def table_cleaners(
         tables (`Sequence[Table]`): The tables.
         columns (`Sequence[str]`, *optional*): The columns to take.
         expected_columns (`int`, *optional*): How many columns there must be.
-        reads_all (`bool`, *optional*, defaults to `True`): Whether all rows are read for their longest list of hard
-            negatives, if the first rows have lists. Otherwise it is that of the first rows.
 
     Returns:
-        `list[RowCleaner]`: One for each table.
+        `list[RowCleaner]`: One for each table, with room for the longest list of hard negatives of its first rows.
 
     Raises:
         ValueError: If a table has no rows, its columns are unclear, or two tables have different numbers of columns.
@@ -282,9 +279,8 @@ def table_cleaners(
             table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
         )
         cleaner = RowCleaner(table.name, chosen, table.unit)
-        if any(map(is_list, chain.from_iterable(sample))):
-            rows = table.rows(chosen) if reads_all else islice(table.rows(chosen), SAMPLE_ROWS)
-            cleaner.widen(cells for _, cells in rows)
+        negatives = [table.columns.index(column) for column in chosen[2:]]
+        cleaner.has_lists = any(is_list(cells[place]) for cells in sample for place in negatives)
         cleaners.append(cleaner)
         first = cleaners[0]
         if len(chosen) != len(first.columns):
@@ -292,10 +288,29 @@ def table_cleaners(
                 f"{first.name} has {len(first.columns)} text column(s) ({', '.join(first.columns)}), but {table.name} "
                 f"has {len(chosen)} ({', '.join(chosen)}). Files loaded together must have the same number."
             )
+    make_room(tables, cleaners, SAMPLE_ROWS)
+    return cleaners
+
+
+def make_room(tables: Sequence[Table], cleaners: Sequence[RowCleaner], max_rows: int | None = None) -> int:
+    """Make room for the longest list of hard negatives of all rows, or of the first ones.
+
+    Args:
+        tables (`Sequence[Table]`): The tables. One without lists of negatives in its first rows is not read.
+        cleaners (`Sequence[RowCleaner]`): The cleaner of each table, whose `width` is set.
+        max_rows (`int`, *optional*): Number of rows of each table to stop after.
+
+    Returns:
+        `int`: The number of texts in each row.
+    """
+    for table, cleaner in zip(tables, cleaners, strict=True):
+        if cleaner.has_lists:
+            for _, cells in islice(table.rows(cleaner.columns), max_rows):
+                cleaner.widen(cells)
     width = max(cleaner.width for cleaner in cleaners)
     for cleaner in cleaners:
         cleaner.width = width
-    return cleaners
+    return width
 
 
 def _clean_rows(tables: Sequence[Table], cleaners: Sequence[RowCleaner]) -> Iterator[list[str | None]]:

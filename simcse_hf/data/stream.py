@@ -53,7 +53,7 @@ def load_text_stream(
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         stream = load_from_hub(source, split, streaming=True)
         return resolve_stream_columns(stream, columns, name=source, expected_columns=expected_columns)
-    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns, reads_all=False)
+    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
     # Lists are the shards of the stream: each file has its path and its columns.
     options = {
         "paths": [str(path) for path in paths],

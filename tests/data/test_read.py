@@ -175,6 +175,11 @@ def test_a_header_that_looks_like_a_sentence_is_reported(tmp_path, load, caplog)
     assert "z.csv: the first line is taken as the header, but 'A dog runs.' looks like a sentence" in caplog.text
 
 
+def test_lists_in_a_column_that_is_not_taken_change_nothing():
+    rows = [{"text": "a", "tags": ["x", "y"]}, {"text": "b", "tags": []}]
+    assert load_text_dataset(rows).to_dict() == {"sent0": ["a", "b"]}
+
+
 def test_an_empty_first_text_or_row_is_left_out_like_any_other(tmp_path):
     assert load_text_dataset(["", "a b", "c d"])["sent0"][:] == ["a b", "c d"]
     (tmp_path / "a.jsonl").write_text('{}\n{"sent0": "a", "sent1": "b"}\n')
