@@ -139,8 +139,8 @@ class ContrastiveCollator:
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             text_ids = []
-            for row, token_ids in zip(rows, sentences, strict=True):
-                text_ids.append(row["text_ids"] if "text_ids" in row else list(map(number_of, token_ids)))
+            for given, token_ids in zip(rows, sentences, strict=True):
+                text_ids.append(given["text_ids"] if "text_ids" in given else list(map(number_of, token_ids)))
             batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
@@ -269,8 +269,8 @@ class PermutedSampler(Sampler[int]):
 class ClassSampler(PermutedSampler):
     """Draw rows in pairs of the same class, in an order that depends on the labels, the seed and the epoch only.
 
-    So a batch of even size holds at least two rows of each class in it. An epoch draws each row once, but of a class
-    with an odd number of rows it leaves out one, which is another one in another epoch.
+    So a batch of even size holds at least two rows of each class that is in it. An epoch draws each row once, but of a
+    class with an odd number of rows it leaves out one, which is another one in another epoch.
 
     Args:
         labels (`np.ndarray`): The class of each row, an integer.

@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-#: Characters of a line or a text: a tokenizer took more than 7 GB of memory for 100 million.
+#: The most characters of a line or a text. For 100 million, a tokenizer took more than 7 GB of memory.
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 
@@ -109,7 +109,7 @@ class RowCleaner:
         self.width = max(self.width, 2 + negatives)
 
     def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
-        """Return the rows of texts that a row gives: none if it lacks a text, and several if its positive is a list.
+        """Return the rows of texts that a row gives: one for each positive that it lists, and none if it lacks a text.
 
         Hard negatives that are lists are joined. A row may have fewer than others, and ends in `None` then. With
         `width` 4, the cells `q`, `[p1, p2]` and `[n1]` give the rows `q, p1, n1, None` and `q, p2, n1, None`.
@@ -180,7 +180,7 @@ class RowCleaner:
                 )
 
 
-#: Rows that the columns of a table are judged by.
+#: How many of the first rows are read to choose the columns of a table.
 SAMPLE_ROWS = 100
 #: Column of the similarity of a pair, for objectives that learn from graded pairs.
 SCORE = "score"
@@ -215,7 +215,7 @@ _PAIR_NAMES = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
 )
-#: The same, in tables without labels: a pair with a label may be no positive one.
+#: More of these names, for tables without labels: a pair with a label may not be a positive one.
 _UNLABELLED_NAMES = (("question", "answer"), ("query", "answer"), ("title", "body"))
 #: A hard negative, with its number.
 _NEGATIVE = re.compile(r"(?:hard_neg|negatives?|negs?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")

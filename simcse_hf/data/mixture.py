@@ -9,7 +9,7 @@ from datasets import Dataset
 from .collator import ContrastiveCollator, HostArray, PermutedSampler
 from .view_dataset import SeededDataset
 
-#: Ways to draw the data set of a batch, beside numbers.
+#: Ways to share the batches among the data sets, beside numbers.
 SHARES = ("proportional", "round_robin")
 
 

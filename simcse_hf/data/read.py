@@ -190,8 +190,8 @@ def dataset_of_tables(
 
     Args:
         tables (`Sequence[Table]`): The tables.
-        content (`Sequence[str]`, *optional*, defaults to `()`): What stands for their content. Without it, the
-            dataset is kept in memory; otherwise it is cached.
+        content (`Sequence[str]`, *optional*, defaults to `()`): What tells their content from any other, such as
+            digests of the files. Without it, the dataset is kept in memory and not cached.
         columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
         expected_columns (`int`, *optional*): How many columns there must be.
         max_rows (`int`, *optional*): Number of rows to stop after.

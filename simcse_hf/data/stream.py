@@ -31,7 +31,7 @@ def load_text_stream(
 ) -> IterableDataset:
     """Open sentences, pairs, or pairs with hard negatives as a stream that never holds more than a few rows.
 
-    Nothing is cached. A row is checked when it is read, so a malformed row far down a file is an error at that time.
+    Nothing is cached. A row is checked when it is read, so a malformed row far down a file is reported only then.
 
     Args:
         source (`str | Path | Sequence`): Files or the name of a dataset on the hub, as for `load_text_dataset`.

@@ -1,4 +1,4 @@
-"""Synonym replacement, Easy Data Augmentation, of which it is one of four operations, and WordNet's synonyms."""
+"""Views with synonyms: synonym replacement and Easy Data Augmentation, by default with the synonyms of WordNet."""
 
 import os
 import random
@@ -19,7 +19,7 @@ Synonyms = Callable[[str], Sequence[str]]
 
 _DOWNLOAD = "python -m nltk.downloader wordnet"
 _PUNCTUATION = re.compile(r"^(\W*)(.*?)(\W*)$", re.DOTALL)
-#: Function words, which EDA does not replace and of which it inserts no synonyms.
+#: Function words. EDA does not replace them, and inserts no synonyms of them.
 FUNCTION_WORDS = frozenset(
     "a an the this that these those some any each every no not nor and or but if so as than then too very "
     "i me my mine we us our ours you your yours he him his she her hers it its they them their theirs "
