@@ -1,0 +1,76 @@
+"""A full disk is one line in every command that writes: earlier files survive, and no half file is left."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import safetensors.torch
+from evaluation_helpers import random_pairs, write
+
+from simcse_hf.cli.main import FAILED, WRONG_USAGE, main
+
+FULL = OSError(28, "No space left on device")
+#: numpy names neither the number of the error nor the file.
+SHORT = OSError("15360 requested and 4096 written")
+#: safetensors has an error class of its own.
+SERIALIZING = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+#: Commands, the function whose write ends early, and its error.
+COMMANDS = {
+    "card {model}": (Path, "write_text", FULL),
+    "push {model} org/name": (Path, "write_text", FULL),
+    "encode --model {model} --input {texts} --output {new}": (np, "save", SHORT),
+    "encode --model {model} --input {texts} --output {new} --format parquet": (pq, "write_table", FULL),
+    "index --model {model} --input {texts} --output {out}": (np.lib.format, "write_array_header_1_0", FULL),
+    "index --model {model} --input {texts} --output {out} --add": (pq, "write_table", FULL),
+    "export {model} --to sentence-transformers --output {out}": (safetensors.torch, "serialize_file", SERIALIZING),
+    "evaluate --model {model} --task pairs={pairs} --output {out}/results.json": (np, "savez_compressed", FULL),
+    "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.csv": (
+        datasets.Dataset, "to_csv", FULL,
+    ),
+    "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.parquet": (
+        datasets.Dataset, "to_parquet", FULL,
+    ),
+}  # fmt: skip
+
+
+def contents(folder):
+    """Every file but the lock of a folder and the plan of an encoding, by which it resumes."""
+    names = ("_run.lock", "_manifest.json")
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in names}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
+    pairs = random_pairs(30, seed=0)
+    inputs = {
+        "model": directory,
+        "texts": write(tmp_path / "texts.txt", [first for first, *_ in pairs]),
+        "pairs": write(
+            tmp_path / "pairs.csv",
+            ["sentence1,sentence2,score", *(f"{first},{second},{score > 2:d}" for first, second, score in pairs)],
+        ),
+    }
+    words = command.format(**inputs, out=tmp_path / "out", new=tmp_path / "new").split() + ["--quiet"]
+    if "{out}" in command or command.startswith("card"):
+        assert main([word for word in words if word != "--add"]) == 0
+    if "{out}" in command and "--add" not in command:
+        words.append("--overwrite")
+    before = contents(tmp_path)
+    module, name, error = COMMANDS[command]
+
+    def ends_early(*arguments, **options):
+        target = next(each for each in arguments if isinstance(each, (str, Path)) or hasattr(each, "write"))
+        if hasattr(target, "write"):
+            target.write(b"half")
+        else:
+            Path(target).write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(module, name, ends_early)
+    capsys.readouterr()
+    assert main(words) in (FAILED, WRONG_USAGE)
+    message = capsys.readouterr().err
+    assert message.startswith(f"simcse-hf {words[0]}: error: ") and message.count("\n") == 1
+    assert "No space left on device" in message and contents(tmp_path) == before
