@@ -21,7 +21,7 @@ from ..ops.files import read_json, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
-from .card_adaptation import adaptation_table, adaptation_text, read_adaptation
+from .card_adaptation import ADAPTATION, adaptation_table, adaptation_text, read_adaptation
 from .card_sources import Measured, comparison_text, read_measured, read_run, without_outdated
 from .card_tables import Table, dev_table, evaluation_tables
 from .card_training import PAPERS, bibtex_of, hub_id, hyperparameters, papers_of, training_context
@@ -82,23 +82,28 @@ def write_card(
             written by this function, or if a results file is broken or belongs to another model.
     """
     directory = Path(directory)
-    config, settings = _read_config(directory)
+    weights = _weight_names(directory)
+    config = _read_config(directory, has_weights=bool(weights))
+    settings = settings_of_config(config)
     previous = _previous_front_matter(directory / CARD)
-    transform = find_transform(directory, {})
-    method = transform[0].method if transform else None
-    run = _merge_runs(read_run(directory / "results.json"), run)
-    adaptation = read_adaptation(directory)
+    transform, fit = find_transform(directory, {}) or (None, None)
+    method = transform.method if transform else None
+    pooler = fit.pooler if fit else settings.inference_pooler
+    run = read_run(directory / "results.json", run)
+    adaptation = {}
+    if (directory / ADAPTATION).is_file():
+        adaptation = read_adaptation(directory)
     chosen = adaptation.get("chosen", {})
+    trained = run or chosen
 
-    pooler = transform[1].pooler if transform else settings.inference_pooler
     if evaluations is None:
         evaluations = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
     if comparisons is None:
         comparisons = sorted(directory.glob("comparison*.json"))
-    trained = run or chosen
     measured = [read_measured(Path(path), directory, repo_id, trained, pooler, method) for path in evaluations]
-
-    tables = [dev_table(run, method)] if run.get("final") else []
+    tables = []
+    if run.get("final"):
+        tables.append(dev_table(run, method))
     if adaptation:
         tables.append(adaptation_table(adaptation))
     scores = []
@@ -106,38 +111,36 @@ def write_card(
         tables += evaluation_tables(each, trained)
         scores += model_index(each.document)
 
-    base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     repo_id = repo_id or _placeholder(directory)
+    base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
+    if not datasets:
+        datasets = [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
+    datasets = list(dict.fromkeys(datasets)) or None
     in_sentence_transformers = _is_sentence_transformers_model(directory)
-    objectives = [part.partition(":")[0] for part in settings.objective.split("+")]
-    front_matter = _library(objectives, in_sentence_transformers)
-    for tag in (*_run_tags(objectives, run), *(tags or ())):
-        if tag not in front_matter["tags"]:
-            front_matter["tags"].append(tag)
+    library = FRONT_MATTER["library_name"] if in_sentence_transformers else "transformers"
     data = ModelCardData(
         language=language or previous.get("language"),
         license=license or previous.get("license"),
-        datasets=list(datasets or dict.fromkeys([*previous.get("datasets", ()), *run.get("hub_datasets", ())]))
-        or None,
+        datasets=datasets,
         base_model=hub_id(base) or previous.get("base_model"),
         model_name=name if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
-        **front_matter,
+        **FRONT_MATTER | {"library_name": library, "tags": _tags(settings.objective, library, run, tags or ())},
         **_about(scores, run),
     )
     content = render_card(
         data,
         name=name,
         repo_id=repo_id,
-        own_pooler=any("pooler." in key for key in _weight_names(directory)),
+        own_pooler=any("pooler." in weight for weight in weights),
         tables=tables,
         comparison=comparison_text([Path(path) for path in comparisons]),
-        training_text=adaptation_text(adaptation),
+        training_text=adaptation_text(adaptation) if adaptation else "",
         hyperparameters=hyperparameters(settings, config, run),
         sentence_transformers=in_sentence_transformers,
-        **model_context(config, settings, run, transform, data.datasets),
+        **model_context(config, settings, run, transform, fit, datasets),
     )
     write_text(directory / CARD, content)
     _write_eval_results(directory, measured, repo_id)
@@ -178,7 +181,8 @@ def model_context(
     config: PreTrainedConfig,
     settings: ContrastiveSettings,
     run: dict,
-    transform: tuple[VectorTransform, Fit] | None = None,
+    transform: VectorTransform | None = None,
+    fit: Fit | None = None,
     datasets: Sequence[str] | None = None,
 ) -> dict:
     """Collect what the template says about the model, its training and its papers.
@@ -187,21 +191,20 @@ def model_context(
         config (`PreTrainedConfig`): The config of the model.
         settings (`ContrastiveSettings`): Its settings.
         run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
-        transform (`tuple`, *optional*): The whitening or flow that is saved with the model, and how it was fitted.
+        transform (`VectorTransform`, *optional*): The whitening or flow that is saved with the model.
+        fit (`Fit`, *optional*): How the transform was fitted.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data.
 
     Returns:
         `dict`: Values for the template.
     """
     context = training_context(settings, run, datasets)
-    method = transform[0].method if transform else None
-    papers = papers_of(settings, run, method) or ["simcse"]
-    limits = [max_positions(config), settings.max_length]
+    context["citation"] = bibtex_of(papers_of(settings, run, transform.method if transform else None))
     encoder_dim = settings.dense_layers[-1]["out_features"] if settings.dense_layers else config.hidden_size
-    dim = encoder_dim
-    if transform is not None:
-        vector_transform, fit = transform
-        dim = vector_transform.output_dim
+    context["widths"] = [width for width in context["matryoshka_dims"] if width < encoder_dim]
+    context["dim"] = encoder_dim
+    limits = [max_positions(config), settings.max_length]
+    if transform is not None and fit is not None:
         if fit.pooler != settings.inference_pooler:
             settings = replace(
                 settings,
@@ -212,28 +215,28 @@ def model_context(
                 dense_layers=[],
             )
         limits.append(fit.max_length)
+        context["dim"] = transform.output_dim
         context["transform"] = {
-            "method": method,
-            "url": PAPERS[vector_transform.method].url,
+            "method": transform.method,
+            "url": PAPERS[transform.method].url,
             "folder": TRANSFORM_FOLDER,
-            "input_dim": vector_transform.input_dim,
+            "input_dim": transform.input_dim,
             "sentences": fit.sentences,
             "file": fit.file,
             "columns": fit.columns,
         }
+    dense_layers = []
+    for number, layer in enumerate(settings.dense_layers):
+        activation = layer.get("activation_function", TANH).rpartition(".")[2]  # its name in torch.nn
+        dense_layers.append({"folder": f"{DENSE_FOLDER}/{number}", "activation": activation, **layer})
     threshold = getattr(config, THRESHOLD, None)
     roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
     return context | {
         "model_type": config.model_type,
-        "dim": dim,
-        "dense_layers": [
-            {"folder": f"{DENSE_FOLDER}/{number}", "activation": _activation(layer), **layer}
-            for number, layer in enumerate(settings.dense_layers)
-        ],
+        "dense_layers": dense_layers,
         "pooler": settings.inference_pooler,
         "mlp_only_train": settings.mlp_only_train,
-        "widths": [width for width in context["matryoshka_dims"] if width < encoder_dim],
-        "max_length": min((x for x in limits if x is not None), default=None),
+        "max_length": min((limit for limit in limits if limit is not None), default=None),
         "template": settings.templates[0] if settings.templates else None,
         "denoising": settings.denoising,
         "template_edges": settings.template_edges,
@@ -241,14 +244,8 @@ def model_context(
         "roles": roles if any(roles.values()) else None,
         "similarity": settings.similarity_fn_name,
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
-        "citation": bibtex_of(papers),
         "threshold": describe_threshold(threshold) if threshold else None,
     }
-
-
-def _activation(layer: dict) -> str:
-    """Return the name in `torch.nn` of the activation of a dense layer."""
-    return layer.get("activation_function", TANH).rpartition(".")[2]
 
 
 def is_written_by_hand(path: Path) -> bool:
@@ -271,12 +268,12 @@ def _replace_text(path: Path, old: str, new: str) -> None:
         write_text(path, path.read_text(encoding="utf-8").replace(old, new))
 
 
-def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings]:
+def _read_config(directory: Path, has_weights: bool) -> PreTrainedConfig:
     if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
         raise ValueError(
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
-    if not _weight_names(directory):
+    if not has_weights:
         for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
             raise ValueError(
                 f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
@@ -288,52 +285,35 @@ def _read_config(directory: Path) -> tuple[PreTrainedConfig, ContrastiveSettings
             f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
             "unknown. Load the model with AutoModelForCL and save it first."
         )
-    return config, settings_of_config(config)
+    return config
 
 
-def _merge_runs(saved_run: dict, run: dict | None) -> dict:
-    """Add `results.json` to the description of a run, unless the file belongs to another run."""
-    if run is None:
-        return saved_run
-    for name in ("steps", "train_loss"):
-        if saved_run.get(name) != run[name]:
-            return run
-    return saved_run | run
-
-
-def _library(objectives: Sequence[str], in_sentence_transformers: bool) -> dict:
-    """Return the front matter of every card. The hub shows how to load a model by its library."""
-    if in_sentence_transformers:
-        library = FRONT_MATTER["library_name"]
-        tags = list(TAGS)
-    else:
-        library = "transformers"
-        tags = TAGS[1:]
+def _tags(objective: str, library: str, run: dict, more: Sequence[str]) -> list[str]:
+    """Return the tags by which the hub searches; those about a run are written as sentence-transformers does."""
+    objectives = [part.partition(":")[0] for part in objective.split("+")]
+    tags = list(TAGS)
+    if library != FRONT_MATTER["library_name"]:
+        tags.remove("sentence-transformers")
     if "simcse" not in objectives:
         tags.remove("simcse")
-    return FRONT_MATTER | {"library_name": library, "tags": tags + [name for name in objectives if name != "simcse"]}
-
-
-def _run_tags(objectives: Sequence[str], run: dict) -> list[str]:
-    """Return the tags about a training run by which the hub searches, as sentence-transformers writes them."""
-    if not run:
-        return []
-    tags = ["generated_from_trainer", *(f"loss:{name}" for name in objectives)]
-    if rows := run.get("train_rows"):
-        tags.append(f"dataset_size:{rows}")
-    return tags
+    tags += objectives
+    if run:
+        tags += ["generated_from_trainer", *(f"loss:{name}" for name in objectives)]
+    if run.get("train_rows"):
+        tags.append(f"dataset_size:{run['train_rows']}")
+    return list(dict.fromkeys([*tags, *more]))
 
 
 def _about(scores: Sequence[EvalResult], run: dict) -> dict:
     """Return the metrics that the card reports, and an example from the dev set for the page of the model."""
     about: dict = {}
     metrics = {score.metric_type for score in scores}
-    metrics.update(filter(None, map(dev_metric_id, run.get("final") or ())))
+    metrics |= {dev_metric_id(key) for key in run.get("final") or ()} - {None}
     if metrics:
         about["metrics"] = sorted(metrics)
-    source, *others = run.get("dev_texts") or [""]
-    if others:
-        about["widget"] = [{"source_sentence": source, "sentences": others}]
+    texts = run.get("dev_texts") or ()
+    if len(texts) > 1:
+        about["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
     return about
 
 

@@ -17,22 +17,30 @@ from .card_training import public_name
 logger = logging.get_logger(__name__)
 
 
-def read_run(path: Path) -> dict:
+def read_run(path: Path, described: dict | None = None) -> dict:
     """Read the `results.json` of a training run.
 
     Args:
         path (`Path`): The file, which need not exist.
+        described (`dict`, *optional*): The result of `describe_run`, which is completed by the file, or returned as it
+            is if the file belongs to another run.
 
     Returns:
-        `dict`: The content of the file; empty without a file.
+        `dict`: What is known about the run; empty without a record.
 
     Raises:
         ValueError: If the file was not written by a training run.
     """
-    if not path.exists():
-        return {}
-    advice = "A training run writes this file: restore it, or move it out of the model's directory."
-    return read_json_object(path, "settings", advice=advice)
+    run = {}
+    if path.exists():
+        advice = "A training run writes this file: restore it, or move it out of the model's directory."
+        run = read_json_object(path, "settings", advice=advice)
+    if described is None:
+        return run
+    for name in ("steps", "train_loss"):
+        if run.get(name) != described[name]:
+            return described
+    return run | described
 
 
 def seeds_of(run: dict) -> list[int]:

@@ -13,8 +13,17 @@ SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
 #: Endings of the dev scores that a card shows.
 DEV_METRICS = (
-    *("_spearman", "_pearson", "_alignment", "_uniformity", "_accuracy", "_v_measure", "_average_precision", "_map"),
-    *("_ndcg@10", "_mrr@10", "_recall@100"),
+    "_spearman",
+    "_pearson",
+    "_alignment",
+    "_uniformity",
+    "_accuracy",
+    "_v_measure",
+    "_average_precision",
+    "_map",
+    "_ndcg@10",
+    "_mrr@10",
+    "_recall@100",
 )
 
 
@@ -88,16 +97,19 @@ def dev_table(run: dict, transform: str | None = None) -> Table:
     """
     metrics = [key for key in run["final"] if key.endswith(DEV_METRICS)]
     rows = []
+
+    def add_row(label: str, scores: dict) -> None:
+        rows.append([label, *(_number(scores.get(name), name) for name in metrics)])
+
     start = run.get("start") or {}
     if start.get("pooler"):  # an encoder without a pooler of its own, as one would use it
-        label = f"before training, pooler `{start['pooler']}`"
-        rows.append([label, *(_number(start.get(name), name) for name in metrics)])
+        add_row(f"before training, pooler `{start['pooler']}`", start)
     if len(seeds_of(run)) > 1:
         runs = run["seeds"]["runs"]
         for key, label in {"initial": "before training", "final": "last evaluation", "saved": "saved weights"}.items():
-            rows.append([label, *(_mean([each[key].get(name) for each in runs], name) for name in metrics)])
-        published = f"seed {run['seeds']['published']}, saved weights"
-        rows.append([published, *(_number(run["saved"].get(name), name) for name in metrics)])
+            means = [_mean([each[key].get(name) for each in runs], name) for name in metrics]
+            rows.append([label, *means])
+        add_row(f"seed {run['seeds']['published']}, saved weights", run["saved"])
     else:
         for key, label in {
             "initial": "before training",
@@ -105,8 +117,7 @@ def dev_table(run: dict, transform: str | None = None) -> Table:
             "final": "last evaluation",
         }.items():
             if scores := run.get(key):
-                label = f"{label} (step {scores['step']})"
-                rows.append([label, *(_number(scores.get(name), name) for name in metrics)])
+                add_row(f"{label} (step {scores['step']})", scores)
     protocol = (
         "Measured on the dev set during training; all but alignment and uniformity x 100."
         f"{_saved_note(run)} {seed_note(run, of_all_seeds=True)}{_change_note(run)}"
@@ -154,13 +165,17 @@ def _digits(name: str) -> int:
 
 
 def _number(value: float | None, name: str) -> str:
-    return "n/a" if value is None else f"{value:.{_digits(name)}f}"
+    if value is None:
+        return "n/a"
+    return f"{value:.{_digits(name)}f}"
 
 
 def _mean(values: Sequence[float | None], name: str) -> str:
     """Write the mean and standard deviation over the seeds, if all of them have the score."""
     known = [value for value in values if value is not None]
-    return spread(known, _digits(name)) if len(known) == len(values) else "n/a"
+    if len(known) < len(values):
+        return "n/a"
+    return spread(known, _digits(name))
 
 
 def evaluation_tables(measured: Measured, run: dict) -> list[Table]:
@@ -175,15 +190,21 @@ def evaluation_tables(measured: Measured, run: dict) -> list[Table]:
     """
     results = measured.document["results"]
     note = seed_note(run)
-    several = f"{seed_note(run, of_all_seeds=True)} The first row is the published model." if measured.seeds else note
+    several = note
+    if measured.seeds:
+        several = f"{seed_note(run, of_all_seeds=True)} The first row is the published model."
     tables = []
     for average in ("average", "average_transfer"):
-        members = {*results[average]["tasks"], *results[average]["missing"]} if average in results else ()
-        if tasks := [task for task in results if task in members]:
-            tables.append(_average_table(measured, average, tasks, several))
-    if users := [name for name, result in results.items() if is_user_task(result)]:
+        if average in results:
+            members = results[average]["tasks"] + results[average]["missing"]
+            tasks = [task for task in results if task in members]
+            if tasks:
+                tables.append(_average_table(measured, average, tasks, several))
+    users = [name for name, result in results.items() if is_user_task(result)]
+    if users:
         tables.append(_user_task_table(measured, users, several.replace("first row", "column `value`")))
-    if geometry := results.get("geometry"):
+    geometry = results.get("geometry")
+    if geometry:
         protocol = (
             f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored "
             f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
@@ -191,23 +212,25 @@ def evaluation_tables(measured: Measured, run: dict) -> list[Table]:
         )
         columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
         tables.append(_wide_table("Geometry", protocol, columns))
-    if mteb := results.get("mteb"):
-        rows = [[task, format_number(score)] for task, score in mteb.items()]
-        tables.append(Table("MTEB", f"Main scores, measured with the package `mteb`. {note}", ["task", "score"], rows))
-        if averages := format_mteb_averages(results.get("mteb_averages", {})):
-            text = f"Means of the main scores; each data set counts once. {note}"
-            tables.append(Table("MTEB averages", text, ["average over", "score", "data sets"], averages))
+    mteb = [[task, format_number(score)] for task, score in results.get("mteb", {}).items()]
+    if mteb:
+        protocol = f"Main scores, measured with the package `mteb`. {note}"
+        tables.append(Table("MTEB", protocol, ["task", "score"], mteb))
+    averages = format_mteb_averages(results.get("mteb_averages", {}))
+    if averages:
+        protocol = f"Means of the main scores; each data set counts once. {note}"
+        tables.append(Table("MTEB averages", protocol, ["average over", "score", "data sets"], averages))
     return tables
 
 
 def _average_table(measured: Measured, average: str, tasks: Sequence[str], note: str) -> Table:
     document = measured.document
+    members = document["results"][average]
     transfer = is_transfer(tasks[0])
     columns = {}
     for task in tasks:
         name = SHORT_NAMES.get(task, task)
         columns[name] = [task_score(document, results[task]) for results in measured.every]
-    members = document["results"][average]
     columns[f"Avg. of {len(members['tasks'])}"] = [results[average]["value"] for results in measured.every]
     missing = " n/a: not measured and not part of the average." if members["missing"] else ""
     title = "Transfer" if transfer else "Semantic textual similarity"

@@ -10,7 +10,7 @@ import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
-from ..models.resolve import resolve_options, settings_of_config
+from ..models.resolve import resolve_options
 from ..models.settings import ContrastiveSettings
 from ..objectives import build_objective, find_objective, part_weights
 
@@ -68,6 +68,20 @@ VIEWS = {
 }
 
 
+#: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
+#: not read the next four. The last two are described elsewhere in the card.
+_NOT_LISTED = (
+    "mask_token_id",
+    "template_edges",
+    "max_length",
+    "normalize",
+    "prompts",
+    "similarity_fn_name",
+    "dataset_objectives",
+    "objective_options",
+)
+
+
 def hub_id(name: str | None) -> str | None:
     """Return `name` if it can be the id of a hub model and is not a local directory."""
     if not name or Path(name).exists():
@@ -81,7 +95,9 @@ def hub_id(name: str | None) -> str | None:
 
 def public_name(name: str | None) -> str | None:
     """Return a hub id as it is, and only the last part of a local path."""
-    return (hub_id(name) or Path(name).name) if name else None
+    if not name:
+        return None
+    return hub_id(name) or Path(name).name
 
 
 def training_context(settings: ContrastiveSettings, run: dict[str, Any], datasets: Sequence[str] | None) -> dict:
@@ -95,23 +111,27 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
     Returns:
         `dict`: Values for the template.
     """
-    view, texts = run.get("view"), public_name(run.get("train_texts"))
+    view = run.get("view")
     if view is not None:
-        view = {**view, "description": VIEWS.get(view["name"], ("a view of it",))[0]}
+        description, _ = VIEWS.get(view["name"], ("a view of it", None))
+        view = {**view, "description": description}
+    sources = list(datasets or ())
+    texts = public_name(run.get("train_texts"))
+    if texts and not sources:
+        sources = [texts]
     return {
         "run": run,
         "view": view,
         "objective": _objective_context(settings),
         "dataset_objectives": settings.dataset_objectives,
         "base_model": public_name(run.get("base_model")),
-        "sources": list(datasets or ()) or ([texts] if texts else []),
+        "sources": sources,
         "num_encoders": num_encoders(settings),
         "num_templates": len(settings.templates),
         "matryoshka_dims": settings.matryoshka_dims,
         "do_mlm": settings.do_mlm,
         "mlm_weight": settings.mlm_weight,
-        "gradcache_chunk_size": run.get("arguments", {}).get("gradcache_chunk_size"),
-        "duration": _duration(run.get("train_seconds")),
+        "duration": _duration(run.get("train_seconds") or 0),
         "max_seq_length": settings.max_seq_length if run else None,
     }
 
@@ -119,20 +139,20 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
 def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
     """Collect the name, summary, link and options of the objective."""
     objective = described_objective(settings.objective)
-    papers = objective.papers if objective else ()
-    scoring = {}
-    others = {}
+    defaults = _default_options(settings)
+    scoring = []
+    others = []
     for name, value in public_options(settings).items():
-        if name.rpartition(".")[2] in ("temperature", "similarity"):
-            scoring[name] = value
-        elif value != _default_options(settings).get(name):
-            others[name] = value
-    others.pop("matryoshka_dims", None)  # the card names them elsewhere
+        number = f"{value:g}" if isinstance(value, float) else value
+        if _last(name) in ("temperature", "similarity"):
+            scoring.append(f"`{name}` {number}")
+        elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
+            others.append(f"`{name}` {number}")
     return {
         "name": settings.objective,
         "summary": objective.summary if objective else "",
-        "url": PAPERS[papers[0]].url if papers else None,
-        "options": [f"`{name}` {_format(value)}" for name, value in {**scoring, **others}.items()],
+        "url": PAPERS[objective.papers[0]].url if objective and objective.papers else None,
+        "options": scoring + others,
     }
 
 
@@ -145,21 +165,50 @@ def described_objective(name: str) -> Any:
 
 
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
-    """Return the options of the objective where nobody chooses any but the similarity."""
-    chosen = {n: x for n, x in settings.objective_options.items() if n.rpartition(".")[2] == "similarity"}
-    return resolve_options(settings.objective, chosen)
+    """Return the options of the objective where nobody chooses any: the temperature is that of the similarity in use.
+
+    Empty for an objective that is not known here.
+    """
+    if described_objective(settings.objective) is None:
+        return {}
+    chosen = {name: value for name, value in settings.objective_options.items() if _last(name) == "similarity"}
+    defaults = resolve_options(settings.objective, chosen)
+    return defaults | dict.fromkeys(chosen, "cosine")
+
+
+def _last(option: str) -> str:
+    """Return the name of an option without the part of a sum that it belongs to: `supcon.temperature` has one."""
+    return option.rpartition(".")[2]
 
 
 def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run: dict) -> list[tuple[str, Any]]:
-    """List the names and values that differ from their defaults and had an effect on this training, by name."""
-    arguments = dict(run.get("arguments", {}))
+    """List what differs from its default and had an effect on this training.
+
+    Args:
+        settings (`ContrastiveSettings`): The settings of the model.
+        config (`PreTrainedConfig`): Its config, which has the rates of dropout.
+        run (`dict`): As for [`training_context`].
+
+    Returns:
+        `list[tuple[str, Any]]`: Names and values, by name: arguments of the Trainer, settings, options of the
+        objective and rates of dropout.
+    """
+    values = dict(run.get("arguments", {}))
     if not run.get("view"):
-        arguments = {name: value for name, value in arguments.items() if not name.startswith("view")}
+        values = {name: value for name, value in values.items() if not name.startswith("view")}
     if not settings.do_mlm:
-        arguments.pop("mlm_probability", None)
-    values = {**arguments, **changed_settings(config)}
-    public = {name: value for name, value in public_options(settings).items() if name in values}
-    return sorted((values | public).items())
+        values.pop("mlm_probability", None)
+    unread = _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight")
+    changed = _changed(settings.to_dict(), ContrastiveSettings().to_dict())
+    values |= {name: value for name, value in changed.items() if name not in unread}
+    values |= _changed(public_options(settings), _default_options(settings))
+    rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
+    values |= _changed(rates, type(config)().to_dict())
+    return sorted(values.items())
+
+
+def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value != defaults.get(name)}
 
 
 def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -> list[str]:
@@ -174,7 +223,7 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
         `list[str]`: Names in [`PAPERS`], the objective's own paper first.
     """
     papers: list[str] = []
-    for name, _ in [(settings.objective, None), *settings.losses().values()]:
+    for name in [settings.objective, *(name for name, _ in settings.losses().values())]:
         objective = described_objective(name)
         papers += objective.papers if objective else ()
     view = (run.get("view") or {}).get("name")
@@ -189,65 +238,41 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
         papers.append("gradcache")
     if transform is not None:
         papers.append(transform)
-    return list(dict.fromkeys(papers))
+    return list(dict.fromkeys(papers)) or ["simcse"]
 
 
 def num_encoders(settings: ContrastiveSettings) -> int:
     """Return how many independent encoders took part in training."""
-    objectives = [described_objective(name) for name, _ in settings.losses().values()]
-    return max(_encoders_option(settings), *(x.encoders for x in objectives if x), 1)
+    numbers = [_encoders_option(settings)]
+    for name, _ in settings.losses().values():
+        objective = described_objective(name)
+        if objective:
+            numbers.append(objective.encoders)
+    return max(numbers)
 
 
 def _encoders_option(settings: ContrastiveSettings) -> int:
     """Return the number of encoders that an option asks for (SimCSE, Table 2)."""
     numbers = [1]
     for _, options in settings.losses().values():
-        numbers += [value for name, value in options.items() if name.rpartition(".")[2] == "encoders"]
+        numbers += [value for name, value in options.items() if _last(name) == "encoders"]
     return max(numbers)
 
 
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the objective's options without paths of this machine."""
-    return {
-        name: public_name(value) if name.rpartition(".")[2] == "generator" else value
-        for name, value in settings.objective_options.items()
-    }
+    options = dict(settings.objective_options)
+    for name, value in options.items():
+        if _last(name) == "generator":
+            options[name] = public_name(value)
+    return options
 
 
-def changed_settings(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the settings, options and dropout rates that differ from their defaults and that the objective reads."""
-    resolved = settings_of_config(config)
-    settings = resolved.to_dict()
-    options = settings.pop("objective_options")
-    # The first two follow from the templates, and training does not read the next four. The card names the objectives
-    # of data sets elsewhere.
-    unread = ["mask_token_id", "template_edges", "max_length", "normalize", "prompts", "similarity_fn_name"]
-    unread.append("dataset_objectives")
-    if not settings["do_mlm"]:
-        unread.append("mlm_weight")
-    settings = {name: value for name, value in settings.items() if name not in unread}
-    defaults = ContrastiveSettings().to_dict()
-    known = {} if described_objective(resolved.objective) is None else _default_options(resolved)
-    known = {name: "cosine" if name.rpartition(".")[2] == "similarity" else value for name, value in known.items()}
-    rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
-    return {
-        **_changed(settings, defaults),
-        **_changed(options, known),
-        **_changed(rates, type(config)().to_dict()),
-    }
-
-
-def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value != defaults.get(name)}
-
-
-def _format(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _duration(seconds: float | None) -> str:
+def _duration(seconds: float) -> str:
     if not seconds:
         return ""
     if seconds < 120:
         return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
