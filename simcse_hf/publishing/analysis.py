@@ -52,31 +52,39 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
         ValueError: If a source is neither a run nor a result file.
     """
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
-    runs, scores, paths, spectra = {}, {}, {}, {}
+    runs: dict = {}
+    scores: dict = {}
+    paths: dict = {}
+    spectra: dict = {}
     for name, source in sources.items():
         if Path(source).is_dir():
             runs[name] = read_log(source)
-            if path := runs[name].geometry():
+            path = runs[name].geometry()
+            if path:
                 paths[name] = path
             continue
-        document, scores[name] = read_results(source)
-        geometry = document["results"].get("geometry")
+        results, scores[name] = read_results(source)
+        geometry = results["results"].get("geometry")
         if geometry:
             paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
             if "singular_spectrum" in geometry:
                 spectra[name] = geometry["singular_spectrum"]
-    numbers: dict = {
+    numbers = {
         "alignment_uniformity": paths,
         "cosine_densities": cosine_densities(scores),
         "singular_values": spectra,
         "training_curves": training_curves(runs),
     }
-    omitted = {name: _NEEDS[name] for name in numbers if not numbers[name]}
-    document = {name: found for name, found in numbers.items() if found}
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
+    document: dict = {}
+    omitted = {}
     with matplotlib.rc_context(plots.STYLE):
-        for name, found in document.items():
+        for name, found in numbers.items():
+            if not found:
+                omitted[name] = _NEEDS[name]
+                continue
+            document[name] = found
             with write_atomically(folder / f"{name}.png") as temporary:
                 _DRAW[name](found).savefig(temporary, dpi=120, facecolor="white", format="png")
     document["omitted"] = omitted
@@ -95,27 +103,28 @@ def cosine_densities(scores: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
         are kernel estimates with Scott's bandwidth. The set is STS-B if a model has it, and otherwise the set that
         most models have.
     """
-    sets: dict = {}
+    sets: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for name, tasks in scores.items():
         for task, parts in tasks.items():
             if parts and all("predicted" in arrays for arrays in parts.values()):
                 predicted = np.concatenate([arrays["predicted"] for arrays in parts.values()])
                 gold = np.concatenate([arrays["gold"] for arrays in parts.values()])
-                sets.setdefault(task, {})[name] = predicted, gold
-    chosen: dict = sets.get(STSB) or max(sets.values(), key=len, default={})
-    if not chosen:
+                sets.setdefault(task, {})[name] = (predicted, gold)
+    if not sets:
         return {}
+    chosen = sets.get(STSB) or max(sets.values(), key=len)
     every = np.concatenate([gold for _, gold in chosen.values()])
     edges = np.linspace(math.floor(every.min()), math.ceil(every.max()), BANDS + 1)
-    densities: dict[str, list[dict[str, Any]]] = {}
+    densities = {}
     for name, (predicted, gold) in chosen.items():
         # A score on an edge belongs to the band above it, and the highest score to the last band.
         band_of = np.digitize(gold, edges[1:-1])
-        densities[name] = []
+        bands = []
         for number in range(BANDS):
             cosines = predicted[(band_of == number) & np.isfinite(predicted)]
             band = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
-            densities[name].append(band | _density(cosines))
+            bands.append(band | _density(cosines))
+        densities[name] = bands
     return densities
 
 
@@ -130,7 +139,9 @@ def _density(cosines: np.ndarray) -> dict:
         return {"mean": mean}
     density = gaussian_kde(cosines)
     margin = 3 * math.sqrt(density.covariance.item())
-    points = np.linspace(max(-1, cosines.min() - margin), min(1, cosines.max() + margin), DENSITY_POINTS)
+    lowest = max(-1, cosines.min() - margin)
+    highest = min(1, cosines.max() + margin)
+    points = np.linspace(lowest, highest, DENSITY_POINTS)
     return {"mean": mean, "cosine": points.tolist(), "density": density(points).tolist()}
 
 

@@ -3,6 +3,7 @@
 import io
 import logging as python_logging
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ..inference.exported import EMBEDDING, GRAPHS, weights_of
+from ..inference.exported import EMBEDDING, GRAPHS
 from ..inference.simcse import SimCSE
 from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel
@@ -102,7 +103,6 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     _refuse_what_a_graph_lacks(simcse)
     directory = _empty_directory(directory)
     module = _Embedder(simcse.model.cpu().float()).eval()
-    longest = simcse.max_length or 12
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}  # torch 2.6 refuses named ones
     path = directory / ONNX_FILE
     path.parent.mkdir()
@@ -111,7 +111,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
         warnings.simplefilter("ignore")  # torch warns about its own internals
         torch.onnx.export(
             module,
-            _example(simcse, rows=3, length=min(7, longest)),
+            _example(simcse, rows=3, length=7),
             path,
             dynamo=True,
             optimize=True,
@@ -122,9 +122,9 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             verbose=False,
         )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    inputs = _example(simcse, rows=5, length=min(12, longest))
-    feed = {name: x.numpy() for name, x in zip(("input_ids", "attention_mask"), inputs, strict=True)}
-    _check_against_torch(session.run([EMBEDDING], feed)[0], module, inputs, path)
+    ids, mask = inputs = _example(simcse, rows=5, length=12)
+    actual = session.run([EMBEDDING], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+    _check_against_torch(actual, module, inputs, path)
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
     if simcse.pooler_type not in (*NOT_IN_SENTENCE_TRANSFORMERS, *SECOND_LAYER):
@@ -150,10 +150,8 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     onnx_graph = export_onnx(simcse, directory)
     path = Path(directory, GRAPHS["openvino"])
     openvino.save_model(openvino.Core().read_model(onnx_graph), path, compress_to_fp16=False)
-    for file in (onnx_graph, Path(weights_of(str(onnx_graph)))):
-        file.unlink(missing_ok=True)
-    onnx_graph.parent.rmdir()
-    inputs = _example(simcse, rows=5, length=min(12, simcse.max_length or 12))
+    shutil.rmtree(onnx_graph.parent)
+    inputs = _example(simcse, rows=5, length=12)
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     actual = compiled([x.numpy() for x in inputs])[compiled.output(EMBEDDING)]
     _check_against_torch(actual, _Embedder(simcse.model).eval(), inputs, path)
@@ -180,7 +178,8 @@ def _refuse_what_a_graph_lacks(simcse: SimCSE) -> None:
 
 
 def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make token ids and their mask; each row is one token shorter than the row before."""
+    """Make token ids and their mask of at most this length; each row is one token shorter than the row before."""
+    length = min(length, simcse.max_length or length)
     lengths = (length - torch.arange(rows)).clamp(min=2)
     mask = (torch.arange(length) < lengths[:, None]).long()
     ids = torch.full((rows, length), simcse.tokenizer.pad_token_id)

@@ -33,16 +33,21 @@ class Checks:
     """
 
     def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
-        self.data: Any = None if data_dir is None else read_tasks(STS_TASKS, data_dir)
-        self.before: Any = None
-        texts = [] if file is None else _read(file, _TEXTS + _CALIBRATION)
-        if self.data is not None and not texts:
-            every = sorted(set(self.data.texts()))
-            texts = random.Random(0).choices(every, k=_TEXTS + _CALIBRATION)
+        self.data: Any = None
+        self.before: Any = None  # the STS average in float32, which is the same for every export
+        texts = []
+        if file is not None:
+            texts = _read(file, _TEXTS + _CALIBRATION)
+        if data_dir is not None:
+            self.data = read_tasks(STS_TASKS, data_dir)
+            if not texts:
+                distinct = sorted(set(self.data.texts()))
+                texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
         self.texts = texts[:_TEXTS]
-        self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
         if calibrate is not None:
             self.calibration = _read(calibrate, _CALIBRATION)
+        else:
+            self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
 
     def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
         """Measure the loss and the speed of an export.
@@ -57,29 +62,36 @@ class Checks:
                 what they were computed from.
         """
         cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
+        mean = cosines.mean().item()
         result: dict[str, Any] = {
             "texts": len(self.texts),
-            "mean_cosine": cosines.mean().item(),
+            "mean_cosine": mean,
             "lowest_cosine": cosines.min().item(),
+            "loss": 100 * (1 - mean),
         }
-        result["loss"] = 100 * (1 - result["mean_cosine"])
         if self.data is not None:
-            self.before = self.before or self._score(simcse)
+            if self.before is None:
+                self.before = self._score(simcse)
             after = self._score(exported)
-            result |= {
-                "loss": self.before["value"] - after["value"],
-                "sts_tasks": after["tasks"],
-                "sts_before": self.before["value"],
-                "sts_after": after["value"],
-            }
-        turns = [(_seconds(simcse, self.texts), _seconds(exported, self.texts)) for _ in range(_TURNS)]
-        result["speed"] = statistics.median(plain / int8 for plain, int8 in turns)
-        for place, name in enumerate(("float32", "int8")):
-            result[f"{name}_sentences_per_second"] = len(self.texts) / statistics.median(turn[place] for turn in turns)
+            result["loss"] = self.before["value"] - after["value"]
+            result["sts_tasks"] = after["tasks"]
+            result["sts_before"] = self.before["value"]
+            result["sts_after"] = after["value"]
+        plain = []
+        int8 = []
+        ratios = []
+        for _ in range(_TURNS):
+            plain.append(_seconds(simcse, self.texts))
+            int8.append(_seconds(exported, self.texts))
+            ratios.append(plain[-1] / int8[-1])
+        result["speed"] = statistics.median(ratios)
+        result["float32_sentences_per_second"] = len(self.texts) / statistics.median(plain)
+        result["int8_sentences_per_second"] = len(self.texts) / statistics.median(int8)
         return result
 
     def _score(self, model: SimCSE) -> Any:
-        return score_tasks(self.data, SentenceEmbeddings(model, self.data.texts()), STS_TASKS).results["average"]
+        embeddings = SentenceEmbeddings(model, self.data.texts())
+        return score_tasks(self.data, embeddings, STS_TASKS).results["average"]
 
 
 def _read(file: str, count: int) -> list[str]:

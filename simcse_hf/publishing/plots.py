@@ -1,5 +1,6 @@
 """Draw runs and evaluated models: alignment and uniformity, cosines by gold score, singular values, and curves."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,9 +8,9 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = ("#3b7dd8", "#d55e00", "#2a9461", "#b0569f", "#1a8f9c", "#a5742a", "#d43d51", "#808080")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = ("-", "--", "-.", ":")
+COLOURS = "#3b7dd8 #d55e00 #2a9461 #b0569f #1a8f9c #a5742a #d43d51 #808080".split()
+MARKERS = "o s ^ D v P X *".split()
+LINES = "- -- -. :".split()
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.2, "legend.frameon": False, "text.parse_math": False}
 _LABELS = {"loss": "training loss", "eval_loss": "held-out loss"}
 
@@ -20,13 +21,14 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
     axes = figure.subplots()
     for number, (name, path) in enumerate(paths.items()):
         steps, alignment, uniformity = zip(*path, strict=True)
-        look = series_style(number)
-        color = look["color"]
+        style = series_style(number)
+        color = style["color"]
         if len(path) == 1:
-            axes.plot(uniformity, alignment, label=name, **look | {"linestyle": "none"})
+            style["linestyle"] = "none"
         else:
-            axes.plot(uniformity, alignment, label=f"{name} ({steps[-1]} steps)", **look)
-            axes.plot(uniformity[0], alignment[0], look["marker"], markersize=11, markerfacecolor="none", color=color)
+            name = f"{name} ({steps[-1]} steps)"
+            axes.plot(uniformity[0], alignment[0], style["marker"], markersize=11, fillstyle="none", color=color)
+        axes.plot(uniformity, alignment, label=name, **style)
         axes.annotate(f" {number + 1}", (uniformity[-1], alignment[-1]), weight="bold", color=color)
     axes.margins(0.12)
     axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
@@ -38,17 +40,18 @@ def draw_cosine_densities(models: dict) -> "Figure":
     """Draw the densities of cosines by gold score, one panel for each model; all panels share one axis."""
     figure, panels = _panels(len(models), most_columns=3, width=3.4, shared=True)
     for axes, (name, bands) in zip(panels, models.items(), strict=True):
+        axes.set_title(name, fontsize=9)
         for number, band in enumerate(bands):
-            axes.annotate(
-                f"n = {band['pairs']}", (0.01, number + 0.28), xycoords=axes.get_yaxis_transform(), fontsize=7
-            )
+            place = (0.01, number + 0.28)
+            axes.annotate(f"n = {band['pairs']}", place, xycoords=axes.get_yaxis_transform(), fontsize=7)
             if "mean" in band:
                 axes.vlines(band["mean"], number, number + 0.2, color="black", linewidth=1.5, zorder=4)
             if "density" in band:
-                heights = number + 0.85 * np.array(band["density"]) / max(band["density"])
+                density = np.array(band["density"])
+                heights = number + 0.85 * density / density.max()
                 axes.fill_between(band["cosine"], number, heights, color=COLOURS[0], alpha=0.4)
-        axes.set_title(name, fontsize=9)
-    panels[0].set_yticks(range(len(bands)), [f"{low:g}–{high:g}" for low, high in (band["gold"] for band in bands)])
+    golds = ["{:g}–{:g}".format(*band["gold"]) for band in bands]
+    panels[0].set_yticks(range(len(bands)), golds)
     panels[0].set_ylim(-0.15, len(bands) + 0.1)
     figure.supxlabel("cosine similarity")
     figure.supylabel("gold score")
@@ -58,7 +61,7 @@ def draw_cosine_densities(models: dict) -> "Figure":
 def _panels(count: int, most_columns: int, width: float, shared: bool = False) -> tuple["Figure", Any]:
     """Return a figure with this many panels in rows."""
     columns = min(most_columns, count)
-    rows = -(-count // columns)
+    rows = math.ceil(count / columns)
     figure = new_figure(max(5.5, width * columns), 0.7 + 2.9 * rows)
     panels = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).ravel()
     for axes in panels[count:]:
@@ -71,9 +74,12 @@ def draw_singular_values(spectra: dict) -> "Figure":
     figure = new_figure(7, 4.6)
     axes = figure.subplots()
     for number, (name, values) in enumerate(spectra.items()):
-        every = max(1, len(values) // 8)
-        axes.plot(range(1, len(values) + 1), values, label=name, markevery=every, **series_style(number))
-    axes.set(xlabel="rank of the singular value", ylabel="singular value / largest", xlim=(0, None), ylim=(0, 1.04))
+        ranks = range(1, len(values) + 1)
+        axes.plot(ranks, values, label=name, markevery=max(1, len(values) // 8), **series_style(number))
+    axes.set_xlabel("rank of the singular value")
+    axes.set_ylabel("singular value / largest")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1.04)
     legend_below(figure, axes)
     return figure
 
@@ -81,14 +87,18 @@ def draw_singular_values(spectra: dict) -> "Figure":
 def draw_training_curves(curves: dict) -> "Figure":
     """Draw each logged metric by step in a panel of its own, with one line for each run."""
     figure, panels = _panels(len(curves), most_columns=2, width=4.8)
-    names = list(dict.fromkeys(name for runs in curves.values() for name in runs))
+    styles: dict[str, dict] = {}
+    for runs in curves.values():
+        for name in runs:
+            styles.setdefault(name, series_style(len(styles)))
     for axes, (key, runs) in zip(panels, curves.items(), strict=True):
         for name, values in runs.items():
             every = max(1, len(values) // 12)
-            axes.plot(list(values), list(values.values()), markevery=every, **series_style(names.index(name)))
-        axes.set(xlabel="optimizer step", ylabel=_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
-    for number, name in enumerate(names):
-        panels[0].plot([], [], label=name, **series_style(number))
+            axes.plot(values.keys(), values.values(), markevery=every, **styles[name])
+        axes.set_xlabel("optimizer step")
+        axes.set_ylabel(_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
+    for name, style in styles.items():
+        panels[0].plot([], [], label=name, **style)
     legend_below(figure, panels[0])
     return figure
 
@@ -115,5 +125,7 @@ def legend_below(figure: "Figure", axes: Any) -> None:
     """Put the numbered legend of some axes below the figure, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     labels = [f"{number} {name}" for number, name in enumerate(labels, start=1)]
-    columns = max(1, min(len(labels), int(figure.get_figwidth() * 12 / (max(map(len, labels)) + 6))))
+    longest = max(map(len, labels)) + 6  # with the line before it; 12 characters take an inch
+    columns = int(figure.get_figwidth() * 12 / longest)
+    columns = max(1, min(len(labels), columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)

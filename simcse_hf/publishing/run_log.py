@@ -42,7 +42,8 @@ class Run:
             if re.fullmatch("eval_.+_alignment", key):
                 alignment = self.series(key)
                 uniformity = self.series(key.replace("_alignment", "_uniformity"))
-                if path := [(step, alignment[step], uniformity[step]) for step in alignment if step in uniformity]:
+                path = [(step, alignment[step], uniformity[step]) for step in alignment if step in uniformity]
+                if path:
                     return path
         return []
 
@@ -62,14 +63,17 @@ def read_log(folder: str | Path) -> Run:
     folder = Path(folder)
     path = folder / _STATE
     if not path.is_file():
-        checkpoints = [each for each in folder.glob("checkpoint-*") if each.name[11:].isdigit()]
-        checkpoints = [each for each in checkpoints if (each / _STATE).is_file()]
-        if not checkpoints:
+        states = {}
+        for state in folder.glob(f"checkpoint-*/{_STATE}"):
+            step = state.parent.name.removeprefix("checkpoint-")
+            if step.isdigit():
+                states[int(step)] = state
+        if not states:
             raise ValueError(
                 f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
                 "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
             )
-        path = max(checkpoints, key=lambda each: int(each.name[11:])) / _STATE
+        path = states[max(states)]
     history = read_json_object(path).get("log_history")
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
         raise ValueError(f"{path}: log_history is not a list of objects; the file is damaged")
