@@ -52,11 +52,7 @@ def check_ranges(ranges: np.ndarray, dim: int) -> None:
         raise ValueError("ranges must be finite, and each minimum at most its maximum")
 
 
-def quantize(
-    embeddings: np.ndarray,
-    precision: str,
-    ranges: np.ndarray | None = None,
-) -> np.ndarray:
+def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
     """Convert embeddings to the codes of sentence-transformers' `quantize_embeddings`.
 
     - int8: code = (value - minimum) / (maximum - minimum) * 255 - 128 for each dimension; uint8: that plus 128. We
@@ -91,7 +87,9 @@ def quantize(
         check_ranges(ranges, embeddings.shape[1])
         steps = (ranges[1] - ranges[0]) / 255
         steps[steps == 0] = 1  # a constant dimension: every value is its minimum
-        codes = np.clip(np.rint((embeddings - ranges[0]) / steps), 0, 255)
-        return codes.astype(np.uint8) if precision == "uint8" else (codes - 128).astype(np.int8)
-    bits = np.packbits(embeddings > 0, axis=1)
-    return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+        codes = np.clip(np.rint((embeddings - ranges[0]) / steps), 0, 255).astype(np.uint8)
+    else:
+        codes = np.packbits(embeddings > 0, axis=1)
+    if precision in ("uint8", "ubinary"):
+        return codes
+    return (codes.astype(np.int16) - 128).astype(np.int8)

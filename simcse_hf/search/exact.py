@@ -79,18 +79,16 @@ class ExactIndex:
         found = []
         for batch in torch.tensor(queries, dtype=torch.float32).split(_QUERIES):
             best = torch.empty(len(batch), 0, dtype=torch.int64)
-            start = 0
-            for block in self._blocks:
-                positions = torch.arange(start, start + len(block))
-                start += len(block)
+            for number, block in enumerate(self._blocks):
+                positions = torch.arange(len(block)) + number * _BLOCK
                 if among is not None:
-                    chosen = torch.from_numpy(among[start - len(block) : start])
+                    chosen = torch.from_numpy(among)[positions]
                     positions = positions[chosen]
                     block = block[chosen]
                 # One whole number orders by score first, and then by position: topk alone may take any of equal ones.
                 bits = similarity_matrix(batch, block, self.similarity).view(torch.int32)
                 keys = (_ordered(bits).long() << 32) - positions
-                best = torch.cat([best, keys.topk(min(top_k, len(positions))).values], 1)
+                best = torch.cat([best, keys], dim=1)
                 best = best.topk(min(top_k, best.shape[1])).values
             found.append(best)
         keys = torch.cat(found)

@@ -166,14 +166,16 @@ def mine_hard_negatives(
             f"mining needs pairs of an anchor and a positive, and the rows hold {', '.join(dataset.column_names)} only"
         )
     first, second, *given = (list(dataset[column]) for column in dataset.column_names)
-    texts = [*second, *chain(*given), *corpus]
     pairs: dict[str, list[int]] = {}  # of each distinct anchor
     for pair, text in enumerate(first):
         pairs.setdefault(fold_text(text), []).append(pair)
+    texts = [*second, *chain(*given), *corpus]
     candidate_of: dict[str, int] = {}
     candidate_texts: list[str] = []
     for text in texts:
-        if candidate_of.setdefault(fold_text(text), len(candidate_texts)) == len(candidate_texts):
+        key = fold_text(text)
+        if key not in candidate_of:
+            candidate_of[key] = len(candidate_texts)
             candidate_texts.append(text)
     anchor_texts = [first[own_pairs[0]] for own_pairs in pairs.values()]
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
@@ -186,13 +188,10 @@ def mine_hard_negatives(
             raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
     index = new_index(candidates.shape[1], backend, similarity)
     index.add(candidates)
-    dropped = Counter(
-        {
-            "repeated candidate": len(texts) - len(candidates),
-            "the anchor itself": 0,
-            "positive of the same anchor": 0,
-        }
-    )
+    dropped: Counter[str] = Counter()
+    dropped["repeated candidate"] = len(texts) - len(candidates)
+    dropped["the anchor itself"] = 0
+    dropped["positive of the same anchor"] = 0
     positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
     draw = random.Random(options.seed)
@@ -224,14 +223,15 @@ def mine_hard_negatives(
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
 
     width = 1 if output_format == "triplet" else options.num_negatives
-    names = ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
-    columns: dict[str, list[str]] = {name: [] for name in ["sent0", "sent1", *names]}
+    found_rows = []
     for anchor_text, positive_text, chosen in zip(first, second, negatives, strict=True):
+        found_texts = [candidate_texts[candidate] for candidate, _ in chosen]
         for start in range(0, len(chosen) - width + 1, width):
-            found_texts = [candidate_texts[candidate] for candidate, _ in chosen[start : start + width]]
-            for column, text in zip(columns.values(), [anchor_text, positive_text, *found_texts], strict=True):
-                column.append(text)
-    rows = Dataset.from_dict(columns)
+            found_rows.append([anchor_text, positive_text, *found_texts[start : start + width]])
+    names = ["sent0", "sent1", "hard_neg"]
+    if width > 1:
+        names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
+    rows = Dataset.from_dict({name: [row[place] for row in found_rows] for place, name in enumerate(names)})
     negative_scores = [score for chosen in negatives for _, score in chosen]
     report = MiningReport(
         pairs=len(first),
