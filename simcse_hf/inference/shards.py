@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,16 @@ from ..data.read import load_text_dataset
 from ..data.table import stream_texts, text_column
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
-from ..ops.files import ARRAY_DAMAGE, digest, entries, read_json_object, read_npy, write_atomically, write_json
+from ..ops.files import (
+    ARRAY_DAMAGE,
+    digest,
+    entries,
+    read_json_object,
+    read_npy,
+    write_atomically,
+    write_json,
+    write_npy,
+)
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
@@ -44,6 +53,7 @@ _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give th
 #: the size of a batch.
 _MAY_CHANGE = ("input file", "model name_or_path", "model revision", "settings token_budget")
 Row = tuple[int, str]  # the line or row number, from 1, and the text
+_Shard = tuple[int, list[Row]]  # the number of a shard and its rows
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
@@ -131,20 +141,21 @@ def encode_file(
     if columns is not None:
         settings["columns"] = list(columns)
 
-    def encode(chosen: Iterable[tuple[int, list[Row]]]) -> Iterator[tuple[int, list[Row], np.ndarray]]:
-        windows = (((number, rows), [text for _, text in rows]) for number, rows in chosen)
-        for (number, rows), vectors in model.encode_stream(windows, prefix, split_over_processes=False, **options):
+    def encode(chosen: Iterable[_Shard]) -> Iterator[tuple[_Shard, np.ndarray]]:
+        windows = ((shard, [text for _, text in shard[1]]) for shard in chosen)
+        for shard, vectors in model.encode_stream(windows, prefix, split_over_processes=False, **options):
             texts.check_unchanged()
             try:
                 check_finite(vectors, "")
             except NotFiniteError as error:
-                place = error.position
-                raise NotFiniteError(f"{texts.name}: the text of line or row {rows[place][0]}", place) from None
-            yield number, rows, vectors.numpy()
+                line, _ = shard[1][error.position]
+                raise NotFiniteError(f"{texts.name}: the text of line or row {line}", error.position) from None
+            yield shard, vectors.numpy()
 
     def sample() -> np.ndarray:
         rows = list(islice(texts.read(), min(shard_size, _RANGE_TEXTS)))
-        return next(encode([(0, rows)]))[2]
+        _, vectors = next(encode([(0, rows)]))
+        return vectors
 
     folder = Path(output_dir).expanduser()
     with hold_together(folder):
@@ -156,7 +167,7 @@ def encode_file(
         total = sum(shards[path] for path in missing.values())
         hidden = not show_progress_bar or world()[0] != 0
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-            for number, rows, vectors in encode(_read(texts.read(), shard_size, missing)):
+            for (number, rows), vectors in encode(_read(texts.read(), shard_size, missing)):
                 _write(missing[number], rows, quantize(vectors, precision, ranges))
                 bar.update(len(rows))
         texts.check_unchanged()
@@ -166,12 +177,7 @@ def encode_file(
 class _Source:
     """The texts of a file or of training rows, which are read more than once; see [`encode_file`]."""
 
-    def __init__(
-        self,
-        source: str | os.PathLike | Dataset,
-        column: str | None,
-        columns: Sequence[str] | None,
-    ):
+    def __init__(self, source: str | os.PathLike | Dataset, column: str | None, columns: Sequence[str] | None):
         self.column = column
         self.path: Any = None
         if isinstance(source, Dataset):
@@ -196,36 +202,37 @@ class _Source:
         if self.path is not None and self._version() != self._before:
             raise ValueError(f"{self.path}: the file was changed while it was encoded. Encode it again from new.")
 
+    @cached_property
+    def content(self) -> tuple[int, str]:
+        """The number of texts and their digest."""
+        return describe_texts(self.read())
+
     def describe(self) -> dict[str, str]:
         """Return the name and the digest for the manifest."""
         if self.path is None:
-            return {"file": self.name, "blake2b": describe_texts(text for _, text in self.read())[1]}
+            return {"file": self.name, "blake2b": self.content[1]}
         return {"file": self.path.name, "blake2b": digest(self.path)}
 
 
-def describe_texts(texts: Iterable[str]) -> tuple[int, str]:
+def describe_texts(rows: Iterable[Row]) -> tuple[int, str]:
     """Return the number of texts, and a digest of them in their order.
 
     Args:
-        texts (`Iterable[str]`): The texts. Those of a row follow each other.
+        rows (`Iterable[tuple[int, str]]`): The texts, as [`texts_of_rows`] yields them.
 
     Returns:
         `tuple[int, str]`: The number and the digest, by which vectors are matched with training rows.
     """
     number = 0
     total = blake2b(digest_size=16)
-    for text in texts:
+    for _, text in rows:
         number += 1
         total.update(f"{len(text)} {text}".encode())
     return number, total.hexdigest()
 
 
 def write_vectors(
-    folder: str | os.PathLike,
-    rows: Dataset,
-    vectors: np.ndarray,
-    model: str,
-    shard_size: int = 50_000,
+    folder: str | os.PathLike, rows: Dataset, vectors: np.ndarray, model: str, shard_size: int = 50_000
 ) -> None:
     """Write vectors that come from elsewhere, such as an API, as [`encode_file`] writes a model's.
 
@@ -242,7 +249,7 @@ def write_vectors(
     folder = Path(folder).expanduser()
     vectors = np.asarray(vectors, dtype=np.float32)
     vectors = vectors.reshape(-1, vectors.shape[-1])
-    count, texts = describe_texts(text for _, text in texts_of_rows(rows))
+    count, texts = describe_texts(texts_of_rows(rows))
     if len(vectors) != count:
         raise ValueError(f"there are {len(vectors)} vectors for {count} texts")
     folder.mkdir(parents=True, exist_ok=True)
@@ -254,7 +261,7 @@ def write_vectors(
         "settings": {"precision": "float32", "shard_size": shard_size, "format": "npy"},
     }
     for number, path in enumerate(_shards(folder, manifest)):
-        _write(path, [], vectors[number * shard_size :][:shard_size])
+        write_npy(path, vectors[number * shard_size :][:shard_size])
     write_json(folder / MANIFEST, manifest)
 
 
@@ -310,7 +317,7 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
     Raises:
         ValueError: If a shard is missing or damaged.
     """
-    kind = None
+    first = None
     for path, rows in _shards(folder, read_manifest(folder)).items():
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
@@ -318,8 +325,9 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
             shard = _read_shard(path)
             if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
                 raise ValueError(f"it holds an array of shape {shard.shape}")
-            kind = kind or (shard.dtype, shard.shape[1])
-            if (shard.dtype, shard.shape[1]) != kind:
+            kind = (shard.dtype, shard.shape[1])
+            first = first or kind
+            if kind != first:
                 raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
         except _DAMAGE as error:
             raise ValueError(
@@ -358,11 +366,11 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
     Returns:
         `dict[str, Any]`: The name and the settings, and digests of the weights (with the transform) and the tokenizer.
     """
-    unused = set()
+    tensors = sorted(model.model.named_parameters())
     if model.pooler_type != "cls" and model.backend == "torch":
         # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
         unused = set(model.model.contrastive_head.parameters())
-    tensors = [(name, x) for name, x in sorted(model.model.named_parameters()) if x not in unused]
+        tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
     if model.postprocessing is not None:
         tensors += model.postprocessing.state_dict().items()
     weights = blake2b()
@@ -395,15 +403,9 @@ def _digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     return blake2b(json.dumps(rules).encode()).hexdigest()
 
 
-def _start(
-    folder: Path,
-    model: SimCSE,
-    source: _Source,
-    settings: Mapping[str, Any],
-    resume: bool,
-) -> dict[str, Any]:
+def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any], resume: bool) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
-    manifest = {"input": source.describe(), "model": describe_model(model), "settings": dict(settings)}
+    manifest = {"input": source.describe(), "model": describe_model(model), "settings": settings}
     if find_own(folder, MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
@@ -422,7 +424,7 @@ def _start(
     elif entries(folder):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
     else:
-        rows, texts = describe_texts(text for _, text in source.read())
+        rows, texts = source.content
         if not rows:
             raise ValueError(f"{source.name}: there is no text to encode.")
         size = settings["shard_size"]
@@ -437,7 +439,10 @@ def _start(
 
 def _leftovers(folder: Path) -> list[Path]:
     """List the temporary files of [`write_atomically`] that a killed run has left in a folder."""
-    return [path for name in (MANIFEST, RANGES, "vectors-*") for path in folder.glob(f".{name}.*.partial")]
+    found: list[Path] = []
+    for name in (MANIFEST, RANGES, "vectors-*"):
+        found += folder.glob(f".{name}.*.partial")
+    return found
 
 
 def _shards(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> dict[Path, int]:
@@ -446,10 +451,11 @@ def _shards(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> dict[Path
     size = manifest["settings"]["shard_size"]
     suffix = manifest["settings"]["format"]
     count = math.ceil(rows / size)
-    return {
-        Path(folder, f"vectors-{number:05d}-of-{count:05d}.{suffix}"): min(size, rows - number * size)
-        for number in range(count)
-    }
+    shards = {}
+    for number in range(count):
+        path = Path(folder, f"vectors-{number:05d}-of-{count:05d}.{suffix}")
+        shards[path] = min(size, rows - number * size)
+    return shards
 
 
 def texts_of_rows(rows: Dataset) -> Iterator[Row]:
@@ -462,15 +468,13 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
                 yield number, text or ""  # a hard negative that a row does not have
 
 
-def _read(
-    texts: Iterator[Row],
-    shard_size: int,
-    chosen: Container[int],
-) -> Iterator[tuple[int, list[Row]]]:
+def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iterator[_Shard]:
     """Yield the number of each chosen shard with its rows."""
-    for number, shard in enumerate(iter(lambda: list(islice(texts, shard_size)), [])):
+    number = 0
+    while rows := list(islice(texts, shard_size)):
         if number in chosen:
-            yield number, shard
+            yield number, rows
+        number += 1
 
 
 def _missing(shards: Mapping[Path, int]) -> dict[int, Path]:
@@ -504,11 +508,7 @@ def _read_shard(path: Path) -> np.ndarray:
     return column.flatten().to_numpy().reshape(len(column), -1)
 
 
-def _common_ranges(
-    path: Path,
-    ranges: np.ndarray | None,
-    sample: Callable[[], np.ndarray],
-) -> np.ndarray:
+def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:
     """Return the ranges of all shards: those given, those of the file, or those of a sample; write the file."""
     if ranges is None and path.exists():
         try:
@@ -519,16 +519,16 @@ def _common_ranges(
         return ranges
     if ranges is None:
         ranges = calibrate_ranges(sample())
-    with write_atomically(path) as temporary, open(temporary, "wb") as stream:
-        np.save(stream, ranges)
+    write_npy(path, ranges)
     return ranges
 
 
 def _write(path: Path, rows: list[Row], vectors: np.ndarray) -> None:
-    with write_atomically(path) as temporary, open(temporary, "wb") as stream:
-        if path.suffix == ".npy":
-            np.save(stream, vectors)
-            return
-        numbers, texts = zip(*rows, strict=True)
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-        pq.write_table(pa.table([numbers, texts, lists], names=["row", "text", "vector"]), stream)
+    if path.suffix == ".npy":
+        write_npy(path, vectors)
+        return
+    numbers, texts = zip(*rows, strict=True)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    table = pa.table({"row": numbers, "text": texts, "vector": lists})
+    with write_atomically(path) as temporary:
+        pq.write_table(table, temporary)

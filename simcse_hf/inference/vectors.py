@@ -17,7 +17,7 @@ from datasets import Dataset, config
 from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, wait_for_all, world
-from ..ops.files import hold, read_npy, write_atomically
+from ..ops.files import hold, read_npy, write_npy
 from ..search.exact import ExactIndex
 from .shards import (
     MANIFEST,
@@ -60,7 +60,7 @@ class RowVectors:
     def __init__(self, sources: Sequence[str], rows: Dataset, device: torch.device):
         self.num_rows = len(rows)
         self.width = len(rows.column_names)
-        texts = on_first_process(lambda: describe_texts(text for _, text in texts_of_rows(rows)))
+        count, texts = on_first_process(lambda: describe_texts(texts_of_rows(rows)))
         weighted = [split_weight(source) for source in sources]
         total = sum(weight for _, weight in weighted)
         contents = []
@@ -69,14 +69,14 @@ class RowVectors:
             folder = Path(source).expanduser()
             has_shards = find_own(folder, MANIFEST).is_file()
             if not has_shards or (folder / "config.json").is_file():  # checkpoints have a manifest.json, too
-                folder = _encode(source, rows, texts[1], device)
+                folder = _encode(source, rows, texts, device)
             manifest = read_manifest(folder)
-            _check(folder, manifest, *texts)
+            _check(folder, manifest, count, texts)
             settings = manifest["settings"]
             factor = math.sqrt(weight / total)
             self._teachers.append(_Vectors(factor, settings["shard_size"], shard_paths(folder)))
             model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
-            contents.append([factor, texts, model, settings.get("prompt"), settings.get("truncate_dim")])
+            contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
@@ -127,12 +127,11 @@ class RowVectors:
             parts = [folder / f"{block}.npy" for block in range(len(blocks))]
             rank, processes = world()
             for block in range(rank, len(blocks), processes):
-                np.save(parts[block], self._neighbors_among(blocks[block], number))
+                write_npy(parts[block], self._neighbors_among(blocks[block], number))
             wait_for_all()
 
             def join() -> None:
-                with write_atomically(path) as temporary, open(temporary, "wb") as stream:
-                    np.save(stream, np.concatenate([read_npy(part) for part in parts]))
+                write_npy(path, np.concatenate([read_npy(part) for part in parts]))
                 shutil.rmtree(folder)
 
             on_first_process(join)
@@ -181,10 +180,10 @@ def split_weight(source: str) -> tuple[str, float]:
     """Split `model:0.33` into the name and the weight, which is 1 if there is none or a file has the whole name."""
     name, colon, tail = source.rpartition(":")
     try:
-        weight = float(tail) if colon else math.nan
+        weight = float(tail)
     except ValueError:
         weight = math.nan
-    if math.isnan(weight) or Path(source).expanduser().exists():
+    if not colon or math.isnan(weight) or Path(source).expanduser().exists():
         return source, 1.0
     if not 0 < weight < math.inf:
         raise ValueError(f"{source}: the weight {tail} is not a number above 0")

@@ -291,6 +291,12 @@ def read_npy(path: StrPath) -> np.ndarray:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
+def write_npy(path: StrPath, array: np.ndarray) -> None:
+    """Write an npy file completely or not at all."""
+    with write_atomically(path) as temporary, open(temporary, "wb") as stream:  # numpy would add a suffix to a path
+        np.save(stream, array)
+
+
 def read_json(path: StrPath, advice: str = "") -> Any:
     """Read a JSON file.
 
