@@ -66,12 +66,11 @@ class ExportedModel(nn.Module):
         super().__init__()
         if backend not in GRAPHS:
             raise ValueError(f"backend must be one of torch, {', '.join(GRAPHS)}, got {backend!r}")
-        path = None
-        for name in (*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]):
-            path = path or find_file(name_or_path, name, **hub_arguments)
+        for name in dict.fromkeys([*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]):
+            path = find_file(name_or_path, name, **hub_arguments)
             if path is not None:
                 break
-        if path is None:
+        else:
             raise ValueError(
                 f"{name_or_path} has no {GRAPHS[backend]}. Write one with `simcse-hf export {name_or_path} --to "
                 f"{backend} --output FOLDER`, and load that folder."
@@ -106,7 +105,9 @@ class ExportedModel(nn.Module):
 
 def weights_of(graph: str) -> str:
     """Return the file beside a graph that holds its weights; ONNX has it for large models only."""
-    return graph.removesuffix(".xml") + ".bin" if graph.endswith(".xml") else f"{graph}.data"
+    if graph.endswith(".xml"):
+        return graph.removesuffix(".xml") + ".bin"
+    return f"{graph}.data"
 
 
 def refuse_changes(**asked: Any) -> None:
@@ -124,12 +125,12 @@ def _open_onnx(path: str) -> tuple[Compute, int]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    dim = {output.name: output.shape[-1] for output in session.get_outputs()}[EMBEDDING]
+    widths = {output.name: output.shape[-1] for output in session.get_outputs()}
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
 
-    return compute, dim
+    return compute, widths[EMBEDDING]
 
 
 def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute, int]:

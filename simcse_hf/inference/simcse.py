@@ -169,7 +169,7 @@ class SimCSE:
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
-        self._check_fit(self.postprocessing_fit)
+        self._check_fit()
 
     def __repr__(self) -> str:
         return (
@@ -268,8 +268,9 @@ class SimCSE:
             self.to(device)
         check_precision(precision)
         parts = [torch.zeros(0, truncate_dim or self.dim)]
+        windows = ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW))
         for _, vectors in self.encode_stream(
-            ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW)),
+            windows,
             self.resolve_prompt(prompt, prompt_name),
             max_length=max_length,
             long_texts=long_texts,
@@ -329,12 +330,11 @@ class SimCSE:
         pad_token_id = self.tokenizer.pad_token_id
         tokenized = ((key, self.tokenize(texts, prefix, max_length, long_texts)) for key, texts in windows)
         for key, token_ids in one_ahead(tokenized):
+            rows = list(chain.from_iterable(token_ids)) if long_texts == "mean" else token_ids
+            embeddings = encode_token_ids(self.model, rows, pad_token_id, **batching)
             if long_texts == "mean":
-                rows = list(chain.from_iterable(token_ids))
                 lengths = [[len(row) for row in text] for text in token_ids]
-                embeddings = mean_of_windows(encode_token_ids(self.model, rows, pad_token_id, **batching), lengths)
-            else:
-                embeddings = encode_token_ids(self.model, token_ids, pad_token_id, **batching)
+                embeddings = mean_of_windows(embeddings, lengths)
             if self.postprocessing is not None:
                 embeddings = self.postprocessing.transform(embeddings)
             if normalize_embeddings is False and self.model.settings.normalize:
@@ -584,14 +584,14 @@ class SimCSE:
         except ValueError as error:
             raise ValueError(f"{sentences}: {error}") from error
         self.postprocessing_fit = Fit(
-            self.pooler_type,
-            self.max_length,
-            Path(sentences).name,
-            columns,
-            count,
-            settings,
-            history,
-            self._probe(self.max_length).tolist(),
+            pooler=self.pooler_type,
+            max_length=self.max_length,
+            file=Path(sentences).name,
+            columns=columns,
+            sentences=count,
+            settings=settings,
+            log_likelihood=history,
+            probe=self._probe(self.max_length).tolist(),
         )
         vars(self).pop("threshold", None)  # it was checked against the embeddings before
         return self.postprocessing_fit
@@ -700,8 +700,9 @@ class SimCSE:
             )
         return commit.pr_url or commit.commit_url
 
-    def _check_fit(self, fit: Fit | None) -> None:
+    def _check_fit(self) -> None:
         """Refuse a transform that was fitted on the embeddings of other weights."""
+        fit = self.postprocessing_fit
         if fit is None or fit.probe is None:
             return
         probe = self._probe(fit.max_length)

@@ -59,16 +59,16 @@ def split_long(
     windows = [[row] for row in token_ids]
     if full is None:
         return windows
-    long = [i for i, row in enumerate(token_ids) if len(row) >= full]
+    long = {number: texts[number] for number, row in enumerate(token_ids) if len(row) >= full}
     if not long:
         return windows
     with TOKENIZER_LOCK, unchanged(tokenizer):
         around = read_template(templates[0], tokenizer) if templates else Template(*special_tokens(tokenizer))
         lead = " " if around.space else ""
-        batch = [lead + texts[i] for i in long]
+        batch = [lead + text for text in long.values()]
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     room = full - around.num_tokens
-    for place, i in enumerate(long):
+    for place, number in enumerate(long):
         ids = encoded["input_ids"][place]
         if templates:
             ids = [tokenizer.unk_token_id if token == tokenizer.mask_token_id else token for token in ids]
@@ -77,9 +77,10 @@ def split_long(
         if prompt:  # a token of the prompt's last space and the text's first word belongs to the text
             of_prompt = np.searchsorted(ends, len(lead + prompt), side="right")
             first = min(int(of_prompt), room - 1)
-        starts = split_tokens(batch[place], ends[first:], room - first)
-        bounds = [first + start for start in starts] + [len(ids)]
-        windows[i] = [around.before + ids[:first] + ids[start:end] + around.after for start, end in pairwise(bounds)]
+        before = around.before + ids[:first]
+        own = ids[first:]
+        bounds = [*split_tokens(batch[place], ends[first:], room - first), len(own)]
+        windows[number] = [before + own[start:end] + around.after for start, end in pairwise(bounds)]
     return windows
 
 
@@ -105,10 +106,10 @@ def split_tokens(text: str, ends: Sequence[int] | np.ndarray, room: int) -> list
         breaks.append(np.searchsorted(ends, places, side="right"))
     starts = [0]
     while len(ends) - starts[-1] > room:
-        last = starts[-1] + room
-        following = last
-        for ends_of_kind in breaks:
-            inside = ends_of_kind[(ends_of_kind > starts[-1]) & (ends_of_kind <= last)]
+        start = starts[-1]
+        following = start + room
+        for numbers in breaks:
+            inside = numbers[(numbers > start) & (numbers <= start + room)]
             if len(inside):
                 following = int(inside[-1])
                 break
@@ -127,9 +128,10 @@ def mean_of_windows(embeddings: torch.Tensor, lengths: Sequence[Sequence[int]]) 
         `torch.Tensor`: Of shape `(texts, dim)`. A text of one window keeps its embedding, bit by bit.
     """
     shares = []
-    text = []
-    for number, row in enumerate(lengths):
-        text += [number] * len(row)
+    text_of = []
+    for text, row in enumerate(lengths):
+        text_of += [text] * len(row)
         shares += [length / sum(row) for length in row]
     means = embeddings.new_zeros(len(lengths), embeddings.shape[1])
-    return means.index_add_(0, torch.tensor(text), embeddings * torch.tensor(shares)[:, None])
+    weighted = embeddings * torch.tensor(shares)[:, None]
+    return means.index_add_(0, torch.tensor(text_of), weighted)
