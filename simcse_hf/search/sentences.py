@@ -210,7 +210,7 @@ class SentenceIndex:
                 raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
             rows = ([text] for text in list_texts(sentences))
             total = len(sentences)
-        parts = self._encode(rows, vectors)
+        parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
         with tqdm(total=total, desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
@@ -219,20 +219,20 @@ class SentenceIndex:
                 self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
                 bar.update(len(part))
 
-    def _encode(self, rows: Iterator[list[str]], vectors: Iterable[ndarray] | None) -> Iterator[_Part]:
-        """Yield rows with their embeddings, or with those given, one of each part of which is compared."""
-        if vectors is None:
-            while part := list(islice(rows, _WINDOW)):
-                try:
-                    yield part, _encode_documents(self.model, [text for text, *_ in part], self.truncate_dim)
-                except NotFiniteError as error:
-                    place = len(self) + error.position
-                    raise NotFiniteError(f"sentence {place} of the index", place) from None
-            return
+    def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
+        """Yield rows with their embeddings."""
+        while part := list(islice(rows, _WINDOW)):
+            try:
+                yield part, _encode_documents(self.model, [row[0] for row in part], self.truncate_dim)
+            except NotFiniteError as error:
+                place = len(self) + error.position
+                raise NotFiniteError(f"sentence {place} of the index", place) from None
+
+    def _compare(self, rows: Iterator[list[str]], vectors: Iterable[ndarray]) -> Iterator[_Part]:
+        """Yield rows with the embeddings that were given for them, one of each part of which is compared."""
         count = 0
         draw = np.random.default_rng(0)
-        is_torch = getattr(self.model, "backend", "torch") == "torch"
-        least = SAME if is_torch else _SAME_EXPORTED
+        least = SAME if getattr(self.model, "backend", "torch") == "torch" else _SAME_EXPORTED
         for embeddings in vectors:
             if embeddings.shape[1:] != (self.vectors.dim,):
                 raise ValueError(f"vectors must have {self.vectors.dim} dimensions, got shape {embeddings.shape}")
@@ -287,8 +287,12 @@ class SentenceIndex:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
         self.check_threshold(threshold)
         embeddings, single = self._encode_queries(queries)
-        among = self._select(filters) if filters else None
-        top_k = min(top_k, len(self) if among is None else int(among.sum()))
+        among = None
+        most = len(self)
+        if filters:
+            among = self._select(filters)
+            most = int(among.sum())
+        top_k = min(top_k, most)
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
         results: list[Results] = [[] for _ in embeddings]
@@ -296,7 +300,8 @@ class SentenceIndex:
             scores, rows = self.vectors.search(embeddings, top_k, among)
             for result, row_scores, numbers in zip(results, scores.tolist(), rows.tolist(), strict=True):
                 for score, row in zip(row_scores, numbers, strict=True):
-                    if row >= 0 and (threshold is None or score >= threshold):
+                    is_found = row >= 0  # faiss gives -1 where it finds fewer
+                    if is_found and (threshold is None or score >= threshold):
                         result.append(self._match(row, score))
             empty = [number for number, result in enumerate(results) if not result]
             if threshold is not None and empty:
@@ -453,9 +458,14 @@ def describe(folder: StrPath) -> dict[str, Any]:
     if path.is_symlink() or not path.is_file():
         raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
     described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
-    wrong = [name for name, kind in _ENTRIES.items() if not isinstance(described[name], kind)]
-    if wrong or not _DATA.fullmatch(described["data"]) or {*map(type, described["probe"])} != {float}:
-        raise ValueError(f"{path}: damaged (an entry holds another kind of value). {_DAMAGED}")
+    for name, kind in _ENTRIES.items():
+        sound = isinstance(described[name], kind)
+        if sound and name == "data":  # it must not lead out of the folder
+            sound = _DATA.fullmatch(described[name]) is not None
+        if sound and name == "probe":
+            sound = {type(value) for value in described[name]} == {float}
+        if not sound:
+            raise ValueError(f"{path}: damaged ({name} holds another kind of value). {_DAMAGED}")
     return described
 
 
@@ -472,8 +482,10 @@ def check_target(folder: StrPath) -> None:
     try:
         if path.is_dir() and (path / _DESCRIPTION).exists():
             describe(path)
-        elif foreign := [each.name for each in entries(path) if not _DATA.fullmatch(each.name)]:
-            raise ValueError(f"{foreign[0]} is there.")
+            return
+        for each in entries(path):
+            if not _DATA.fullmatch(each.name):
+                raise ValueError(f"{each.name} is there.")
     except (ValueError, OSError) as error:
         raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
 
