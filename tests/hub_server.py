@@ -43,12 +43,18 @@ class Repository:
         return oid
 
     def resolve(self, revision):
-        """The commit a branch or commit id stands for; None where there is none."""
+        """The commit that a branch or commit id stands for."""
         oid = self.branches.get(revision, revision)
-        return oid if oid in self.commits else None
+        if oid not in self.commits:
+            raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return oid
 
     def files(self, revision="main"):
         return self.commits[self.resolve(revision)]
+
+
+class Refusal(Exception):
+    """The status, the code and the message of an answer to what cannot be done."""
 
 
 class HubServer(ThreadingHTTPServer):
@@ -59,6 +65,7 @@ class HubServer(ThreadingHTTPServer):
         benchmarks: ids of the data sets that are registered as benchmarks.
         requests: (method, path, headers) of every request, in order.
         errors: exceptions of the server's own, which a client would take for a broken connection.
+        refusal: a [`Refusal`] that answers everything that would write.
         cut: a function (method, path) -> bool; where true, the connection is closed after half of the body was read.
     """
 
@@ -73,6 +80,7 @@ class HubServer(ThreadingHTTPServer):
         self.blobs = {}
         self.requests = []
         self.errors = []
+        self.refusal = None
         self.cut = lambda method, path: False
         self.lock = threading.Lock()
 
@@ -107,12 +115,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(2)
             return
         self.body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
-        with self.server.lock:
-            for method, pattern, answer in _ROUTES:
-                found = re.fullmatch(pattern, self.route)
-                if found and self.command in method:
-                    return answer(self, **found.groupdict())
-        self._error(404, "EntryNotFound", f"no route {self.command} {self.route}")
+        try:
+            with self.server.lock:
+                self._answer()
+        except Refusal as refusal:
+            status, code, message = refusal.args
+            self._send(status, {"error": message}, X_Error_Code=code, X_Error_Message=message)
+
+    def _answer(self):
+        for method, pattern, answer in _ROUTES:
+            found = re.fullmatch(pattern, self.route)
+            if found and self.command in method:
+                return answer(self, **found.groupdict())
+        raise Refusal(404, "EntryNotFound", f"no route {self.command} {self.route}")
 
     do_GET = do_HEAD = do_POST = do_PUT = _serve
 
@@ -133,32 +148,32 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _error(self, status, code, message):
-        self._send(status, {"error": message}, X_Error_Code=code, X_Error_Message=message)
+    @property
+    def _is_authorised(self):
+        return self.headers.get("Authorization") == f"Bearer {self.server.token}"
 
-    def _may_write(self):
-        if self.headers.get("Authorization") == f"Bearer {self.server.token}":
-            return True
-        self._error(401, "Unauthorized", "Invalid username or password.")
-        return False
+    def _check_writer(self):
+        if self.server.refusal:
+            raise self.server.refusal
+        if not self._is_authorised:
+            raise Refusal(401, "Unauthorized", "Invalid username or password.")
 
-    def _repository(self, repo):
+    def _repository(self, repo, writes=False):
+        if writes:
+            self._check_writer()
         found = self.server.repositories.get(repo)
-        authorised = self.headers.get("Authorization") == f"Bearer {self.server.token}"
-        if found is None or (found.private and not authorised):
-            self._error(404 if authorised else 401, "RepoNotFound", "Repository not found")
-            return None
+        if found is None or (found.private and not self._is_authorised):
+            raise Refusal(404 if self._is_authorised else 401, "RepoNotFound", "Repository not found")
         return found
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def whoami(self):
-        if self._may_write():
-            self._send(200, {"type": "user", "name": "org", "orgs": []})
+        self._check_writer()
+        self._send(200, {"type": "user", "name": "org", "orgs": []})
 
     def create(self):
-        if not self._may_write():
-            return
+        self._check_writer()
         asked = json.loads(self.body)
         repo = f"{asked.get('organization') or 'org'}/{asked['name']}"
         url = {"url": f"{self.server.url}/{repo}", "name": repo, "id": repo}
@@ -169,30 +184,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, url)
 
     def validate_yaml(self):
-        content = json.loads(self.body)["content"]
-        if content.startswith("---\n"):
+        if json.loads(self.body)["content"].startswith("---\n"):
             self._send(200, {"errors": [], "warnings": []})
         else:
             self._send(400, {"errors": [{"message": "no metadata"}], "warnings": []})
 
     def branch(self, repo, revision):
-        repository = self._may_write() and self._repository(repo)
-        if not repository:
-            return
+        repository = self._repository(repo, writes=True)
         if revision in repository.branches:
-            self._error(409, "Conflict", "the branch exists")
-            return
+            raise Refusal(409, "Conflict", "the branch exists")
         repository.branches[revision] = repository.branches["main"]
         self._send(200, {})
 
     def preupload(self, repo, revision):
-        repository = self._may_write() and self._repository(repo)
-        if not repository:
-            return
-        if repository.resolve(revision) is None:
-            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
-        existing = repository.files(revision)
+        existing = self._repository(repo, writes=True).files(revision)
         answers = []
         for file in json.loads(self.body)["files"]:
             path, large = file["path"], file["path"].endswith(LFS_SUFFIXES)
@@ -203,8 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, {"files": answers})
 
     def lfs_batch(self, repo):
-        if not (self._may_write() and self._repository(repo)):
-            return
+        self._repository(repo, writes=True)
         objects = []
         for wanted in json.loads(self.body)["objects"]:
             answer = {"oid": wanted["oid"], "size": wanted["size"]}
@@ -215,18 +219,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def lfs_upload(self, oid):
         if hashlib.sha256(self.body).hexdigest() != oid:
-            self._error(400, "BadRequest", "the content has another hash")
-            return
+            raise Refusal(400, "BadRequest", "the content has another hash")
         self.server.blobs[oid] = self.body
         self._send(200)
 
     def commit(self, repo, revision):
-        repository = self._may_write() and self._repository(repo)
-        if not repository:
-            return
-        if repository.resolve(revision) is None:
-            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
+        repository = self._repository(repo, writes=True)
         files = dict(repository.files(revision))
         message = ""
         for line in self.body.splitlines():
@@ -249,50 +247,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def info(self, repo, revision="main"):
         repository = self._repository(repo)
-        if not repository:
-            return
         oid = repository.resolve(revision)
-        if oid is None:
-            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
         siblings = [{"rfilename": path} for path in repository.commits[oid]]
         self._send(200, {"id": repo, "sha": oid, "private": repository.private, "tags": [], "siblings": siblings})
 
     def tree(self, repo, revision, folder):
-        repository = self._repository(repo)
-        if not repository:
-            return
-        folder, oid = (folder or "").strip("/"), repository.resolve(revision)
-        if oid is None:
-            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
+        folder = (folder or "").strip("/")
         entries = [
             {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
-            for path, content in repository.commits[oid].items()
+            for path, content in self._repository(repo).files(revision).items()
             if not folder or path.startswith(f"{folder}/")
         ]
         if folder and not entries:
-            self._error(404, "EntryNotFound", f"{folder} does not exist")
-            return
+            raise Refusal(404, "EntryNotFound", f"{folder} does not exist")
         self._send(200, entries)
 
     def resolve(self, repo, revision, path):
         repository = self._repository(repo)
-        if not repository:
-            return
         oid = repository.resolve(revision)
-        if oid is None:
-            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
         content = repository.commits[oid].get(path)
         if content is None:
             self._send(404, X_Repo_Commit=oid, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found")
             return
-        headers = {
-            "ETag": f'"{hashlib.sha256(content).hexdigest() if path.endswith(LFS_SUFFIXES) else git_oid(content)}"',
-            "X_Repo_Commit": oid,
-        }
-        self._send(200, content, **headers)
+        digest = hashlib.sha256(content).hexdigest() if path.endswith(LFS_SUFFIXES) else git_oid(content)
+        self._send(200, content, ETag=f'"{digest}"', X_Repo_Commit=oid)
 
 
 _REPO = r"(?P<repo>[^/]+/[^/]+?)"

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE
-from simcse_hf.inference import simcse as simcse_module
 from simcse_hf.postprocessing import fit_whitening
 from simcse_hf.postprocessing.transform import Fit
 
@@ -170,24 +169,13 @@ def test_a_saved_model_gives_the_same_embeddings(pooler_type, save_checkpoint, t
     torch.testing.assert_close(copy.encode(TEXTS), model.encode(TEXTS))
 
 
-def test_push_to_hub_uploads_what_save_pretrained_writes_in_one_commit(directory, monkeypatch):
-    requests = []
-
-    class Api:
-        def __init__(self, token=None, library_name=None):
-            requests.append(("api", token))
-
-        def create_repo(self, repo_id, private, exist_ok):
-            requests.append(("create", repo_id, private))
-            return type("Repo", (), {"repo_id": f"me/{repo_id}"})
-
-        def upload_folder(self, repo_id, folder_path, **options):
-            assert SimCSE(folder_path, device="cpu").encode("dog").shape == (32,)
-            requests.append(("upload", repo_id, options))
-            return type("Commit", (), {"pr_url": None, "commit_url": "https://hub/commit/1"})
-
-    monkeypatch.setattr(simcse_module, "HfApi", Api)
-    url = SimCSE(directory, device="cpu").push_to_hub("name", private=True, token="secret", revision="v1")
-    assert url == "https://hub/commit/1"
-    options = {"commit_message": "Upload model", "revision": "v1"}
-    assert requests == [("api", "secret"), ("create", "name", True), ("upload", "me/name", options)]
+def test_push_to_hub_uploads_what_save_pretrained_writes_in_one_commit(directory, hub, monkeypatch):
+    model = SimCSE(directory, pooler_type="avg", device="cpu")
+    monkeypatch.delenv("HF_TOKEN")
+    url = model.push_to_hub("name", private=True, token=hub.token)
+    repository = hub.repositories["org/name"]
+    assert url.startswith(f"{hub.url}/org/name/commit/") and repository.private
+    repository.branches["v1"] = repository.branches["main"]
+    model.push_to_hub("name", token=hub.token, commit_message="Again", revision="v1")
+    assert repository.messages[1:] == [("main", "Upload model"), ("v1", "Again")]
+    assert torch.equal(SimCSE("org/name", token=hub.token).encode(TEXTS), model.encode(TEXTS))

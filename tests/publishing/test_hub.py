@@ -11,6 +11,7 @@ import torch
 import yaml
 from conftest import fast_first, tiny_config
 from datasets import Dataset
+from hub_server import Refusal
 from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from safetensors.torch import load
 from transformers import AutoModel, AutoTokenizer, TrainerCallback
@@ -175,8 +176,7 @@ WRONG = "hf_" + "w" * 34
 def test_a_failed_push_says_why_and_shows_no_token(prepare, words, hub, saved, monkeypatch, caplog):
     directory = saved()
     if isinstance(prepare, int):
-        refuse = lambda self: self._error(prepare, "", "the hub's own words")  # noqa: E731
-        monkeypatch.setattr("hub_server._Handler._may_write", refuse)
+        hub.refusal = Refusal(prepare, "", "the hub's own words")
     else:
         prepare(monkeypatch)
     with pytest.raises(PushError, match=f"org/name was not pushed: .*{words}") as raised:
