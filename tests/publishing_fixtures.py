@@ -1,4 +1,4 @@
-"""Fixtures of tests/publishing: models to publish, and a stand-in for the hub."""
+"""Fixtures of tests/publishing, tests/inference and tests/search: models, and a stand-in for the hub."""
 
 import huggingface_hub
 import pytest
@@ -14,6 +14,18 @@ from simcse_hf import AutoModelForCL, SimCSE
 @pytest.fixture
 def directory(save_checkpoint):
     return save_checkpoint(AutoModelForCL.from_config(tiny_config()), "my-model")
+
+
+@pytest.fixture
+def checkpoint(save_checkpoint):
+    """The folder of a model with the pooler avg."""
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
+
+
+@pytest.fixture
+def model(checkpoint):
+    """The model in `checkpoint`."""
+    return SimCSE(checkpoint, device="cpu")
 
 
 @pytest.fixture

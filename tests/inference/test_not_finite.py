@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 from simcse_hf.inference.quantization import PRECISIONS, calibrate_ranges, quantize
 from simcse_hf.inference.shards import encode_file
 from simcse_hf.search import SentenceIndex
@@ -23,14 +22,12 @@ OF_MODELS = {
 
 
 @pytest.fixture
-def broken(save_checkpoint):
+def broken(model):
     """A model that gives NaN for texts with the word "bird"."""
-    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config("bert"), pooler_type="avg"))
-    simcse = SimCSE(checkpoint, device="cpu")
-    token = simcse.tokenizer.convert_tokens_to_ids("bird")
+    token = model.tokenizer.convert_tokens_to_ids("bird")
     with torch.no_grad():
-        simcse.model.base_model.embeddings.word_embeddings.weight[token] = float("nan")
-    return simcse
+        model.model.base_model.embeddings.word_embeddings.weight[token] = float("nan")
+    return model
 
 
 @pytest.mark.parametrize(("call", "subject"), OF_MODELS.values(), ids=OF_MODELS)

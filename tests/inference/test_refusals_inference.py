@@ -37,19 +37,14 @@ OF_MODELS = {
     "budget": (lambda model: model.encode(["a"], token_budget=0), "token_budget must be at least 1, got 0"),
     "long texts": (lambda model: model.encode(["a"], long_texts="max"), "long_texts .* cut, mean, got 'max'"),
     "pairs": (lambda model: model.similarity_pairwise(["a"], ["a", "b"]), "equally many items .* 1 and 2"),
-    "no index": (lambda model: model.search("a"), "no index yet"),
+    "no index": (lambda model: model.search("a"), "no index yet: call build_index or load_index"),
 }
 
 
-@pytest.fixture
-def checkpoint(save_checkpoint):
-    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
-
-
 @pytest.mark.parametrize(("call", "message"), OF_MODELS.values(), ids=OF_MODELS)
-def test_arguments_are_refused_by_their_names(call, message, checkpoint):
+def test_arguments_are_refused_by_their_names(call, message, model):
     with pytest.raises(ValueError, match=message):
-        call(SimCSE(checkpoint, device="cpu"))
+        call(model)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +109,8 @@ def test_a_model_folder_without_a_tokenizer_is_refused(checkpoint):
         SimCSE(checkpoint, device="cpu")
 
 
-def test_folders_and_inputs_of_encode_file_are_refused(checkpoint, tmp_path):
-    model, texts, full, bad = (
-        SimCSE(checkpoint, device="cpu"),
-        tmp_path / "t.txt",
-        tmp_path / "full",
-        tmp_path / "b.jsonl",
-    )
+def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
+    texts, full, bad = tmp_path / "t.txt", tmp_path / "full", tmp_path / "b.jsonl"
     texts.write_text("a cat\na dog\n")
     bad.write_text('{"text": "fine"}\n{"text": "half \\ud83d of one"}\n{"text": null}\n')
     full.mkdir()

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
 from datasets import Dataset, config
 from inference_helpers import random_texts
 from process_helpers import held_elsewhere, in_processes
@@ -23,7 +22,6 @@ from simcse_hf.inference import vectors as module
 from simcse_hf.inference.shards import describe_model, encode_file, write_vectors
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.inference.vectors import RowVectors
-from simcse_hf.models.auto import contrastive_class
 
 CPU = torch.device("cpu")
 
@@ -43,10 +41,8 @@ def written(folder, rows, dim=4, seed=0):
     return str(folder), unit(vectors)
 
 
-@pytest.fixture
-def checkpoint(save_checkpoint):
-    settings = tiny_config("bert")
-    return str(save_checkpoint(contrastive_class(type(settings))(settings, pooler_type="avg")))
+def vectors_of(rows, *sources):
+    return RowVectors([*map(str, sources)], rows, CPU)(np.arange(len(rows)))
 
 
 @pytest.fixture(autouse=True)
@@ -68,86 +64,84 @@ def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(tmp_p
     rows = rows_of()
     first, a = written(tmp_path / "a", rows, dim=4)
     second, b = written(tmp_path / "b", rows, dim=6, seed=1)
-    found = RowVectors([f"{first}:1", f"{second}:3"], rows, CPU)(np.arange(7)).reshape(21, -1)
+    found = vectors_of(rows, f"{first}:1", f"{second}:3").reshape(21, -1)
     a, b = a.reshape(21, -1), b.reshape(21, -1)
     np.testing.assert_allclose(found @ found.T, 0.25 * a @ a.T + 0.75 * b @ b.T, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
-    equal = RowVectors([first, second], rows, CPU)(np.arange(7)).reshape(21, -1)
+    equal = vectors_of(rows, first, second).reshape(21, -1)
     np.testing.assert_allclose(equal @ equal.T, (a @ a.T + b @ b.T) / 2, atol=1e-6)
 
 
-def test_encode_writes_what_a_run_on_the_same_file_reads(checkpoint, tmp_path):
+def test_encode_writes_what_a_run_on_the_same_file_reads(model, checkpoint, tmp_path):
     rows = rows_of()
     rows.rename_columns({"sent0": "query", "sent1": "positive", "sent2": "negative"}).to_csv(tmp_path / "rows.csv")
-    words = ["--model", checkpoint, "--input", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out")]
+    words = ["--model", str(checkpoint), "--input", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out")]
     assert encode_main([*words, "--columns", "query", "positive", "negative", "--shard_size", "4", "--quiet"]) == 0
     loaded = load_text_dataset(str(tmp_path / "rows.csv"))
-    found = RowVectors([str(tmp_path / "out")], loaded, CPU)(np.arange(7))
-    model = SimCSE(checkpoint, device="cpu")
+    found = vectors_of(loaded, tmp_path / "out")
     for column in range(3):
         expected = model.encode(rows[f"sent{column}"][:], convert_to_numpy=True)
         np.testing.assert_allclose(found[:, column], expected, atol=1e-6)
 
 
-def test_a_model_encodes_the_texts_once_for_all_runs(checkpoint, cache, monkeypatch):
+def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, cache, monkeypatch):
     rows = rows_of()
-    found = RowVectors([checkpoint], rows, CPU)(np.arange(7))
-    expected = SimCSE(checkpoint, device="cpu").encode(rows["sent1"][:], convert_to_numpy=True)
+    found = vectors_of(rows, checkpoint)
+    expected = model.encode(rows["sent1"][:], convert_to_numpy=True)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
     monkeypatch.setattr(simcse_module, "encode_token_ids", None)
-    np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), found)
+    np.testing.assert_array_equal(vectors_of(rows, checkpoint), found)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
 def test_an_interrupted_encoding_continues(checkpoint, cache, monkeypatch):
     monkeypatch.setattr(module, "_SHARD", 5)
     rows = rows_of()
-    whole = RowVectors([checkpoint], rows, CPU)(np.arange(7))
+    whole = vectors_of(rows, checkpoint)
     (folder,) = [path for path in cache.iterdir() if path.is_dir()]
     (folder / "vectors-00002-of-00005.npy").unlink()
     (folder / "vectors-00004-of-00005.npy").write_bytes(b"half")
-    np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), whole)
+    np.testing.assert_array_equal(vectors_of(rows, checkpoint), whole)
 
 
-def test_the_digest_stands_for_texts_weights_shares_and_dimensions_but_not_for_names(checkpoint, tmp_path):
+def test_the_digest_stands_for_texts_weights_shares_and_dimensions_but_not_for_names(model, tmp_path):
     rows = rows_of()
     a, b, c = (written(tmp_path / name, rows, seed=seed)[0] for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     for dim in (None, 16):
-        encode_file(SimCSE(checkpoint, device="cpu"), rows, tmp_path / str(dim), truncate_dim=dim)
+        encode_file(model, rows, tmp_path / str(dim), truncate_dim=dim)
     sources = [[a], [c], [f"{a}:2", f"{c}:1"], [a, c], [str(tmp_path / "None")], [str(tmp_path / "16")]]
     digests = [RowVectors(names, rows, CPU).digest for names in sources]
     assert len(set(digests)) == len(sources)
     assert RowVectors([b], rows, CPU).digest == digests[0]
 
 
-def test_the_cache_knows_models_by_their_tokenizers_and_templates(checkpoint, tmp_path):
+def test_the_cache_knows_models_by_their_tokenizers_and_templates(model, checkpoint, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
     rules = json.loads((other / "tokenizer.json").read_text())
     rules["model"]["vocab"] |= {"cat": rules["model"]["vocab"]["dog"], "dog": rules["model"]["vocab"]["cat"]}
     (other / "tokenizer.json").write_text(json.dumps(rules))
-    first, second = (SimCSE(path, device="cpu") for path in (checkpoint, other))
-    before = describe_model(first)
-    first.encode("the cat " * 60, max_length=8)  # the truncation of a call does not count
-    assert describe_model(first) == before
-    assert before["weights"] == describe_model(second)["weights"]
-    assert before["tokenizer"] != describe_model(second)["tokenizer"]
+    before = describe_model(model)
+    model.encode("the cat " * 60, max_length=8)  # the truncation of a call does not count
+    assert describe_model(model) == before
+    described = describe_model(SimCSE(other, device="cpu"))
+    assert before["weights"] == described["weights"] and before["tokenizer"] != described["tokenizer"]
     assert before["templates"] == []
 
 
 def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache):
     rows = rows_of()
-    found = RowVectors([checkpoint], rows, CPU)(np.arange(7))
+    found = vectors_of(rows, checkpoint)
     (folder,) = [path for path in cache.iterdir() if path.is_dir()]
     with held_elsewhere(folder) as child:
         threading.Timer(0.3, os.kill, (child, signal.SIGKILL)).start()
-        np.testing.assert_array_equal(RowVectors([checkpoint], rows, CPU)(np.arange(7)), found)
+        np.testing.assert_array_equal(vectors_of(rows, checkpoint), found)
 
 
 def test_a_path_with_a_colon_is_no_weight(tmp_path):
     rows = rows_of()
     folder, _ = written(tmp_path / "seed:1", rows)
-    assert RowVectors([folder, f"{folder}:3"], rows, CPU)(np.arange(7)).shape == (7, 3, 8)
+    assert vectors_of(rows, folder, f"{folder}:3").shape == (7, 3, 8)
 
 
 # --- refusals ---
@@ -158,7 +152,7 @@ def test_a_vector_without_a_direction_is_refused_by_its_row(tmp_path):
     vectors[4, 1] = 0
     write_vectors(tmp_path / "api", rows, vectors, "an API")
     with pytest.raises(ValueError, match="the vector of training row 5 is zero or not finite"):
-        RowVectors([str(tmp_path / "api")], rows, CPU)(np.arange(7))
+        vectors_of(rows, tmp_path / "api")
     for folder, shape in (("fewer", (7, 4)), ("api", (7, 2, 4))):
         with pytest.raises(ValueError, match="7 vectors for 14 texts|api is not empty: name a new folder"):
             write_vectors(tmp_path / folder, rows, np.ones(shape), "an API")
@@ -172,10 +166,10 @@ def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, kept):
         RowVectors([folder], rows.select(kept), CPU)
 
 
-def test_unsuitable_sources_are_refused(checkpoint, tmp_path):
+def test_unsuitable_sources_are_refused(model, tmp_path):
     rows = rows_of(columns=1)
     folder, _ = written(tmp_path / "api", rows)
-    encode_file(SimCSE(checkpoint, device="cpu"), rows, tmp_path / "int8", precision="int8")
+    encode_file(model, rows, tmp_path / "int8", precision="int8")
     incomplete, _ = written(tmp_path / "incomplete", rows)
     next((tmp_path / "incomplete").glob("*.npy")).unlink()
     for source, message in {

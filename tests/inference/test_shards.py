@@ -28,19 +28,7 @@ from simcse_hf.inference import shards
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, remove_run, shard_paths
 from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.models.auto import contrastive_class
 from simcse_hf.ops.files import entries
-
-
-@pytest.fixture
-def checkpoint(save_checkpoint):
-    config = tiny_config("bert")
-    return save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"))
-
-
-@pytest.fixture
-def model(checkpoint):
-    return SimCSE(checkpoint, device="cpu")
 
 
 @pytest.fixture

@@ -213,7 +213,9 @@ def test_weights_get_7_bits_where_sums_of_products_overflow(graph, model, tmp_pa
 
 
 def test_what_a_graph_cannot_do_is_refused(model):
-    with pytest.raises(ValueError, match="has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx"):
+    with pytest.raises(
+        ValueError, match="has no onnx/model.onnx. Write one with `simcse-hf export .* --to onnx --output"
+    ):
         SimCSE(model, backend="onnx")
     with pytest.raises(ValueError, match="backend must be one of torch, onnx, openvino, got 'tensorrt'"):
         SimCSE(model, backend="tensorrt")

@@ -8,9 +8,8 @@ import pytest
 from conftest import tiny_config
 from search_helpers import SENTENCES
 
-from simcse_hf import SimCSE
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.inference.shards import encode_file
-from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import SentenceIndex
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -20,8 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def base(tmp_path_factory, tokenizer):
     """A folder with a model, a file of texts with their sources, and shards of its vectors."""
     base = tmp_path_factory.mktemp("databases")
-    config = tiny_config("bert")
-    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "model")
+    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(base / "model")
     tokenizer.save_pretrained(base / "model")
     lines = ["text,source", *(f"{text},{'news' if n % 3 else 'web'}" for n, text in enumerate(SENTENCES))]
     (base / "docs.csv").write_text("\n".join(lines))

@@ -7,8 +7,7 @@ from conftest import tiny_config
 from datasets import Dataset
 from search_helpers import SENTENCES, CountingModel
 
-from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.models.auto import contrastive_class
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.search import SentenceIndex
 from simcse_hf.search.faiss_index import FaissIndex
 from simcse_hf.search.mining import MiningOptions, mine_hard_negatives
@@ -81,33 +80,25 @@ def test_a_refusal_names_what_is_wrong(call, words):
         call()
 
 
-@pytest.fixture
-def checkpoint(save_checkpoint):
-    def save(name, **changes):
-        config = tiny_config("bert", **changes)
-        return save_checkpoint(contrastive_class(type(config))(config, pooler_type="avg"), name)
+def test_an_index_of_another_model_or_setting_is_refused(model, checkpoint, save_checkpoint, tmp_path):
+    def other(name, **changes):
+        return save_checkpoint(AutoModelForCL.from_config(tiny_config(**changes), pooler_type="avg"), name)
 
-    return save
-
-
-def test_an_index_of_another_model_or_setting_is_refused(checkpoint, tmp_path):
-    path = checkpoint("own")
-    SentenceIndex.build(SimCSE(path, device="cpu"), SENTENCES[:3]).save(tmp_path / "index")
+    SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
     for folder, options, words in (
-        (checkpoint("other"), {}, "other' with pooler_type 'avg' gives another embedding"),
-        (checkpoint("wider", hidden_size=64), {}, "64 dimensions instead of 32"),
-        (path, {"pooler_type": "cls_before_pooler"}, "pooler_type 'avg'.*'cls_before_pooler' gives another"),
-        (path, {"long_texts": "mean"}, "long_texts 'cut'.*'mean': load it with long_texts='cut'"),
-        (path, {"max_length": 8}, "max_length 40.*8: load it with max_length=40"),
+        (other("other"), {}, "other' with pooler_type 'avg' gives another embedding"),
+        (other("wider", hidden_size=64), {}, "64 dimensions instead of 32"),
+        (checkpoint, {"pooler_type": "cls_before_pooler"}, "pooler_type 'avg'.*'cls_before_pooler' gives another"),
+        (checkpoint, {"long_texts": "mean"}, "long_texts 'cut'.*'mean': load it with long_texts='cut'"),
+        (checkpoint, {"max_length": 8}, "max_length 40.*8: load it with max_length=40"),
     ):
         with pytest.raises(ValueError, match=words):
             SentenceIndex.load(tmp_path / "index", SimCSE(folder, device="cpu", **options))
 
 
-def test_a_moved_model_in_bfloat16_is_the_model_of_its_index(checkpoint, tmp_path):
-    path = checkpoint("own")
-    SentenceIndex.build(SimCSE(path, device="cpu"), SENTENCES[:3]).save(tmp_path / "index")
-    moved = SimCSE(path.rename(tmp_path / "moved"), device="cpu", dtype=torch.bfloat16)
+def test_a_moved_model_in_bfloat16_is_the_model_of_its_index(model, checkpoint, tmp_path):
+    SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
+    moved = SimCSE(checkpoint.rename(tmp_path / "moved"), device="cpu", dtype=torch.bfloat16)
     assert len(SentenceIndex.load(tmp_path / "index", moved)) == 3
 
 

@@ -7,29 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
-from conftest import tiny_config
 from search_helpers import EVERY_BACKEND, SENTENCES, CountingModel
 
 from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.inference.shards import encode_file
 from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import Match, SentenceIndex, describe
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, tokenizer):
-    torch.manual_seed(1)
-    config, folder = tiny_config("bert"), tmp_path_factory.mktemp("model") / "checkpoint"
-    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def model(checkpoint):
-    return SimCSE(checkpoint, device="cpu")
 
 
 @pytest.fixture
@@ -155,8 +138,6 @@ def test_vectors_of_an_int8_export_may_differ_by_their_batch(model, monkeypatch)
 
 
 def test_the_model_builds_saves_loads_and_searches(model, checkpoint, tmp_path):
-    with pytest.raises(ValueError, match="call build_index or load_index first"):
-        model.search("the cat")
     model.build_index(SENTENCES[:50])
     model.add_to_index(SENTENCES[50:])
     assert_same(model.search("the cat"), by_hand(model, "the cat"))
