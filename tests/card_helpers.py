@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from simcse_hf.evaluation.sts import STS_PAIRS
+from simcse_hf.publishing import write_card
 
 EXAMPLES = ["A cat sits on the mat.", "A feline rests on a rug."]
 LIBRARIES = ("simcse_hf", "sentence_transformers", "transformers")
@@ -17,6 +18,13 @@ PROTOCOL = {"mode": "test", "aggregation": "all", "metric": "spearman", "seed": 
 def written(path, document):
     path.write_text(json.dumps(document))
     return path
+
+
+def card_of(directory, **files):
+    """Write `evaluation=document` and so on to JSON files of these names in a model's directory; return its card."""
+    for name, document in files.items():
+        written(directory / f"{name}.json", document)
+    return write_card(directory).read_text()
 
 
 def scores(value):

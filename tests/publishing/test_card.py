@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from card_helpers import evaluation, written
+from card_helpers import card_of, evaluation, written
 from conftest import tiny_config
 from datasets import Dataset
 from huggingface_hub import ModelCard, parse_eval_result_entries
@@ -41,8 +41,7 @@ def test_a_card_without_results_has_no_scores(directory):
 
 
 def test_every_score_comes_from_the_result_file(directory):
-    written(directory / "evaluation.json", evaluation(directory))
-    card = write_card(directory).read_text()
+    card = card_of(directory, evaluation=evaluation(directory))
     sts = "50.12 51.12 53.12 54.12 80.25 81.25 61.07"
     assert numbers(card) == {*sts.split(), "71.23", "0.2512", "-2.5000", "0.3000"}
     assert "| STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg. of 6 |" in card
@@ -54,8 +53,7 @@ def test_every_score_comes_from_the_result_file(directory):
 def test_the_scores_follow_the_protocol_of_the_evaluation(directory):
     document = evaluation(directory)
     document["protocol"] |= {"aggregation": "mean", "metric": "pearson"}
-    written(directory / "evaluation.json", document)
-    card = write_card(directory).read_text()
+    card = card_of(directory, evaluation=document)
     assert "| 50.12 | 51.12 | n/a |" in card and "| 79.25 | 80.25 |" in card  # all + 1 for mean, - 1 for pearson
     assert "Pearson's correlation" in card and "aggregated by `mean`" in card
 
@@ -112,8 +110,7 @@ def test_results_older_than_the_weights_are_ignored_unless_named(directory, capl
 
 
 def test_the_hub_client_can_read_eval_results(directory):
-    written(directory / "evaluation.json", evaluation(directory))
-    write_card(directory)
+    card_of(directory, evaluation=evaluation(directory))
     entries = hub_entries(directory)
     assert {name: (entry.dataset_id, entry.value) for name, entry in entries.items()} == {
         "STS12": ("mteb/sts12-sts", 50.12), "STS13": ("mteb/sts13-sts", 51.12), "STS15": ("mteb/sts15-sts", 53.12),
@@ -128,8 +125,8 @@ def test_the_hub_client_can_read_eval_results(directory):
 def test_scores_on_the_hubs_data_sets_name_their_revision_date_and_source(directory):
     document = evaluation(directory, date="2026-11-24T01:02:03+00:00")
     document["dataset_revisions"] = {"STS12": "0" * 40, "SICKRelatedness": "6" * 40}
-    written(directory / "evaluation.json", document)
-    found = {each.dataset_name: each for each in ModelCard.load(write_card(directory)).data.eval_results}
+    card = card_of(directory, evaluation=document)
+    found = {each.dataset_name: each for each in ModelCard(card).data.eval_results}
     assert found["STS12"].dataset_revision == "0" * 40 and found["SICK-R"].dataset_type == "mteb/sickr-sts"
     name_repository(directory, "org/name")
     card = (directory / CARD).read_text()
@@ -152,8 +149,7 @@ def test_scores_on_the_hubs_data_sets_name_their_revision_date_and_source(direct
 def test_scores_that_mteb_would_not_give_are_not_benchmark_results(change, directory):
     document = evaluation(directory)
     change(document)
-    written(directory / "evaluation.json", document)
-    write_card(directory)
+    card_of(directory, evaluation=document)
     assert not (directory / EVAL_RESULTS).exists()
 
 
@@ -194,8 +190,7 @@ def test_the_card_describes_the_run_in_results_json(trainer, directory):
         "train_texts": "/somewhere/texts.txt", "hub_datasets": ["org/texts"], "dev_texts": ["Eins.", "Zwei.", "Drei."],
         "command": ["run_unsup.py", "--hub_token", "hf_" + "s" * 34], "train_rows": 1000,
     }  # fmt: skip
-    written(directory / "results.json", run)
-    card = write_card(directory).read_text()
+    card = card_of(directory, results=run)
     data = ModelCard(card).data
     assert data.base_model == "org/encoder" and "Training started from `org/encoder`." in card
     assert {"generated_from_trainer", "loss:simcse", "dataset_size:1000"} <= set(data.tags)
@@ -205,8 +200,7 @@ def test_the_card_describes_the_run_in_results_json(trainer, directory):
     assert "| best evaluation (step 1) | 12.50 | 11.00 | 0.5000 |" in card
     assert "The saved weights are those of the last step." in card and "in 4 minutes" in card
     run["arguments"]["load_best_model_at_end"] = True
-    written(directory / "results.json", run)
-    assert "The saved weights are those of the best evaluation." in write_card(directory).read_text()
+    assert "The saved weights are those of the best evaluation." in card_of(directory, results=run)
 
 
 def test_results_of_an_earlier_run_are_not_used(trainer, tmp_path):
@@ -241,9 +235,8 @@ def test_without_results_json_the_card_lists_the_settings_of_config_json(save_ch
 
 
 def test_a_local_starting_model_is_named_without_its_path(directory, tmp_path):
-    written(directory / "results.json", {"settings": {}, "base_model": str(tmp_path / "encoder")})
-    path = write_card(directory)
-    assert str(tmp_path) not in path.read_text() and ModelCard.load(path).data.base_model is None
+    card = card_of(directory, results={"settings": {}, "base_model": str(tmp_path / "encoder")})
+    assert str(tmp_path) not in card and ModelCard(card).data.base_model is None
 
 
 # --- a whitening or flow ------------------------------------------------------------------------------------------
@@ -253,8 +246,7 @@ def test_the_card_describes_a_whitening(transformed):
     directory = transformed("whitening", matryoshka_dims=[16, 8])
     dev = {"step": 1, "stsb_spearman": 50.0}
     run = {"settings": {}, "steps": 1, "train_loss": 0.5, "initial": dev, "best": dev, "final": dev}
-    written(directory / "results.json", run)
-    card = write_card(directory).read_text()
+    card = card_of(directory, results=run)
     assert "Sentence embeddings with 6 dimensions" in card and "[whitening](https://arxiv.org/abs/" in card
     fitted = "whitening from 32 to 6 dimensions, fitted without labels on 60 sentences of `unlabelled.txt` (`text`)"
     assert f"| post-processing | {fitted} |" in card and "@article{su-etal-2021-whitening," in card
@@ -267,8 +259,7 @@ def test_the_card_describes_a_whitening(transformed):
 
 def test_results_older_than_the_whitening_are_ignored(transformed, caplog):
     directory = transformed("whitening")
-    written(directory / "evaluation.json", evaluation(directory, postprocessing="whitening"))
-    assert "50.12" in write_card(directory).read_text()
+    assert "50.12" in card_of(directory, evaluation=evaluation(directory, postprocessing="whitening"))
     weights = directory / FOLDER / "model.safetensors"
     later = weights.stat().st_mtime + 100
     os.utime(weights, (later, later))

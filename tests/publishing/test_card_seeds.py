@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.stats
+from card_helpers import PROTOCOL, card_of
 
 from simcse_hf.cli.evaluate import compare_main
 from simcse_hf.cli.publish import card_main
@@ -28,10 +29,9 @@ def evaluation(noise, seed):
     return Evaluation(results, {"STSBenchmark": scores})
 
 
-def write_evaluation(path, model, noise, seed, **protocol):
+def write_evaluation(path, model, noise, seed):
     found = evaluation(noise, seed)
-    protocol = {"mode": "test", "aggregation": "all", "metric": "spearman", "seed": 1} | protocol
-    document = {"model": str(model), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": found.results}
+    document = {"model": str(model), "pooler": "cls", "max_length": 40, "protocol": PROTOCOL, "results": found.results}
     write_results(path, document, found.scores)
 
 
@@ -122,8 +122,7 @@ def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(direc
 
 def test_a_comparison_in_the_folder_is_found(directory):
     found = compare_evaluations({"a": evaluation(2.0, 2), "b": evaluation(0.5, 1)})
-    (directory / "comparison.json").write_text(json.dumps(found))
-    assert "Comparison with other models" in write_card(directory).read_text()
+    assert "Comparison with other models" in card_of(directory, comparison=found)
 
 
 def test_seeds_widen_the_interval_of_a_comparison():
