@@ -1,8 +1,9 @@
-"""Folders of sentence-transformers models and random texts, for the tests of inference."""
+"""Folders of sentence-transformers models, random weights and random texts, for the tests of inference."""
 
 import json
 
 import numpy as np
+import torch
 from conftest import WORDS
 
 FOLDERS = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -25,6 +26,14 @@ def as_sentence_transformer(directory, pooling, normalize=True, length=16, **set
     }.items():
         (directory / name).write_text(json.dumps(content))
     return directory
+
+
+def perturb(model):
+    """Change every weight. Biases start at 0, where a lost bias would go unnoticed, and layer norms are all equal."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
 
 
 def random_texts(count, seed=0, words=(1, 12)):

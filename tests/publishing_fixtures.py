@@ -7,6 +7,7 @@ import transformers.utils.hub
 from conftest import VOCABULARY, tiny_config
 from hub_server import HubServer
 from huggingface_hub import constants
+from inference_helpers import perturb
 
 from simcse_hf import AutoModelForCL, SimCSE
 
@@ -34,10 +35,7 @@ def saved(save_checkpoint):
 
     def save(family="bert", **settings):
         model = AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), **settings)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-        return save_checkpoint(model, family)
+        return save_checkpoint(perturb(model), family)
 
     return save
 

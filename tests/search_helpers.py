@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import WORDS
+from inference_helpers import random_texts
 
 EVERY_BACKEND = pytest.mark.parametrize("backend", ["exact", *(["hnsw", "ivf"] if find_spec("faiss") else [])])
 
@@ -26,13 +26,9 @@ class CountingModel:
         return vectors[0] if isinstance(texts, str) else vectors
 
 
-def make_sentences(count, seed=0):
-    words = [word for word in WORDS.split() if word.isalpha()]
-    generator = np.random.default_rng(seed)
-    results = {}
-    while len(results) < count:
-        results[" ".join(generator.choice(words, generator.integers(2, 9)))] = None
-    return list(results)
+def make_sentences(count):
+    """Different sentences."""
+    return list(dict.fromkeys(random_texts(2 * count, words=(2, 9))))[:count]
 
 
 SENTENCES = make_sentences(80)

@@ -308,10 +308,13 @@ def _about(scores: Sequence[EvalResult], run: dict) -> dict:
     """Return the metrics that the card reports, and an example from the dev set for the page of the model."""
     about: dict = {}
     metrics = {score.metric_type for score in scores}
-    metrics |= {dev_metric_id(key) for key in run.get("final") or ()} - {None}
+    for key in run.get("final") or {}:
+        metric = dev_metric_id(key)
+        if metric is not None:
+            metrics.add(metric)
     if metrics:
         about["metrics"] = sorted(metrics)
-    texts = run.get("dev_texts") or ()
+    texts = run.get("dev_texts") or []
     if len(texts) > 1:
         about["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
     return about

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from conftest import WORDS, tiny_config
 from evaluation_helpers import random_pairs, write
+from inference_helpers import perturb
 from transformers import BertForMaskedLM
 
 from simcse_hf import BertForCL, SimCSE
@@ -25,14 +26,6 @@ DRAW = random.Random(0)
 SENTENCES = [" ".join(DRAW.choices(WORDS.split()[:20], k=DRAW.randint(2, 12))) for _ in range(150)]
 TEXTS = SENTENCES[:6]
 FAST = {"whitening": [], "flow": ["--blocks", "1", "--width", "8", "--epochs", "1", "--batch_size", "50"]}
-
-
-def perturb(model):
-    """Change every weight, because equal layer norms would put all embeddings in one hyperplane."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import FAMILIES, fast_first, tiny_config
 from datasets import Dataset
+from inference_helpers import perturb
 from transformers import AutoModel, AutoTokenizer, BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
@@ -23,14 +24,6 @@ LACKING = [pooler for pooler in POOLER_TYPES if pooler in NOT_IN_SENTENCE_TRANSF
 
 def needs(package):
     pytest.importorskip(package, reason=f"{package} is not installed")
-
-
-def perturb(model):
-    """Change every weight. Biases start at 0, where a lost bias would go unnoticed."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
 
 
 def settings_of(name):
