@@ -17,7 +17,7 @@ from ..models.pooling import TANH
 from ..models.resolve import settings_of_config
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
-from ..ops.files import read_json, write_text
+from ..ops.files import explain_damage, read_json, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
@@ -82,8 +82,7 @@ def write_card(
             written by this function, or if a results file is broken or belongs to another model.
     """
     directory = Path(directory)
-    weights = _weight_names(directory)
-    config = _read_config(directory, has_weights=bool(weights))
+    config, weights = _read_model(directory)
     settings = settings_of_config(config)
     previous = _previous_front_matter(directory / CARD)
     transform, fit = find_transform(directory, {}) or (None, None)
@@ -268,12 +267,17 @@ def _replace_text(path: Path, old: str, new: str) -> None:
         write_text(path, path.read_text(encoding="utf-8").replace(old, new))
 
 
-def _read_config(directory: Path, has_weights: bool) -> PreTrainedConfig:
+def _read_model(directory: Path) -> tuple[PreTrainedConfig, list[str]]:
+    """Return the config of a model and the names of its weights."""
     if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
         raise ValueError(
             f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
         )
-    if not has_weights:
+    weights: list[str] = []
+    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
+        with explain_damage(directory), safe_open(path, "pt") as tensors:
+            weights += tensors.keys()
+    if not weights:
         for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
             raise ValueError(
                 f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
@@ -285,7 +289,7 @@ def _read_config(directory: Path, has_weights: bool) -> PreTrainedConfig:
             f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
             "unknown. Load the model with AutoModelForCL and save it first."
         )
-    return config
+    return config, weights
 
 
 def _tags(objective: str, library: str, run: dict, more: Sequence[str]) -> list[str]:
@@ -324,14 +328,6 @@ def _is_sentence_transformers_model(directory: Path) -> bool:
     """Return whether all modules are sentence-transformers' own. It refuses to load ours (a flow)."""
     path = directory / "modules.json"
     return path.exists() and all(module["type"].startswith("sentence_transformers.") for module in read_json(path))
-
-
-def _weight_names(directory: Path) -> list[str]:
-    names: list[str] = []
-    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
-        with safe_open(path, "pt") as weights:
-            names += weights.keys()
-    return names
 
 
 def _placeholder(directory: Path) -> str:

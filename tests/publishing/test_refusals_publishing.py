@@ -41,6 +41,11 @@ def export(folder):
     (folder / "onnx/model_qint8_avx512_vnni.onnx").touch()
 
 
+def truncated(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
 CARDS = {
     "results of another model": (evaluated(model="outputs/other"), "evaluation.json holds results of outputs/other"),
     "results without a model": (evaluated(model=None), "evaluation.json holds results of None"),
@@ -51,6 +56,7 @@ CARDS = {
     "a run that is no JSON": (holds("results.json", "{"), "results.json"),
     "a run of another form": (holds("results.json", "{}"), "results.json"),
     "a comparison of another form": (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
+    "half a file of weights": (truncated, "cannot be loaded, because a file is missing or damaged"),
     "an export": (export, "holds an export .onnx/model_qint8"),
     "a folder without a model": (lambda folder: (folder / "config.json").unlink(), "does not contain a model"),
     "a model of transformers": (lambda folder: tiny_config().save_pretrained(folder), "the pooler is unknown"),
@@ -73,11 +79,6 @@ def lacks(name):
 
 def weights(change):
     return lambda folder: rewrite(folder / "model.safetensors", change)
-
-
-def truncated(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
 
 
 TOKEN = json.dumps({"command": ["--hub_token", "hf_" + 34 * "t"]})
