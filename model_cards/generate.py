@@ -26,27 +26,24 @@ PROTOCOLS = {
     "transfer": "Accuracy x 100 of a logistic regression on frozen embeddings with SentEval's default configuration.",
 }
 TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
-UNSUPERVISED_VIEW = {"name": "identity", "rate": None, "both": False}
 PATHS = ("dataset_name", "dev_file", "output_dir")
 
 
 def paper_tables(name: str, paper: dict) -> list[Table]:
     """Build the tables of the paper's figures for a model, where the paper has a row for it."""
-    return [
-        Table(
-            title=TITLES[kind],
-            protocol=f"{NOT_THE_PAPERS} ({paper[kind]['table']}). {PROTOCOLS[kind]}",
-            header=paper[kind]["tasks"],
-            rows=[[f"{figure:.2f}" for figure in paper[kind]["figures"][name]]],
-        )
-        for kind in PROTOCOLS
-        if name in paper[kind]["figures"]
-    ]
+    tables = []
+    for kind, protocol in PROTOCOLS.items():
+        figures = paper[kind]["figures"].get(name)
+        if figures:
+            row = [f"{figure:.2f}" for figure in figures]
+            source = f"{NOT_THE_PAPERS} ({paper[kind]['table']}). {protocol}"
+            tables.append(Table(TITLES[kind], source, paper[kind]["tasks"], [row]))
+    return tables
 
 
 def card_of(name: str, recipe: dict, paper: dict) -> str:
     """Write the card of the model that a recipe trains."""
-    encoder, supervised = recipe["model_name_or_path"], name.startswith("sup-")
+    encoder = recipe["model_name_or_path"]
     config = AutoConfig.for_model(**paper["encoders"][encoder])
     settings = resolve_settings(
         pooler_type=recipe["pooler_type"],
@@ -55,16 +52,18 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         max_seq_length=recipe["max_seq_length"],
     )
     tables = paper_tables(name, paper)
-    command = f"accelerate launch -m simcse_hf train {'sup' if supervised else 'unsup'}"
     dataset = recipe["dataset_name"].partition(":")[0]
     data = ModelCardData(language="en", base_model=encoder, datasets=[dataset], **FRONT_MATTER)
-    texts = (
-        "274,951 rows (275,601 in the paper) of a premise, an entailed hypothesis and a contradictory one, from SNLI "
-        "and MultiNLI "
-        if supervised
-        else "A million sentences of the English Wikipedia "
-    )
-    rows = {"rows": "hard negatives"} if supervised else {"rows": "sentences", "view": UNSUPERVISED_VIEW}
+    command = f"accelerate launch -m simcse_hf train {name.partition('-')[0]}"
+    if name.startswith("sup-"):
+        run = {"rows": "hard negatives"}
+        texts = (
+            "274,951 rows (275,601 in the paper) of a premise, an entailed hypothesis and a contradictory one, from "
+            "SNLI and MultiNLI"
+        )
+    else:
+        run = {"rows": "sentences", "view": {"name": "identity", "rate": None, "both": False}}
+        texts = "A million sentences of the English Wikipedia"
     return render_card(
         data,
         marker=MARKER,
@@ -72,7 +71,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         repo_id=recipe["output_dir"],
         tables=tables,
         training_text=(
-            f"{texts}(`{dataset}`), with the recipe "
+            f"{texts} (`{dataset}`), with the recipe "
             f"[`{name}.yaml`](../simcse_hf/training/recipes/{name}.yaml):\n\n"
             f"```bash\n{command} {name}\n```\n\n"
             "Batch size and learning rate are those of Table A.1. The batch size is the total over all processes."
@@ -82,7 +81,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         hyperparameters=sorted((k, v) for k, v in recipe.items() if k not in PATHS and not k.startswith("save_")),
         own_pooler=True,
         sentence_transformers=True,
-        **model_context(config, settings, rows),
+        **model_context(config, settings, run),
     )
 
 
@@ -93,10 +92,10 @@ def index_of(recipes: dict[str, dict], paper: dict) -> str:
         figures = {kind: paper[kind]["figures"].get(name) for kind in PROTOCOLS}
         cells = [f"{figures[kind][-1]:.2f}" if figures[kind] else "" for kind in PROTOCOLS]
         stsb = f"{figures['sts'][5]:.2f}" if figures["sts"] else ""
-        batch, rate = recipe["per_device_train_batch_size"], recipe["learning_rate"]
+        rate = f"{recipe['learning_rate']:.0e}".replace("e-0", "e-")
         rows.append(
-            f"| [`{name}`]({name}.md) | {batch} | {rate:.0e} | {recipe['num_train_epochs']} | "
-            f"{stsb} | {cells[0]} | {cells[1]} |".replace("e-0", "e-")
+            f"| [`{name}`]({name}.md) | {recipe['per_device_train_batch_size']} | {rate} | "
+            f"{recipe['num_train_epochs']} | {stsb} | {cells[0]} | {cells[1]} |"
         )
     return "\n".join(
         [
@@ -121,11 +120,13 @@ def index_of(recipes: dict[str, dict], paper: dict) -> str:
 def generate() -> dict[str, str]:
     """Return the content of each file by its name."""
     paper = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))
-    recipes = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.yaml"))}
-    recipes = {name: recipe for name, recipe in recipes.items() if name.startswith(("sup-simcse-", "unsup-simcse-"))}
-    return {"README.md": index_of(recipes, paper)} | {
-        f"{name}.md": card_of(name, recipe, paper) for name, recipe in recipes.items()
-    }
+    recipes = {}
+    for path in sorted(RECIPES.glob("*sup-simcse-*.yaml")):
+        recipes[path.stem] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    files = {"README.md": index_of(recipes, paper)}
+    for name, recipe in recipes.items():
+        files[f"{name}.md"] = card_of(name, recipe, paper)
+    return files
 
 
 if __name__ == "__main__":
