@@ -22,8 +22,10 @@ IN_SENTENCE_TRANSFORMERS = [pooler for pooler in POOLER_TYPES if pooler not in N
 LACKING = [pooler for pooler in POOLER_TYPES if pooler in NOT_IN_SENTENCE_TRANSFORMERS]  # `mask` needs templates
 
 
-def needs(package):
-    pytest.importorskip(package, reason=f"{package} is not installed")
+@pytest.fixture
+def onnx():
+    for package in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
 
 
 def settings_of(name):
@@ -89,9 +91,8 @@ def automodel_vectors(directory, pooler):
 
 
 def sentence_transformer_vectors(directory):
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    library = pytest.importorskip("sentence_transformers", reason="sentence_transformers is not installed")
+    return library.SentenceTransformer(str(directory), device="cpu").encode(TEXTS, convert_to_tensor=True)
 
 
 def agree(found, wanted):
@@ -112,7 +113,6 @@ def test_a_trained_model_gives_equal_embeddings_in_automodel_and_sentence_transf
     if name in NOT_IN_SENTENCE_TRANSFORMERS:
         assert name in (directory / "modules.json").read_text() and not (directory / "1_Pooling").exists()
         return
-    needs("sentence_transformers")
     agree(sentence_transformer_vectors(directory), ours)
 
 
@@ -124,13 +124,11 @@ def test_a_published_model_gives_equal_embeddings_in_automodel_and_sentence_tran
     again = SimCSE(exported)
     assert again.pooler_type == pooler and torch.equal(again.encode(TEXTS, normalize_embeddings=False), ours)
     agree(automodel_vectors(exported, pooler), ours)
-    needs("sentence_transformers")
     agree(sentence_transformer_vectors(exported), ours)
 
 
 @pytest.mark.parametrize("name", fast_first("cls", *(name for name in POOLER_TYPES if name != "cls")))
-def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, tmp_path):
-    needs("onnxruntime"), needs("onnxscript")
+def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, onnx, trained, tmp_path):
     simcse = SimCSE(trained(name))
     export_onnx(simcse, tmp_path / "out")
     exported = SimCSE(tmp_path / "out", backend="onnx")
@@ -142,7 +140,6 @@ def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, trained, t
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
 def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, save_checkpoint):
-    needs("sentence_transformers")
     model = perturb(AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), pooler_type=pooler))
     directory = save_checkpoint(model)
     agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
@@ -159,7 +156,6 @@ def test_exporting_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, 
 
 
 def test_saving_another_pooler_replaces_the_modules(save_checkpoint):
-    needs("sentence_transformers")
     for pooler in ("avg_top2", "cls", "avg"):
         directory = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)))
         agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
@@ -178,7 +174,6 @@ def test_saving_a_pooler_that_sentence_transformers_lacks_writes_no_modules(pool
 @pytest.mark.parametrize(("family", "limit"), [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)])
 def test_texts_are_truncated_to_the_same_length_everywhere(family, limit, tmp_path, tokenizer):
     """The limit is the tokenizer's or the encoder's, whichever is smaller. RoBERTa's 40 positions serve 38 tokens."""
-    needs("sentence_transformers")
     perturb(AutoModelForCL.from_config(tiny_config(family), pooler_type="avg")).save_pretrained(tmp_path)
     limited = copy.deepcopy(tokenizer)
     limited.model_max_length = limit
@@ -209,8 +204,7 @@ def test_exporting_a_model_without_a_pooler_is_refused(published, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_graph_with_wrong_embeddings_is_deleted(published, tmp_path, monkeypatch):
-    needs("onnxruntime"), needs("onnxscript")
+def test_a_graph_with_wrong_embeddings_is_deleted(onnx, published, tmp_path, monkeypatch):
     monkeypatch.setattr("simcse_hf.publishing.export.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
         export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")
