@@ -18,10 +18,11 @@ from .secrets import file_holds_secret
 
 logger = logging.get_logger(__name__)
 
-# huggingface_hub's HTTP library differs between its versions, so its error class is taken from the hub's own error.
-_CONNECTION_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError)
 # Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.
-_OIDC_ERRORS = tuple(filter(None, [getattr(errors, "OIDCError", None)]))
+_OIDC_ERRORS = (errors.OIDCError,) if hasattr(errors, "OIDCError") else ()
+# The class of errors of the HTTP library differs between versions of huggingface_hub, so it is taken from the hub's
+# own error. The hub checks the front matter of the card before any upload, which is a ValueError.
+_PUSH_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError, ValueError, *_OIDC_ERRORS)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
 _NOT_PUSHED = re.compile(
@@ -156,11 +157,7 @@ def push_model(
         commit = api.create_commit(
             repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
         )
-    except (
-        ValueError,
-        *_CONNECTION_ERRORS,
-        *_OIDC_ERRORS,
-    ) as error:  # the hub validates the card's front matter before any upload
+    except _PUSH_ERRORS as error:
         raise PushError(f"{repo_id} was not pushed: {_advice(error, api)}") from error
     return commit.pr_url or commit.commit_url
 
