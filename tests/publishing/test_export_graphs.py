@@ -143,7 +143,7 @@ def test_the_fastest_form_within_the_loss_is_written_beside_float32(quick, model
     options = ("--texts", texts, "--calibrate", texts, "--allow_slow", "--max_loss", "5")
     assert command(f"{quick}-int8", model, tmp_path / "out", *options) == 0
     measured = json.loads(capsys.readouterr().out)
-    assert {form["method"] for form in measured["forms"]} == {"static", "dynamic"}
+    assert {form["method"] for form in measured["forms"]} == set(export_int8.METHODS[quick])
     assert measured["loss"] == pytest.approx(100 * (1 - measured["mean_cosine"]))
     names = {path.name for path in (tmp_path / "out" / quick).iterdir()}
     int8 = INT8_GRAPHS[quick][export_int8.processor_instructions()].split("/")[1]
@@ -183,7 +183,7 @@ def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
         monkeypatch.setattr(export_int8, f"export_{backend}", make(backend))
         monkeypatch.setattr(export_int8, f"_quantize_{backend}", lambda _, __, path, *___: path.write_text("graph"))
     monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: f"{backend} {folder.name}")
-    speeds = {"onnx-dynamic": 2.0, "onnx-static": 5.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
+    speeds = {"onnx-mixed": 1.0, "onnx-dynamic": 2.0, "onnx-static": 5.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
 
     def measure(_, exported):
         name = exported.split()[1]
@@ -194,7 +194,7 @@ def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
     (tmp_path / "out" / "openvino").mkdir(parents=True)
     path, best = export_int8.export_int8(SimCSE(model), tmp_path / "out", "int8", checks)
     assert (best["backend"], best["method"]) == ("openvino", "static") and path.read_text() == "graph"
-    assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0] and sorted(made) == ["onnx", "openvino"]
+    assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0, 1.0] and sorted(made) == ["onnx", "openvino"]
 
 
 def test_weights_get_7_bits_where_sums_of_products_overflow(graph, model, tmp_path):
@@ -202,14 +202,28 @@ def test_weights_get_7_bits_where_sums_of_products_overflow(graph, model, tmp_pa
     backend, folder = graph
     if backend != "onnx":
         pytest.skip("OpenVINO chooses when it loads the graph")
-    for calibration in (None, TEXTS):
+    for method in export_int8.METHODS["onnx"]:
         largest = {}
         for instructions in ("vnni", "avx2"):
             path = tmp_path / instructions
-            export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, calibration, instructions)
+            export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, method, TEXTS, instructions)
             arrays = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer]
             largest[instructions] = max(abs(a.astype(int)).max() for a in arrays if a.dtype == "int8" and a.ndim == 2)
         assert largest["avx2"] <= 64 < largest["vnni"] <= 127
+
+
+def test_the_mixed_form_keeps_the_wide_products_of_the_first_half_of_the_layers(graph, model, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    backend, folder = graph
+    if backend != "onnx":
+        pytest.skip("OpenVINO has no such form")
+    products = {}
+    for method in ("dynamic", "mixed"):
+        path = tmp_path / method
+        export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, method, TEXTS, "vnni")
+        products[method] = [node.op_type for node in onnx.load(path).graph.node].count("MatMulInteger")
+    layers = SimCSE(model).model.config.num_hidden_layers
+    assert products["dynamic"] - products["mixed"] == (layers + 1) // 2
 
 
 def test_what_a_graph_cannot_do_is_refused(model):
