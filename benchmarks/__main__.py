@@ -16,6 +16,7 @@ BENCHMARKS = {
     "cpu": "training and encoding on a CPU against sentence-transformers",
     "gpu": "training and encoding on an NVIDIA GPU against sentence-transformers",
     "encode_backends": "encoding on a CPU with every backend and precision, beside sentence-transformers",
+    "int8_loss": "what ONNX Runtime's forms of int8 lose on a processor",
     "encode_workers": "encoding a file with several workers, under accelerate and on Ray",
     "gradcache": "memory and time of one large batch in chunks",
     "info_nce": "memory and time of InfoNCE alone",

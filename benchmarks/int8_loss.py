@@ -1,0 +1,83 @@
+"""What ONNX Runtime's forms of int8 lose on a processor: their cosines to float32.
+
+    python -m benchmarks int8_loss --graphs graphs --output benchmarks/results/int8_loss.json
+    qemu-x86_64 -cpu Haswell .venv/bin/python -m benchmarks int8_loss --graphs graphs --processor "AVX2, emulated" ...
+
+The first call writes the graphs; a later one computes them again, on another processor or on one that QEMU emulates.
+An emulated processor says nothing of the speed, but it computes what a real one computes. On processors with AVX2
+alone, sums of two products of 8 bits overflow, which weights of 7 bits prevent.
+"""
+
+import argparse
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simcse_hf import SimCSE
+from simcse_hf.evaluation.scoring import read_tasks
+from simcse_hf.inference.exported import EMBEDDING, GRAPHS
+from simcse_hf.publishing import export, export_int8
+
+from .harness import Report, add_data_option, add_model_option, markdown, model_or_default
+
+TEXTS = 120
+BITS = {"avx2": 7, "vnni": 8}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_option(parser)
+    add_data_option(parser)
+    parser.add_argument("--graphs", type=Path, required=True, help="folder of the graphs, which is made if there is none")
+    parser.add_argument("--processor", default=platform.machine(), help="what the results are called")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    if not options.graphs.exists():
+        write_graphs(options)
+    feeds = json.loads((options.graphs / "feeds.json").read_text())
+    expected = embeddings(options.graphs / GRAPHS["onnx"], feeds)
+    rows = {}
+    for instructions, bits in BITS.items():
+        for method in export_int8.METHODS["onnx"]:
+            cosines = (expected * embeddings(options.graphs / f"{instructions}-{method}.onnx", feeds)).sum(1)
+            rows[f"{method}, {bits} bits"] = {"mean_cosine": float(cosines.mean()), "lowest": float(cosines.min())}
+            print(method, bits, rows[f"{method}, {bits} bits"], flush=True)
+    processors = report.results.get("processors", {})
+    report.save(texts=len(feeds), processors=processors | {options.processor: rows})
+
+
+def write_graphs(options: argparse.Namespace) -> None:
+    texts = sorted(set(read_tasks(["STSBenchmark"], str(options.data / "senteval/downstream")).texts()))
+    simcse = SimCSE(str(model_or_default(options.model)), device="cpu")
+    plain = export.export_onnx(simcse, options.graphs)
+    for instructions in BITS:
+        for method in export_int8.METHODS["onnx"]:
+            path = options.graphs / f"{instructions}-{method}.onnx"
+            with export.silent():
+                export_int8._quantize_onnx(simcse, plain, path, method, texts[1::7][:300], instructions)
+    rows = export_int8._feeds(simcse, texts[:: len(texts) // TEXTS][:TEXTS])
+    (options.graphs / "feeds.json").write_text(json.dumps([row["input_ids"].tolist() for row in rows]))
+
+
+def embeddings(path: Path, feeds: list[Any]) -> np.ndarray:
+    """Compute the normalized embeddings of texts, one at a time."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    rows = []
+    for feed in feeds:
+        ids = np.array(feed)
+        rows.append(session.run([EMBEDDING], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0][0])
+    vectors = np.stack(rows)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def table(results: dict[str, Any]) -> str:
+    processors = results["processors"]
+    rows = []
+    for form in next(iter(processors.values())):
+        rows.append([form, *(f"{measured[form]['mean_cosine']:.4f}" for measured in processors.values())])
+    return markdown(["ONNX int8", *processors], rows)
