@@ -23,7 +23,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -135,10 +134,6 @@ class Rows:
         vectors: The vectors of frozen models, by their names in a batch.
     """
 
-    #: Columns of numbers that the collator puts into a batch.
-    columns: ClassVar[tuple[str, ...]] = ()
-    #: A batch has a multiple of so many rows, where it can.
-    batch_multiple: ClassVar[int] = 1
     is_stream: ClassVar[bool] = False
     tokens: Any
 
@@ -176,10 +171,20 @@ class Rows:
         """Turn the caller's data into rows of token ids."""
         raise NotImplementedError
 
-    # The rows of a run
+    def refuse_frozen(self, columns: Sequence[str]) -> None:
+        """Raise a `ValueError` if a teacher or a guide is named for rows that have other columns than texts."""
+        if self.plan.frozen:
+            found = ", ".join(columns)
+            raise ValueError(
+                f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
+            )
 
-    def __len__(self) -> int:
-        return len(self.tokens)
+    @property
+    def frozen(self) -> str:
+        """The frozen models that are named, in words."""
+        return " and ".join(self.plan.frozen)
+
+    # The rows of a run
 
     @property
     def longest(self) -> int:
@@ -195,7 +200,9 @@ class Rows:
             vectors = next(iter(self.vectors.values()))
             neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        return PermutedSampler(len(self), args.rows_seed)
+        if self.plan.kind == "classes" and LABEL in self.tokens.column_names and not self.vectors:
+            return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], args.rows_seed)
+        return PermutedSampler(len(self.tokens), args.rows_seed)
 
     def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
         """Choose the order of the rows.
@@ -228,7 +235,8 @@ class Rows:
             ValueError: If the objective needs a teacher that nobody names, or does not read one that is named.
         """
         check_vectors(objective, self.plan.frozen)
-        return make_collator(self.reader, objective, self.longest, self.columns, self.vectors)
+        columns = NUMBERS.get(self.plan.kind, ())
+        return make_collator(self.reader, objective, self.longest, columns, self.vectors)
 
     def check(self, objective: Objective) -> None:
         """Check that an objective can learn from the rows.
@@ -239,7 +247,8 @@ class Rows:
         Raises:
             ValueError: If it cannot. The message says what to change.
         """
-        args, rows = self.reader.args, self.known
+        args = self.reader.args
+        rows = self.known
         num_sentences = self.num_sentences
         if not num_sentences:
             raise ValueError(f"{self.name} is empty: give a training file with at least one batch of texts")
@@ -247,26 +256,29 @@ class Rows:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
         if self.plan.view == "fixed_mask" and num_sentences > 1:
             raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
-        check_vocabulary(rows, self.reader.tokenizer, self.name)
+        sample = []
+        for number in range(min(_SAMPLE_ROWS, len(rows))):
+            sample += rows[number]["input_ids"]
+        check_known(sample, self.reader.tokenizer, self.name)
         objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
-        check_length_grouping(args, rows)
+        if args.train_sampling_strategy == "group_by_length":
+            check_lengths(args.length_column_name, rows)
         if isinstance(rows, Dataset) and args.process_index == 0:
             warn_of_repeated_rows(rows)
 
-    def check_batches(self, objective: Objective, batches_of: int | None) -> None:
+    def check_batches(self, objective: Objective, rows: int | None) -> None:
         """Check that the rows fill the batches, and say what weakens them.
 
         Args:
             objective (`Objective`): The objective. If it does not compare the rows of a batch, small batches weaken
                 nothing.
-            batches_of (`int`, *optional*): Rows that are drawn in an epoch, `None` for a stream.
+            rows (`int`, *optional*): Rows that are drawn in an epoch, `None` for a stream.
 
         Raises:
             ValueError: If there are fewer rows than a batch needs.
         """
-        args, rows = self.reader.args, batches_of
+        args = self.reader.args
         compares_rows = not objective.reconstructs
-        num_sentences = self.num_sentences
         batch = args.train_batch_size * args.world_size
         if compares_rows and args.gradient_accumulation_steps > 1:
             logger.warning(
@@ -287,7 +299,7 @@ class Rows:
                 f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
                 "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
             )
-        if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and num_sentences < 3:
+        if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and self.num_sentences < 3:
             logger.warning(
                 f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch "
                 "has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
@@ -304,24 +316,16 @@ class Rows:
 
     def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Return a row of single sentences whose views differ by dropout alone, for each data set that has some."""
-        alone = self.num_sentences == 1 and objective.num_views > 1 and self.plan.view == "identity"
-        return [dict(self.known[0])] if alone else []
+        if self.num_sentences != 1 or objective.num_views == 1 or self.plan.view != "identity":
+            return []
+        return [self.known[0]]
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: rows that are drawn anew change."""
-
-    def epoch_at(self, step: int, max_steps: int) -> float | None:
-        """Return the epoch after a step, where transformers cannot count it."""
-        return None
-
-    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
-        """Go to the row of a checkpoint, or to the first one, with batches of a size."""
-
-    def save_place(self, folder: Path) -> None:
-        """Write into a checkpoint what its row number does not tell."""
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks that a run on the rows needs."""
+        return [EpochOfRows(self.tokens)] if isinstance(self.tokens, SeededDataset) else []
 
     def digest(self) -> str | None:
-        """Return a digest of the rows in their order, or `None` if they cannot be read at once."""
+        """Return a digest of the rows in their order, or `None` for rows without texts that are drawn anew."""
         return digest_of_rows(self.tokens)
 
     # Words for results and card
@@ -372,7 +376,7 @@ class Rows:
             `dict[str, Any]`: `train_rows`, `num_sentences`, `rows` (their kind), `view` and `datasets`.
         """
         return {
-            "train_rows": None if self.is_stream else len(self),
+            "train_rows": None if self.is_stream else len(self.tokens),
             "num_sentences": self.num_sentences,
             "rows": self.kind,
             "view": self.view(num_views),
@@ -407,12 +411,8 @@ class TextRows(Rows):
         if not self.plan.frozen:
             return self.reader.tokenize(texts, self.plan)
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
-        named = " and ".join(self.plan.frozen)
         if not columns:
-            raise ValueError(
-                f"a {named} reads the texts of training rows, and {self.name} has {', '.join(texts.column_names)}: "
-                "pass texts"
-            )
+            self.refuse_frozen(texts.column_names)
         if len(columns) == 1 and "guide" in self.plan.frozen:
             raise ValueError(
                 "a guide compares candidates with the positive, which is the sentence itself in rows of one text: "
@@ -427,22 +427,16 @@ class TextRows(Rows):
 class ViewRows(TextRows):
     """Sentences with random views of them, which are drawn whenever a row is read."""
 
-    def tokenize(self, data: Dataset) -> ViewDataset:
-        """Make the data set that draws the views."""
+    def tokenize(self, data: Dataset | ViewDataset) -> ViewDataset:
+        """Make the data set that draws the views, unless the caller has made one."""
+        if isinstance(data, ViewDataset):
+            return data
         if self.plan.frozen:
-            named = " and ".join(self.plan.frozen)
             raise ValueError(
-                f"view {self.plan.view} changes texts, of which the {named} knows the original only: use view identity"
+                f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
+                "identity"
             )
         return view_dataset(self.texts(data), self.plan, self.reader)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw other views."""
-        self.tokens.set_epoch(epoch)
-
-    def digest(self) -> str | None:
-        """Return a digest of the texts."""
-        return digest_of_rows(self.tokens.texts)
 
     @property
     def kind(self) -> str:
@@ -494,8 +488,6 @@ class NLIRows(TextRows):
 class ScoredRows(TextRows):
     """Pairs of sentences with a score."""
 
-    columns = (SCORE,)
-
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
         """Load scored pairs; see [`Rows.load`]."""
@@ -513,9 +505,6 @@ class ScoredRows(TextRows):
 class ClassRows(TextRows):
     """Texts with a class label, or anchors with a list of positives."""
 
-    columns = (LABEL,)
-    batch_multiple = 2  # two texts of each class
-
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
         """Load texts with class labels; see [`Rows.load`]."""
@@ -525,28 +514,13 @@ class ClassRows(TextRows):
         """Choose the text and its label, or the anchor and its positives."""
         return load_class_rows(data, name=self.name)
 
-    def order(self) -> PermutedSampler:
-        """Return a random order that puts texts of a class into one batch."""
-        if self.vectors or LABEL not in self.tokens.column_names:
-            return super().order()
-        return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], self.reader.args.rows_seed)
-
 
 class TokenRows(Rows):
     """Rows of token ids that the caller made: a `datasets.Dataset`, or a data set that draws its rows anew."""
 
-    @property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The columns of numbers that the objective reads."""
-        return {"scored_pairs": (SCORE,), "classes": (LABEL,)}.get(self.plan.kind, ())
-
     def tokenize(self, data: Any) -> Any:
         """Return the rows as they are; a flat row of token ids is one sentence."""
-        if self.plan.frozen:
-            raise ValueError(
-                f"a {' and '.join(self.plan.frozen)} reads the texts of training rows, and {self.name} has "
-                f"{', '.join(data.column_names)}: pass texts"
-            )
+        self.refuse_frozen(data.column_names)
         if isinstance(data, SeededDataset):
             return data
         inner = getattr(data.features["input_ids"], "feature", None)
@@ -554,21 +528,6 @@ class TokenRows(Rows):
             return data
         rows = data.select_columns(["input_ids"])
         return cached_map(rows, lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, ["nested"])
-
-    def order(self) -> PermutedSampler:
-        """Return a random order, in which texts of a class stand together if there are labels."""
-        if self.plan.kind == "classes" and LABEL in self.tokens.column_names:
-            return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], self.reader.args.rows_seed)
-        return super().order()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch of a data set that draws its rows anew."""
-        if isinstance(self.tokens, SeededDataset):
-            self.tokens.set_epoch(epoch)
-
-    def digest(self) -> str | None:
-        """Return a digest of the token ids, `None` for rows that are drawn anew."""
-        return super().digest() if isinstance(self.tokens, Dataset) else None
 
 
 class SpanRows(TokenRows):
@@ -589,17 +548,7 @@ class SpanRows(TokenRows):
         return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, SpanOptions(**given))
 
     def tokenize(self, data: SpanDataset) -> SpanDataset:
-        """Return the spans as they are.
-
-        Args:
-            data (`SpanDataset`): The spans.
-
-        Returns:
-            `SpanDataset`: The spans.
-
-        Raises:
-            ValueError: If inference would add a prompt or a template, which spans do not get.
-        """
+        """Return the spans as they are, unless inference would add a prompt or a template, which they do not get."""
         if self.reader.settings.templates or any(self.plan.prompts):
             raise ValueError(
                 f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
@@ -634,8 +583,6 @@ class StreamRows(Rows):
             conflicts.append("--max_train_samples")
         if conflicts:
             raise ValueError(f"--streaming does not work with {conflicts[0]}: leave one of the two out")
-        if reader.args.max_steps < 1:
-            raise ValueError("--streaming needs --max_steps, because the length of a stream is not known: add it")
         expected = 1 if source.supervised is False else None
         stream = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
         check_supervised(source, len(stream.features or {}))
@@ -653,18 +600,19 @@ class StreamRows(Rows):
         Raises:
             ValueError: If the run needs all rows at once, or the number of steps is not known.
         """
-        args, plan, reader = self.reader.args, self.plan, self.reader
+        reader = self.reader
+        args = reader.args
+        plan = self.plan
         if plan.frozen:
             raise ValueError(
-                f"a {' and '.join(plan.frozen)} needs all training rows, and a stream has none but the next: leave "
-                "out --streaming"
+                f"a {self.frozen} needs all training rows, and a stream has none but the next: leave out --streaming"
             )
         if plan.kind in ("scored_pairs", "classes"):
             raise ValueError("pairs with a score and texts with a label cannot be streamed: load them")
         if args.max_steps < 1:
             raise ValueError(
-                "a stream of training rows has no known length, so the run needs max_steps: set it to the number of "
-                "training steps"
+                "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
+                "(--max_steps): set it to the number of training steps"
             )
         if args.dataloader_num_workers:
             raise ValueError(
@@ -700,9 +648,9 @@ class StreamRows(Rows):
             processes=args.world_size,
         )
 
-    def epoch_at(self, step: int, max_steps: int) -> float:
-        """Return the share of the run that is done: the length of a stream is unknown."""
-        return step / max_steps
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks that a run on the rows needs."""
+        return [EpochOfStream()]
 
     def go_to(self, checkpoint: str | None, batch_size: int) -> None:
         """Read on after the last batch of a checkpoint, or from the first row, in batches of a size.
@@ -716,10 +664,6 @@ class StreamRows(Rows):
         if checkpoint is not None:
             self.tokens.load_state(checkpoint)
 
-    def save_place(self, folder: Path) -> None:
-        """Write the place of the last batch that was read."""
-        self.tokens.save_state(str(folder))
-
     def check(self, objective: Objective) -> None:
         """Check the first rows; see [`Rows.check`]."""
         logger.info(
@@ -730,7 +674,7 @@ class StreamRows(Rows):
 
     def digest(self) -> str | None:
         """Return a digest of the first rows."""
-        return digest_of_rows(getattr(self.known, "texts", self.known))
+        return digest_of_rows(self.known)
 
 
 class MixtureRows(Rows):
@@ -794,11 +738,6 @@ class MixtureRows(Rows):
                 rows.append({**row, "dataset": number})
         return rows
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch of every data set."""
-        for part in self.parts.values():
-            part.set_epoch(epoch)
-
     def digest(self) -> str:
         """Return the digests of all data sets."""
         return "+".join(f"{name}:{part.digest()}" for name, part in self.parts.items())
@@ -810,7 +749,7 @@ class MixtureRows(Rows):
 
     def describe(self, num_views: int) -> dict[str, Any]:
         """Describe the rows, with the size of each data set."""
-        sizes = {name: len(part) for name, part in self.parts.items()}
+        sizes = {name: len(part.tokens) for name, part in self.parts.items()}
         return {**super().describe(num_views), "view": None, "datasets": sizes}
 
     def vector_digests(self) -> dict[str, str]:
@@ -823,6 +762,8 @@ class MixtureRows(Rows):
 
 # Choosing the kind --------------------------------------------------------------------------------------------------
 
+#: Columns of numbers that objectives read in a batch, by `Objective.rows`.
+NUMBERS = {"scored_pairs": (SCORE,), "classes": (LABEL,)}
 #: The class of the rows that an objective learns from, by `Objective.rows`.
 KINDS: dict[str, type[Rows]] = {
     "texts": TextRows,
@@ -867,12 +808,10 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
     if isinstance(data, IterableDataset) and with_views:
         return StreamRows(reader, plan, data, name)
     if isinstance(data, ViewDataset):
-        return GivenViewRows(reader, plan, data, name)
+        return ViewRows(reader, plan, data, name)
     if isinstance(data, SpanDataset):
         return SpanRows(reader, plan, data, name)
-    if isinstance(data, SeededDataset):
-        return TokenRows(reader, plan, data, name)
-    if not isinstance(data, Dataset):
+    if not isinstance(data, (Dataset, SeededDataset)):
         raise TypeError(f"{name} is {_describe_type(data)}")
     if "input_ids" not in data.column_names:
         data = apply_transform(data)
@@ -881,15 +820,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
     if with_views and plan.view in DATASET_VIEWS:
         return ViewRows(reader, plan, data, name)
     kind = kind_of(plan)
-    return (TextRows if kind is SpanRows else kind)(reader, plan, data, name)
-
-
-class GivenViewRows(ViewRows):
-    """Sentences with views of them that the caller made."""
-
-    def tokenize(self, data: Any) -> Any:
-        """Return the data set as it is."""
-        return data
+    if kind is SpanRows:  # whose data set draws the spans; these are texts of an evaluation
+        kind = TextRows
+    return kind(reader, plan, data, name)
 
 
 def read_training_rows(reader: Reader, run: Run, data: Any) -> Rows:
@@ -1049,27 +982,19 @@ _SAMPLE_ROWS = 500
 _BATCH = 10_000
 
 
-def check_vocabulary(rows: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if the tokenizer does not know most of the words of the first rows."""
-    sample = []
-    for number in range(min(_SAMPLE_ROWS, len(rows))):
-        sample += rows[number]["input_ids"]
-    check_known(sample, tokenizer, name)
-
-
-def check_length_grouping(args: Any, rows: Any) -> None:
-    """Refuse to group rows by their length where no column says how long they are.
+def check_lengths(column: str, rows: Any) -> None:
+    """Refuse to group rows by their length where no column holds it.
 
     Without the column, transformers takes the number of texts in a row for its length, so all rows are equally long.
 
     Args:
-        args (`SimCSETrainingArguments`): The training arguments.
+        column (`str`): The column of the lengths.
         rows (`Any`): The training rows.
 
     Raises:
-        ValueError: If the rows are drawn anew when they are read, or have no column of lengths.
+        ValueError: If the rows are drawn anew when they are read, or have no such column.
     """
-    if args.train_sampling_strategy != "group_by_length" or args.length_column_name in rows.column_names:
+    if column in rows.column_names:
         return
     problem = f"train_dataset has {', '.join(rows.column_names)}"
     advice = "add the column, pass texts in place of ids"
@@ -1078,7 +1003,7 @@ def check_length_grouping(args: Any, rows: Any) -> None:
         advice = "train on texts with view='identity'"
     raise ValueError(
         "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the column "
-        f"{args.length_column_name!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
+        f"{column!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
     )
 
 
@@ -1112,8 +1037,11 @@ def count_repeated_rows(rows: Dataset) -> int:
     return len(rows) - len(np.unique(np.frombuffer(bytes(digests), dtype=np.uint64)))
 
 
-def digest_of_rows(rows: Dataset) -> str:
-    """Return a digest of all columns of rows in their order."""
+def digest_of_rows(rows: Any) -> str | None:
+    """Return a digest of all columns of rows in their order, `None` for rows without texts that are drawn anew."""
+    rows = getattr(rows, "texts", rows)  # views are drawn of the same texts
+    if not isinstance(rows, Dataset):
+        return None
     total = blake2b(digest_size=16)
     for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
         for column in batch.columns:
@@ -1126,25 +1054,27 @@ def digest_of_rows(rows: Dataset) -> str:
     return total.hexdigest()
 
 
-class RowsCallback(TrainerCallback):
-    """Tell rows that are drawn anew in every epoch which epoch begins, and count the epochs of a stream.
-
-    After a resume transformers would count the epochs of a stream from 0 again.
+class EpochOfRows(TrainerCallback):
+    """Tell rows that are drawn anew in every epoch which epoch begins.
 
     Args:
-        rows (`Rows`, *optional*): The training rows.
+        rows (`SeededDataset`): The rows.
     """
 
-    def __init__(self, rows: Rows | None):
+    def __init__(self, rows: SeededDataset):
         self.rows = rows
 
     def on_epoch_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
-        if self.rows is not None:
-            self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
+        self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
+class EpochOfStream(TrainerCallback):
+    """Count the epochs of a stream, whose length is unknown, as the share of the run that is done.
+
+    After a resume transformers would count them from 0 again.
+    """
 
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the run."""
-        epoch = None if self.rows is None else self.rows.epoch_at(state.global_step, state.max_steps)
-        if epoch is not None:
-            state.epoch = epoch
+        state.epoch = state.global_step / state.max_steps

@@ -67,7 +67,7 @@ from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
 from .rows import (
     Reader,
     Rows,
-    RowsCallback,
+    StreamRows,
     is_mixture,
     make_collator,
     read_evaluation_rows,
@@ -206,7 +206,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.collapse_watch = CollapseWatch(self.loss_tracker)
         self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
-        watches = [self.loss_tracker, self.collapse_watch, RowsCallback(self.rows), self.run_optimizer]
+        watches = [self.loss_tracker, self.collapse_watch]
+        if self.rows is not None:
+            watches += self.rows.callbacks()
+        watches.append(self.run_optimizer)
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
@@ -483,13 +486,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.utils.data.DataLoader`: The loader. A stream makes its own batches, and splits them over the
                 processes.
         """
-        self._begin_attempt()
-        if self.found_batch:
-            logger.warning(
-                f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
-                "rows asked for, so each sentence has fewer negatives; results.json records it"
-            )
-        if self.rows is not None and self.rows.is_stream:
+        if self.args.auto_find_batch_size:
+            self._begin_attempt()
+        if isinstance(self.rows, StreamRows):
             self.rows.go_to(self.resumed_from, self._train_batch_size)
             loader = DataLoader(
                 self.rows.tokens,
@@ -508,10 +507,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
-        if not self.args.auto_find_batch_size:
-            return
         assert self.rows is not None
-        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
+        if self.rows.plan.kind == "classes":  # whose texts are drawn in pairs
+            self._train_batch_size -= self._train_batch_size % 2
+        if self.found_batch:
+            logger.warning(
+                f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
+                "rows asked for, so each sentence has fewer negatives; results.json records it"
+            )
         if self.start_of_attempts is None:
             weights = {name: tensor.cpu().clone() for name, tensor in self.model.state_dict().items()}
             self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
@@ -724,8 +727,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         states: Any = self.state.stateful_callbacks
         states[LossTracker.RECORD] = self.loss_tracker.record()
-        if self.rows is not None and self.is_world_process_zero():
-            self.rows.save_place(folder)
+        if isinstance(self.rows, StreamRows) and self.is_world_process_zero():
+            self.rows.tokens.save_state(str(folder))
         if not self.args.should_save:
             return
         if has_adapter(self.model):

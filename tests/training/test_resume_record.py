@@ -39,7 +39,7 @@ def interrupted(finished, tmp_path):
 
 
 def other_texts(trainer):
-    trainer.rows.tokens = trainer.rows.tokens.select(range(len(trainer.rows) - 1, -1, -1))
+    trainer.rows.tokens = trainer.rows.tokens.select(range(len(trainer.rows.tokens) - 1, -1, -1))
 
 
 @pytest.mark.parametrize(
