@@ -48,6 +48,10 @@ _FREE = tuple(
     "activation_checkpointing restore_callback train_file remove_unused accelerator_config deepspeed teacher guide "
     "ignore_data_skip metric_for_best greater_is".split()
 )
+# What `results.json` says of the dev sets, all `None` without one.
+_OF_DEV_SETS = ("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among")
+# Characters of a text that a card shows as an example, at most.
+_WIDGET_LENGTH = 200
 # Numbers of a larger weight that the digest of a model reads at least.
 _READ_NUMBERS = 65_536
 
@@ -88,8 +92,11 @@ def run_settings(
 
 def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
     """Return the arguments that decide what a run learns, in types that JSON can hold."""
-    names = [field.name for field in fields(args) if field.init and not field.name.startswith(_NOT_HYPERPARAMETERS)]
-    return {name: _plain(getattr(args, name)) for name in names}
+    values = {}
+    for field in fields(args):
+        if field.init and not field.name.startswith(_NOT_HYPERPARAMETERS):
+            values[field.name] = _plain(getattr(args, field.name))
+    return values
 
 
 def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
@@ -155,43 +162,14 @@ def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) 
         advice = "Repeat them, or take the changes on purpose with --allow_changes (allow_changes=True)."
         refuse_changes(record["settings"], now, checkpoint, advice)
     found = changes(record["settings"], now)
-    if found:
-        logger.warning(f"{checkpoint} is continued with other settings: {found}")
-    step = int(Path(checkpoint).name.rpartition("-")[2])
-    return record["changes"] + ([{"step": step, "settings": found}] if found else [])
+    if not found:
+        return record["changes"]
+    logger.warning(f"{checkpoint} is continued with other settings: {found}")
+    step = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json"))).global_step
+    return [*record["changes"], {"step": step, "settings": found}]
 
 
-# Characters of a text that a card shows as an example, at most.
-_WIDGET_LENGTH = 200
-
-
-def describe_training(
-    args: SimCSETrainingArguments, state: TrainerState, dev_sets: Sequence[DevSetCallback], found_batch: dict[str, int]
-) -> dict[str, Any]:
-    """Describe a run for `results.json` and the card, but for its model and rows.
-
-    Args:
-        args (`SimCSETrainingArguments`): The arguments of the run.
-        state (`TrainerState`): Its state.
-        dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
-        found_batch (`dict[str, int]`): The batch size that `auto_find_batch_size` found, if it did.
-
-    Returns:
-        `dict[str, Any]`: See [`SimCSETrainer.describe_run`].
-    """
-    return {
-        "arguments": changed_arguments(args) | found_batch,
-        "steps": state.global_step,
-        "epochs": state.epoch,
-        "train_loss": _last_logged(state, "train_loss"),
-        "processes": args.world_size,
-        "hardware": hardware(args.device),
-        "seed": args.seed,
-        "dev_texts": _dev_texts(dev_sets[0]) if dev_sets else None,
-    }
-
-
-def _dev_texts(dev_set: DevSetCallback) -> list[str]:
+def example_texts(dev_set: DevSetCallback) -> list[str]:
     """Return four short texts of a dev set. Of scored pairs, the first two are a pair."""
     texts = dev_set.texts
     if isinstance(dev_set, SimilarityEvalCallback):
@@ -211,7 +189,6 @@ def write_results(
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
-    changes: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """Write `results.json` into `output_dir` after training, and print a summary.
 
@@ -220,7 +197,6 @@ def write_results(
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
-        changes (`Sequence[dict]`): The settings that were changed on purpose, with their steps.
 
     Returns:
         `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
@@ -236,10 +212,10 @@ def write_results(
     for module in (torch, transformers, datasets, accelerate):
         versions[module.__name__] = module.__version__
     results = {
-        **_dev_results(args, state, dev_sets, changes),
+        **_dev_results(args, state, dev_sets, record["changes"]),
         "model": str(path.parent.resolve()),
         **record,
-        "train_seconds": _last_logged(state, "train_runtime"),
+        "train_seconds": last_logged(state, "train_runtime"),
         "command": hide_secrets(sys.argv),
         "versions": versions,
     }
@@ -252,7 +228,8 @@ def write_results(
     return results
 
 
-def _last_logged(state: TrainerState, name: str) -> float | None:
+def last_logged(state: TrainerState, name: str) -> float | None:
+    """Return the last value of a metric in the log of a run, `None` without one."""
     for entry in reversed(state.log_history):
         if name in entry:
             return entry[name]
@@ -266,7 +243,7 @@ def _dev_results(
     changes: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     if not dev_sets:
-        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among"))
+        return dict.fromkeys(_OF_DEV_SETS)
     sources: dict[str, str] = {}
     for callback in dev_sets:
         sources |= callback.sources
@@ -279,7 +256,7 @@ def _dev_results(
     dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
     evaluations = _evaluations(state, name, changes)
     if not evaluations:
-        return dict.fromkeys(("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among"))
+        return dict.fromkeys(_OF_DEV_SETS)
     initial = evaluations[0]
     later = evaluations[1:] or evaluations
     saved = later[-1]

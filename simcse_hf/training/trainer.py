@@ -63,7 +63,7 @@ from .checkpoints import (
     resolve_checkpoint,
 )
 from .dev_scores import keep_dev_scores, report_better_start
-from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
+from .dev_sets import DevSetCallback, TasksEvalCallback, check_dev_sets, make_dev_sets
 from .rows import (
     Reader,
     Rows,
@@ -74,7 +74,17 @@ from .rows import (
     read_rows,
     read_training_rows,
 )
-from .run_record import SETTINGS, compare_settings, describe_training, run_settings, weights_digest, write_results
+from .run_record import (
+    SETTINGS,
+    changed_arguments,
+    compare_settings,
+    example_texts,
+    hardware,
+    last_logged,
+    run_settings,
+    weights_digest,
+    write_results,
+)
 from .training_args import SimCSETrainingArguments
 from .watch import CollapseWatch, FiniteWeights, LossTracker
 
@@ -177,7 +187,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
         for callback in dev_sets:
-            callback.use_prompts(start.settings)
+            if isinstance(callback, TasksEvalCallback):
+                callback.use_prompts(start.settings)
         self.start_digest = weights_digest(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
@@ -219,10 +230,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.start_of_attempts: tuple[dict[str, torch.Tensor], torch.Tensor, Any] | None = None
 
         # 9. transformers' Trainer.
-        if eval_dataset is None:
-            evaluation = _no_rows(dev_sets, args)
-        else:
+        evaluation = None
+        if eval_dataset is not None:
             evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
+        elif dev_sets:
+            evaluation = _no_rows(args)
         super().__init__(
             model=None if model is None else start,
             args=args,
@@ -250,11 +262,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback; a [`DevSetCallback`] is evaluated from now on."""
         super().add_callback(callback)
+        added = self.callback_handler.callbacks[-1]
+        if not isinstance(added, DevSetCallback):
+            return
         check_dev_sets(self.dev_sets, self.args)
-        if isinstance(callback, DevSetCallback):
-            callback.use_prompts(self.model.settings)
-        if getattr(self, "eval_dataset", None) is None:
-            self.eval_dataset = _no_rows(self.dev_sets, self.args)
+        if isinstance(added, TasksEvalCallback):
+            added.use_prompts(self.model.settings)
+        if self.eval_dataset is None:
+            self.eval_dataset = _no_rows(self.args)
 
     @property
     def contrastive_objective(self) -> Objective:
@@ -298,17 +313,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
         assert self.rows is not None
 
         # 2. Find the checkpoint to resume from, and compare its settings with this run's.
+        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
         self.resumed_from = None
+        self.changes = []
         if resume_from_checkpoint:
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
-        self.settings = run_settings(self.args, self.model, self.rows, self.dev_sets, self.start_digest)
-        self.changes = []
-        if self.resumed_from is not None:
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
-        self.run_optimizer.are_changed = any("settings" in change for change in self.changes)
-        if self.resumed_from is not None:
             self._restore_callbacks(self.resumed_from)
+        self.run_optimizer.are_changed = bool(self.changes)
         self.start_of_attempts = None
 
         # 3. Train, with the folder held and signals caught.
@@ -341,14 +354,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
             self.model = self.call_model_init()
-        args, objective = self.args, self.contrastive_objective
+        args = self.args
+        objective = self.contrastive_objective
         if self.rows is None:
             raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
         self._warn_of_idle_settings()
         self.rows.check(objective)
         sampled = self._get_train_sampler(self.train_dataset)
-        drawn = None if self.rows.is_stream or sampled is None else len(sampled)  # type: ignore[arg-type]
-        self.rows.check_batches(objective, drawn)
+        self.rows.check_batches(objective, None if sampled is None else len(sampled))  # type: ignore[arg-type]
         for row in self.rows.single_sentences(objective):
             self._check_dropout(row)
         if args.gradcache_chunk_size is not None:
@@ -359,12 +372,19 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
                 "'epoch', or to 'steps' with eval_steps, or call trainer.evaluate() afterwards."
             )
-        self._check_sharding()
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            self._check_sharding()
+        elif os.environ.get("ACCELERATE_USE_FSDP") == "true":
+            logger.warning(
+                "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
+            )
 
     def _restore_callbacks(self, checkpoint: str) -> None:
         """Give the caller's callbacks their state in a checkpoint, such as the patience of early stopping."""
         saved = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json"))).stateful_callbacks
-        states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
+        states = {}
+        for name, state in saved.items():
+            states[name] = state if isinstance(state, list) else [state]
         for callback in self.callback_handler.callbacks:
             own = states.get(type(callback).__name__)
             if own and isinstance(callback, ExportableState):
@@ -400,16 +420,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _check_sharding(self) -> None:
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
         instead = "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
-        if (self.is_fsdp_enabled or self.is_deepspeed_enabled) and has_adapter(self.model):
+        if has_adapter(self.model):
             raise ValueError(
                 "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
                 f"weights. {instead}"
             )
         if not self.is_fsdp_enabled:
-            if os.environ.get("ACCELERATE_USE_FSDP") == "true":
-                logger.warning(
-                    "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
-                )
             return
         settings = self.model.settings
         encoder = {id(parameter) for parameter in self.model.base_model.parameters()}
@@ -502,7 +518,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
-        draw_own_noise(self.args.seed)
+        if self.args.process_index > 0:
+            draw_own_noise(self.args.seed)
         return loader
 
     def _begin_attempt(self) -> None:
@@ -531,8 +548,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
-        is_read = eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset
-        if not is_read:
+        if eval_dataset is not None and not isinstance(eval_dataset, str) and eval_dataset is not self.eval_dataset:
             eval_dataset = self._read(eval_dataset, "eval_dataset")
         return super().get_eval_dataloader(eval_dataset)
 
@@ -783,12 +799,21 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 from their default), `decided_by`, `steps`, `epochs`, `train_loss` (`None` before the end of training),
                 `processes`, `hardware`, `seed`, `dev_texts` (a text of the dev set and others to compare it with).
         """
-        described = describe_training(self.args, self.state, self.dev_sets, self.found_batch)
-        rows = None if self.rows is None else self.rows.describe(self.contrastive_objective.num_views)
+        if self.rows is None:
+            rows = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
+        else:
+            rows = self.rows.describe(self.contrastive_objective.num_views)
         return {
             "base_model": full_name(self.model.name_or_path),
-            **(rows or dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))),
-            **described,
+            **rows,
+            "arguments": changed_arguments(self.args) | self.found_batch,
+            "steps": self.state.global_step,
+            "epochs": self.state.epoch,
+            "train_loss": last_logged(self.state, "train_loss"),
+            "processes": self.args.world_size,
+            "hardware": hardware(self.args.device),
+            "seed": self.args.seed,
+            "dev_texts": example_texts(self.dev_sets[0]) if self.dev_sets else None,
             "changes": self.changes,
             "decided_by": self.run.decided_by(),
         }
@@ -809,7 +834,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "hub_datasets": [*hub_datasets],
             "settings": self.model.settings.to_dict(),
         }
-        return write_results(record, self.args, self.state, self.dev_sets, self.changes)
+        return write_results(record, self.args, self.state, self.dev_sets)
 
     def create_model_card(
         self,
@@ -910,7 +935,7 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
         model.unpadded = False
 
 
-def _no_rows(dev_sets: Sequence[DevSetCallback], args: SimCSETrainingArguments) -> Dataset | None:
-    """Return a data set without rows if there are dev sets: the Trainer evaluates only if it has a data set."""
+def _no_rows(args: SimCSETrainingArguments) -> Dataset:
+    """Return a data set without rows: the Trainer evaluates dev sets only if it has a data set."""
     # Grouping by length reads the lengths of evaluation rows, too.
-    return Dataset.from_dict({"input_ids": [], args.length_column_name: []}) if dev_sets else None
+    return Dataset.from_dict({"input_ids": [], args.length_column_name: []})
