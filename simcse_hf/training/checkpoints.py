@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
-from ..ops.distributed import on_first_process, wait_for_all, world
+from ..ops.distributed import on_first_process, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 
 logger = logging.get_logger(__name__)
@@ -258,7 +258,8 @@ class StopOnSignal(TrainerCallback):
     def __init__(self) -> None:
         self._received = 0
         self._received_at = 0.0
-        self._stopping = 0
+        #: The number of the signal that stops the run, or 0.
+        self.stopping = 0
         self._reduction: tuple[Any, torch.Tensor] | None = None
 
     @contextmanager
@@ -287,20 +288,19 @@ class StopOnSignal(TrainerCallback):
         elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
             raise KeyboardInterrupt
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether a signal stops the run."""
-        return self._stopping != 0
-
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
-        self._stopping = self._stopping or self._signal_of_any_process(args.device)
-        if self._stopping and not float(state.epoch or 0.0).is_integer():
+        if args.world_size == 1:
+            self.stopping = self._received
+        elif not self.stopping:
+            self.stopping = self._signal_of_any_process(args.device)
+        if self.stopping and not float(state.epoch or 0.0).is_integer():
             control.should_save = True
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Request the checkpoint of an epoch's last step."""
-        control.should_save = control.should_save or self.is_stopping
+        if self.stopping:
+            control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """End the process when the checkpoint is complete.
@@ -309,22 +309,20 @@ class StopOnSignal(TrainerCallback):
             SystemExit: With status 143, after SIGTERM.
             KeyboardInterrupt: After SIGINT, for which a program ends with status 130.
         """
-        if not self._stopping:
+        if not self.stopping:
             return
         if state.is_world_process_zero:
             logger.warning(
-                f"{signal.Signals(self._stopping).name} stopped the run after step {state.global_step}. "
+                f"{signal.Signals(self.stopping).name} stopped the run after step {state.global_step}. "
                 f"{args.output_dir}/checkpoint-{state.global_step} is complete: continue with "
                 "--resume_from_checkpoint true."
             )
-        if self._stopping == signal.SIGINT:
+        if self.stopping == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + self._stopping)
+        raise SystemExit(128 + self.stopping)
 
     def _signal_of_any_process(self, device: torch.device) -> int:
         """Return the number of a signal that some process received, the same in all processes, or 0."""
-        if world()[1] == 1:
-            return self._received
         previous = self._reduction
         number = torch.tensor(self._received, device=device)
         self._reduction = (dist.all_reduce(number, dist.ReduceOp.MAX, async_op=True), number)

@@ -35,13 +35,6 @@ def start_metric(pooler: str, metric: str) -> str:
     return f"start_{pooler}_{metric}"
 
 
-def default_prompt(settings: ContrastiveSettings) -> str:
-    """Return the prompt that the model puts before a text when none is named; often empty."""
-    if settings.default_prompt_name is None:
-        return ""
-    return settings.prompts[settings.default_prompt_name]
-
-
 class DevSetCallback(TrainerCallback, ABC):
     """Evaluate on dev sets at every evaluation of the Trainer.
 
@@ -129,17 +122,17 @@ class DevSetCallback(TrainerCallback, ABC):
     def _encode(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
         """Return the embeddings of the distinct texts in all processes, which share the work."""
         inner: Any = getattr(model, "module", model)
-        self._similarity = inner.settings.similarity_fn_name
-        prompt = default_prompt(inner.settings)
-        max_length = length_limit(inner.config, inner.settings, tokenizer)  # as in inference
-        how = (tokenizer, max_length, inner.settings.templates, prompt)
+        settings: ContrastiveSettings = inner.settings
+        self._similarity = settings.similarity_fn_name
+        prompt = ""
+        if settings.default_prompt_name is not None:
+            prompt = settings.prompts[settings.default_prompt_name]
+        max_length = length_limit(inner.config, settings, tokenizer)  # as in inference
+        how = (tokenizer, max_length, settings.templates, prompt)
         if how != self._tokenized_with:  # also when the callback serves another run
             full_length(*how)  # refuses a prompt without room
-            self._token_ids = tokenize_texts(
-                tokenizer,
-                [prompt + text for text in self.texts],
-                *how[1:3],
-            )
+            texts = [prompt + text for text in self.texts]
+            self._token_ids = tokenize_texts(tokenizer, texts, max_length, settings.templates)
             self._tokenized_with = how
         return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
 
@@ -186,11 +179,7 @@ class SimilarityEvalCallback(DevSetCallback):
         second = embeddings[self._second]
         predicted = cosine_similarity_pairs(first, second, self._similarity)
         gold = np.asarray(self.gold, dtype=np.float64)
-        scores = {
-            "predicted": np.asarray(predicted),
-            "gold": gold,
-            "group": self.pairs.groups,
-        }
+        scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
         self.scores = {self.headline: {"pairs": scores}}
         metrics = {"spearman": 100 * spearman(predicted, self.gold)}
         positive = gold > POSITIVE_SHARE * gold.max()

@@ -325,8 +325,27 @@ class Rows:
         return [EpochOfRows(self.tokens)] if isinstance(self.tokens, SeededDataset) else []
 
     def digest(self) -> str | None:
-        """Return a digest of the rows in their order, or `None` for rows without texts that are drawn anew."""
-        return digest_of_rows(self.tokens)
+        """Return a digest of the rows in their order, the first ones of a stream.
+
+        Returns:
+            `str`, *optional*: The digest; of rows that are drawn anew that of their texts, `None` without texts.
+        """
+        rows = getattr(self.known, "texts", self.known)
+        if not isinstance(rows, Dataset):
+            return None
+        total = blake2b(digest_size=16)
+        for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
+            for column in batch.columns:
+                values = column.combine_chunks()
+                while hasattr(values, "value_lengths"):
+                    total.update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
+                    values = values.flatten()
+                numbers = values.to_numpy(zero_copy_only=False)
+                if numbers.dtype == object:
+                    total.update(repr(numbers.tolist()).encode())
+                else:
+                    total.update(numbers.tobytes())
+        return total.hexdigest()
 
     # Words for results and card
 
@@ -671,10 +690,6 @@ class StreamRows(Rows):
             "they are read, and texts that are cut to max_seq_length are not counted."
         )
         super().check(objective)
-
-    def digest(self) -> str | None:
-        """Return a digest of the first rows."""
-        return digest_of_rows(self.known)
 
 
 class MixtureRows(Rows):
@@ -1035,23 +1050,6 @@ def count_repeated_rows(rows: Dataset) -> int:
             own = tokens[text_bounds[first] : text_bounds[last]].tobytes() + lengths[first:last].tobytes()
             digests += blake2b(own, digest_size=8).digest()
     return len(rows) - len(np.unique(np.frombuffer(bytes(digests), dtype=np.uint64)))
-
-
-def digest_of_rows(rows: Any) -> str | None:
-    """Return a digest of all columns of rows in their order, `None` for rows without texts that are drawn anew."""
-    rows = getattr(rows, "texts", rows)  # views are drawn of the same texts
-    if not isinstance(rows, Dataset):
-        return None
-    total = blake2b(digest_size=16)
-    for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
-        for column in batch.columns:
-            values = column.combine_chunks()
-            while hasattr(values, "value_lengths"):
-                total.update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
-                values = values.flatten()
-            numbers = values.to_numpy(zero_copy_only=False)
-            total.update(repr(numbers.tolist()).encode() if numbers.dtype == object else numbers.tobytes())
-    return total.hexdigest()
 
 
 class EpochOfRows(TrainerCallback):

@@ -339,7 +339,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
                 raise
             except (SystemExit, KeyboardInterrupt):
-                if self.stop_on_signal.is_stopping:  # The checkpoint is whole: close the trackers, finish the upload.
+                if self.stop_on_signal.stopping:  # The checkpoint is whole: close the trackers, finish the upload.
                     self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
                     self._finish_current_push()
                 raise

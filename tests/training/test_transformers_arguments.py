@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import logging
 from dataclasses import fields
 
 import pytest
@@ -160,7 +161,7 @@ class OutOfMemory(SimCSETrainer):
         return super().training_step(model, inputs, *args)
 
 
-def test_a_second_attempt_starts_from_the_starts_weights(tmp_path, tokenizer):
+def test_a_second_attempt_starts_from_the_starts_weights_and_is_recorded(tmp_path, tokenizer, caplog):
     model = BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg")
     twin = copy.deepcopy(model)
     options = {"max_steps": 3, "save_strategy": "no", "optim": "sgd", "learning_rate": 0.1}
@@ -168,8 +169,10 @@ def test_a_second_attempt_starts_from_the_starts_weights(tmp_path, tokenizer):
         tmp_path, tokenizer, model, subclass=OutOfMemory, auto_find_batch_size=True,
         per_device_train_batch_size=6, **options,
     )  # fmt: skip
-    found.train()
-    assert found.found_batch == {"per_device_train_batch_size": 5}
+    with caplog.at_level(logging.WARNING):
+        found.train()
+    assert "of the 6 rows asked for" in caplog.text
+    assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 5
     plain = trainer_of(tmp_path, tokenizer, twin, per_device_train_batch_size=5, **options)
     plain.train()
     for name, tensor in weights(plain).items():
