@@ -43,7 +43,10 @@ torch.serialization.register_package(
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """List the checkpoints of a run by step, the newest first; folders with other names are left out."""
-    found = [path for path in Path(directory).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    found = []
+    for path in Path(directory).glob("checkpoint-*"):
+        if path.is_dir() and _NAME.fullmatch(path.name):
+            found.append(path)
     return sorted(found, key=_step, reverse=True)
 
 
@@ -181,7 +184,8 @@ def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) 
     found = checkpoints(directory)
     others = [path for path in found if path.resolve() not in kept]
     others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
-    for checkpoint in others[: max(0, len(found) - max(limit, len(kept)))]:
+    surplus = len(found) - max(limit, len(kept))
+    for checkpoint in others[: max(0, surplus)]:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 
@@ -370,7 +374,8 @@ class RunOptimizer(TrainerCallback):
         held = {id(parameter) for group in groups for parameter in group["params"]}
         trained = {name: x for name, x in event["model"].named_parameters() if x.requires_grad}
         lost = [name for name, x in trained.items() if id(x) not in held]
-        if lost and not (args.fsdp or args.deepspeed or "layerwise" in args.optim):  # which hold others in their place
+        holds_others = args.fsdp or args.deepspeed or "layerwise" in args.optim  # in the place of the parameters
+        if lost and not holds_others:
             raise ValueError(
                 f"the optimizer does not hold {len(lost)} of the {len(trained)} tensors that are to be trained (such "
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "

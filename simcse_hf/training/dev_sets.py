@@ -231,13 +231,17 @@ class TasksEvalCallback(DevSetCallback):
         """
         embeddings = self._encode(model, tokenizer).numpy()
 
+        def encode(texts: Sequence[str]) -> np.ndarray:
+            return embeddings[[self._row[text] for text in texts]]
+
         def score() -> dict[str, float]:
             self.scores = {}
-            metrics: dict[str, float] = {}
+            metrics = {}
             for name, task in self.tasks.items():
-                result = task.evaluate(lambda texts: embeddings[[self._row[text] for text in texts]], self._similarity)
+                result = task.evaluate(encode, self._similarity)
                 self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
-                metrics |= {f"{name}_{metric}": value for metric, value in result.metrics.items()}
+                for metric, value in result.metrics.items():
+                    metrics[f"{name}_{metric}"] = value
             return metrics
 
         return on_first_process(score)

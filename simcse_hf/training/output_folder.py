@@ -41,7 +41,8 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Mapping[s
                 f"{name} {path} is a part of the earlier run in {directory}, which --overwrite_output_dir deletes: "
                 "choose another --output_dir"
             )
-    if not overwrite and (earlier or any((directory / name).exists() for name in (RESULTS, SEEDS, "config.json"))):
+    results = [name for name in (RESULTS, SEEDS, "config.json") if (directory / name).exists()]
+    if not overwrite and (earlier or results):
         raise ValueError(
             f"{directory} holds an earlier run. Continue it with --resume_from_checkpoint true, start again with "
             "--overwrite_output_dir, or choose another --output_dir."

@@ -189,8 +189,8 @@ class Rows:
     @property
     def longest(self) -> int:
         """The most tokens of a text, with those of its template."""
-        edges = max((sum(edge) for edge in self.reader.settings.template_edges), default=0)
-        return getattr(self.known, "max_length", max(self.plan.lengths)) + edges
+        edges = [sum(edge) for edge in self.reader.settings.template_edges]
+        return getattr(self.known, "max_length", max(self.plan.lengths)) + max(edges, default=0)
 
     def order(self) -> PermutedSampler:
         """Return a random order of the rows."""
@@ -375,8 +375,9 @@ class Rows:
             for ids, (before, after) in zip(columns, edges, strict=True):
                 texts.append(ids[before : len(ids) - after])
             shortest = min(map(len, texts))  # a longer template may truncate the text
-            if any(text[:shortest] != texts[0][:shortest] for text in texts):
-                return False
+            for text in texts:
+                if text[:shortest] != texts[0][:shortest]:
+                    return False
         return True
 
     def view(self, num_views: int) -> dict[str, Any] | None:
@@ -404,7 +405,10 @@ class Rows:
 
     def vector_digests(self) -> dict[str, str]:
         """Return the digests of the vectors of frozen models."""
-        return {f"{self.plan.source}: vectors of the {name}": x.digest for name, x in self.vectors.items()}
+        digests = {}
+        for name, vectors in self.vectors.items():
+            digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
+        return digests
 
 
 class TextRows(Rows):
@@ -545,8 +549,11 @@ class TokenRows(Rows):
         inner = getattr(data.features["input_ids"], "feature", None)
         if len(data) == 0 or not hasattr(inner, "dtype"):  # A list of lists has no dtype.
             return data
-        rows = data.select_columns(["input_ids"])
-        return cached_map(rows, lambda rows: {"input_ids": [[ids] for ids in rows["input_ids"]]}, ["nested"])
+
+        def nested(rows: Any) -> dict[str, Any]:
+            return {"input_ids": [[ids] for ids in rows["input_ids"]]}
+
+        return cached_map(data.select_columns(["input_ids"]), nested, ["nested"])
 
 
 class SpanRows(TokenRows):
@@ -652,9 +659,8 @@ class StreamRows(Rows):
         def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
             if views is not None:
                 return views.rows_of([row["sent0"] for row in rows], rngs)
-            columns = {name: [row[name] for row in rows] for name in names}
-            tokenized = tokenize(columns)
-            return [dict(zip(tokenized, values, strict=True)) for values in zip(*tokenized.values(), strict=True)]
+            columns = tokenize({name: [row[name] for row in rows] for name in names})
+            return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
 
         return StreamedRows(
             texts,
@@ -716,14 +722,11 @@ class MixtureRows(Rows):
         if not isinstance(default, RandomSampler):
             return default
         args = self.reader.args
+        orders = {name: part.order() for name, part in self.parts.items()}
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
-        return MixtureSampler(
-            {name: part.order() for name, part in self.parts.items()},
-            self.tokens.starts[:-1].tolist(),
-            shares or args.dataset_shares,
-            batch_size * args.world_size,
-            args.rows_seed,
-        )
+        starts = self.tokens.starts[:-1].tolist()
+        block = batch_size * args.world_size
+        return MixtureSampler(orders, starts, shares or args.dataset_shares, block, args.rows_seed)
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
@@ -734,8 +737,8 @@ class MixtureRows(Rows):
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        default = make_collator(self.reader, objective, max(part.longest for part in self.parts.values()))
-        return MixtureCollator(collators, default)
+        longest = max(part.longest for part in self.parts.values())
+        return MixtureCollator(collators, make_collator(self.reader, objective, longest))
 
     def check(self, objective: Objective) -> None:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
@@ -769,9 +772,9 @@ class MixtureRows(Rows):
 
     def vector_digests(self) -> dict[str, str]:
         """Return the digests of the vectors of all data sets."""
-        digests: dict[str, str] = {}
+        digests = {}
         for part in self.parts.values():
-            digests |= part.vector_digests()
+            digests.update(part.vector_digests())
         return digests
 
 

@@ -104,9 +104,13 @@ def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
     changed = {}
     values = hyperparameter_values(args)
     for field in fields(args):
-        default = _plain(field.default if field.default_factory is MISSING else field.default_factory())
         value = values.get(field.name)
-        if default is not MISSING and value is not None and value != default and (value or default):
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        default = _plain(default)
+        both_are_off = not value and not default
+        if value is not None and value != default and not both_are_off:
             changed[field.name] = value
     return changed
 
@@ -114,7 +118,7 @@ def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
-    return value if isinstance(value, (str, int, float, bool, list, dict, type(MISSING))) else None
+    return value if isinstance(value, (str, int, float, list, dict)) else None
 
 
 def weights_digest(model: Any) -> str:
@@ -134,8 +138,9 @@ def weights_digest(model: Any) -> str:
         unused = {tensor.data_ptr() for tensor in model.contrastive_head.state_dict().values()}
     for name, tensor in model.state_dict().items():
         if not tensor.is_meta and tensor.data_ptr() not in unused:
-            part = tensor.detach().flatten()[:: max(1, tensor.numel() // _READ_NUMBERS)]
-            total.update(name.encode() + part.double().cpu().numpy().tobytes())
+            step = max(1, tensor.numel() // _READ_NUMBERS)
+            numbers = tensor.flatten()[::step].double().cpu().numpy()
+            total.update(name.encode() + numbers.tobytes())
     return total.hexdigest()
 
 
@@ -307,9 +312,13 @@ def _evaluations(state: TrainerState, name: str, changes: Sequence[dict[str, Any
             begin = max(begin, change["step"])
     by_step = {}
     for entry in state.log_history:
-        if f"eval_{name}" in entry and entry["step"] >= begin:
-            metrics = {key: value for key, value in entry.items() if key == "step" or key.startswith("eval_")}
-            by_step[entry["step"]] = {key.removeprefix("eval_"): value for key, value in metrics.items()}
+        if f"eval_{name}" not in entry or entry["step"] < begin:
+            continue
+        step = entry["step"]
+        by_step[step] = {"step": step}
+        for key, value in entry.items():
+            if key.startswith("eval_"):
+                by_step[step][key.removeprefix("eval_")] = value
     return list(by_step.values())
 
 

@@ -595,14 +595,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _views_on_device(self, inputs: dict[str, Any], seeds: torch.Tensor) -> torch.Tensor:
         """Let the masked language model change the columns that are views."""
         assert self.masked_lm_view is not None
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        columns = list(inputs["input_ids"].unbind(1))
+        masks = inputs["attention_mask"].unbind(1)
         first = 0 if self.args.view_both else 1
-        columns = []
-        for column in range(ids.shape[1]):
-            if column < first:
-                columns.append(ids[:, column])
-            else:
-                columns.append(self.masked_lm_view(ids[:, column], mask[:, column], seeds ^ column))
+        for place in range(first, len(columns)):
+            columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
         return torch.stack(columns, dim=1)
 
     def _step_in_chunks(self, model: nn.Module, inputs: dict[str, Any], chunk_size: int) -> torch.Tensor:
@@ -623,8 +620,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             )
         with no_sync():  # This gradient goes as far as the embeddings and the objective's parameters.
             self.accelerator.backward(cached.output.loss * factor)
-        scaler = self.accelerator.scaler
-        scale = factor if scaler is None else scaler.scale(torch.tensor(factor, device=self.args.device))
+        scale: Any = factor
+        if self.accelerator.scaler is not None:
+            scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
         output = cached.backward(model, no_sync, scale)
         self.loss_tracker.add(output)
         return output.loss * factor
@@ -695,7 +693,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         else:
             ignored = list(_PARTS_OF_THE_LOSS) if ignore_keys is None else ignore_keys
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignored, metric_key_prefix)
-        prefix = self._dev_prefix(metric_key_prefix)
+        prefix: str | None = metric_key_prefix
+        if isinstance(self.eval_dataset, dict):
+            prefix = _dev_prefix(metric_key_prefix, list(self.eval_dataset))
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
@@ -706,19 +706,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 for name, value in metrics.items():
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
         return output
-
-    def _dev_prefix(self, prefix: str) -> str | None:
-        """Return the prefix of the dev sets' metrics, or `None` if they were evaluated with an earlier data set.
-
-        With `eval_dataset={"a": ..., "b": ...}` there is an evaluation with the prefix `eval_a` and one with `eval_b`;
-        the first also evaluates the dev sets, as `eval_stsb_spearman`.
-        """
-        names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
-        # Of "news" and "old_news", the prefix `eval_old_news` is that of the longer one.
-        name = max((name for name in names if prefix.endswith(f"_{name}")), key=len, default=None)
-        if name is None:
-            return prefix
-        return prefix.removesuffix(f"_{name}") if name == names[0] else None
 
     # --- saving and loading -----------------------------------------------------------------------------------------
 
@@ -939,3 +926,15 @@ def _no_rows(args: SimCSETrainingArguments) -> Dataset:
     """Return a data set without rows: the Trainer evaluates dev sets only if it has a data set."""
     # Grouping by length reads the lengths of evaluation rows, too.
     return Dataset.from_dict({"input_ids": [], args.length_column_name: []})
+
+
+def _dev_prefix(prefix: str, names: Sequence[str]) -> str | None:
+    """Return the prefix of the dev sets' metrics, or `None` if they were evaluated with an earlier data set.
+
+    With `eval_dataset={"a": ..., "b": ...}` there is an evaluation with the prefix `eval_a` and one with `eval_b`; the
+    first also evaluates the dev sets, as `eval_stsb_spearman`.
+    """
+    for name in sorted(names, key=len, reverse=True):  # `eval_old_news` is that of "old_news" and not of "news"
+        if prefix.endswith(f"_{name}"):
+            return prefix.removesuffix(f"_{name}") if name == names[0] else None
+    return prefix

@@ -66,7 +66,6 @@ class LossTracker(TrainerCallback):
     weights is written, and `save_total_limit` cannot delete a good one for it.
     """
 
-    PARTS = ("contrastive_loss", "mlm_loss")
     RECORD = "run_so_far"  # where a checkpoint keeps what `record` returns
 
     def __init__(self) -> None:
@@ -103,7 +102,7 @@ class LossTracker(TrainerCallback):
         """
         if output.sentence_embeddings is not None:
             self.embeddings = output.sentence_embeddings.detach()[:, 0].clone()
-        parts = {part: output.get(part) for part in self.PARTS} | (output.parts or {})
+        parts = {"contrastive_loss": output.contrastive_loss, "mlm_loss": output.mlm_loss, **(output.parts or {})}
         for part, value in parts.items():
             if value is not None:
                 self._counts[part] += 1
@@ -203,7 +202,8 @@ class CollapseWatch(TrainerCallback):
             self._rows = min(len(batch), MOST_ROWS)
         batch = batch[: self._rows].float()
         values = [0.0] * 4
-        if 1 < len(batch) == self._rows and torch.isfinite(batch).all() and batch.norm(dim=1).all():
+        is_full = len(batch) == self._rows and len(batch) > 1
+        if is_full and torch.isfinite(batch).all() and batch.norm(dim=1).all():
             values = [1.0, mean_cosine(batch), effective_rank(batch), uniformity(batch)]
         sums = sum_over_processes(torch.tensor(values, device=batch.device))
         processes = world()[1]
