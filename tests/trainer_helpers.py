@@ -1,8 +1,10 @@
 """Trainers on tiny encoders, and for each objective one with rows of the kind that it learns from."""
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
@@ -97,16 +99,20 @@ def arguments(tmp_path, **changes):
 #: Arguments that evaluate, and those that also save and load the best model at the end.
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
 KEEPS_BEST = EVALUATES | {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
-_OF_THE_TRAINER = {"dev_set", "dev_tasks", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"}
+SAVES = {"save_strategy": "steps", "save_steps": 2}
+_OF_THE_TRAINER = {
+    *("dev_set", "dev_tasks", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"),
+    *("compute_loss_func", "optimizer_cls_and_kwargs"),
+}
 
 
-def make(tmp_path, tokenizer, data=None, model=None, **options):
+def make(tmp_path, tokenizer, data=None, model=None, trainer_class=SimCSETrainer, **options):
     """A trainer of 4 steps; options are those of the trainer or of its arguments."""
     own = {name: options.pop(name) for name in _OF_THE_TRAINER & options.keys()}
     if model is None and "model_init" not in own:
         model = model_of()
     data = texts(32) if data is None else data
-    return SimCSETrainer(model, arguments(tmp_path, **options), data, processing_class=tokenizer, **own)
+    return trainer_class(model, arguments(tmp_path, **options), data, processing_class=tokenizer, **own)
 
 
 def weights(model):
@@ -116,6 +122,34 @@ def weights(model):
 def assert_same_weights(one, other):
     assert one.keys() == other.keys()
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def assert_close_weights(one, other, but="no such name", **tolerance):
+    """Compare all weights but those with a word in their name, such as "key.bias".
+
+    Its gradient is zero up to rounding, which Adam amplifies.
+    """
+    for name, tensor in one.items():
+        if but not in name:
+            torch.testing.assert_close(tensor, other[name], **tolerance)
+
+
+def train_and_resume(trainer, step):
+    """Train a new trainer, and another one from a checkpoint of it, which ends with the same bits; return both."""
+    whole = trainer()
+    whole.train()
+    resumed = trainer()
+    resumed.train(resume_from_checkpoint=str(Path(whole.args.output_dir, f"checkpoint-{step}")))
+    assert_same_weights(weights(whole.model), weights(resumed.model))
+    return whole, resumed
+
+
+@contextmanager
+def refuses(words, kinds=ValueError):
+    """Expect an error that names each of some words."""
+    with pytest.raises(kinds) as raised:
+        yield
+    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
 def logged(trainer, name):
@@ -144,7 +178,7 @@ def vectors_of(folder, rows, dim=8, seed=0):
     return str(folder)
 
 
-def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, **changes):
+def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
     torch.manual_seed(1)
     settings = SETTINGS[objective] if settings is None else settings
     options = dict(settings.get("objective_options", {}))
@@ -155,7 +189,7 @@ def trainer_of(start, tmp_path, tokenizer, objective, run="run", settings=None, 
     )
     data, rows = sentences(12, seed=9), rows_for(objective, tokenizer)
     values = {
-        "output_dir": str(tmp_path / run),
+        "output_dir": str(tmp_path / "run"),
         "per_device_train_batch_size": 4,
         "max_steps": 6,
         "max_seq_length": 16,

@@ -7,7 +7,17 @@ import pytest
 import torch
 from datasets import Dataset
 from process_helpers import launch
-from trainer_helpers import assert_same_weights, model_of, scored, sentences, texts, weights
+from trainer_helpers import (
+    SAVES,
+    assert_close_weights,
+    assert_same_weights,
+    model_of,
+    scored,
+    sentences,
+    texts,
+    train_and_resume,
+    weights,
+)
 from trainer_helpers import make as make_trainer
 
 from simcse_hf import AutoModelForCL
@@ -148,33 +158,27 @@ def test_without_an_objective_for_some_the_first_is_that_of_the_model(tmp_path, 
 @pytest.mark.parametrize("shares", ["proportional", "round_robin"])
 @pytest.mark.parametrize("step", [3, 16])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, tokenizer, shares, step):
-    changes = {"max_steps": 20, "save_strategy": "steps", "save_steps": step, "dataset_shares": shares}
-    whole = make(tmp_path / "whole", tokenizer, **changes)
-    whole.train()
-    make(tmp_path / "part", tokenizer, **changes).train()
-    resumed = make(tmp_path / "part", tokenizer, **changes)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "part" / "run" / f"checkpoint-{step}"))
-    assert_same_weights(weights(whole.model), weights(resumed.model))
+    changes = SAVES | {"max_steps": 20, "save_steps": step, "dataset_shares": shares}
+    train_and_resume(lambda: make(tmp_path, tokenizer, **changes), step)
 
 
 def test_a_resume_with_other_data_sets_is_refused(tmp_path, tokenizer):
-    changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    make(tmp_path, tokenizer, **changes).train()
+    make(tmp_path, tokenizer, **SAVES).train()
     data = mixture() | {"pairs": texts(17, 2, seed=5)}
     with pytest.raises(ValueError, match="training texts"):
-        make(tmp_path, tokenizer, data, **changes).train(resume_from_checkpoint=True)
+        make(tmp_path, tokenizer, data, **SAVES).train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="dataset_shares"):
-        make(tmp_path, tokenizer, dataset_shares="round_robin", **changes).train(resume_from_checkpoint=True)
+        make(tmp_path, tokenizer, dataset_shares="round_robin", **SAVES).train(resume_from_checkpoint=True)
 
 
 def test_gradcache_gives_the_same_weights(tmp_path, tokenizer):
-    model = lambda: model_of(dropout=0.0)  # noqa: E731
-    options = {"max_steps": 6, "optim": "sgd"}
-    plain = make(tmp_path / "a", tokenizer, of_pairs(), model(), **options)
-    cached = make(tmp_path / "b", tokenizer, of_pairs(), model(), gradcache_chunk_size=3, **options)
-    plain.train(), cached.train()
-    for name, weight in weights(plain.model).items():
-        torch.testing.assert_close(weights(cached.model)[name], weight, atol=2e-5, rtol=1e-4)
+    trained = []
+    for chunk in (None, 3):
+        model = model_of(dropout=0.0)
+        options = {"max_steps": 6, "optim": "sgd", "gradcache_chunk_size": chunk}
+        make(tmp_path, tokenizer, of_pairs(), model, **options).train()
+        trained.append(weights(model))
+    assert_close_weights(*trained, atol=2e-5, rtol=1e-4)
 
 
 def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):
@@ -241,8 +245,7 @@ def test_two_processes_take_the_same_data_sets_and_equal_one(tmp_path, tokenizer
     for rank in range(2):
         order, trained = torch.load(tmp_path / f"{rank}.pt")
         assert order == one[0]
-        for name, weight in one[1].items():
-            torch.testing.assert_close(trained[name], weight, atol=2e-5, rtol=1e-4)
+        assert_close_weights(one[1], trained, atol=2e-5, rtol=1e-4)
 
 
 # --- the command line ---

@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
-from datasets import Dataset
 from process_helpers import launch
-from trainer_helpers import arguments, model_of, sentences, vectors_of
+from trainer_helpers import (
+    SAVES,
+    assert_close_weights,
+    logged,
+    make,
+    model_of,
+    texts,
+    train_and_resume,
+    vectors_of,
+    weights,
+)
 from transformers import BertTokenizer
 
-from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf import AutoModelForCL
 from simcse_hf.training.run import train_sup, train_unsup
 
-SENTENCES = Dataset.from_dict({"sent0": sentences(24)})
-TRIPLETS = Dataset.from_dict({f"sent{i}": sentences(24, seed=i) for i in range(3)})
+SENTENCES = texts(24)
+TRIPLETS = texts(24, 3)
+TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
 DISTILL = {"objective": "distill"}
 #: Model settings, rows, and the arguments of a run with the folder of vectors.
 RUNS = {
@@ -38,32 +48,18 @@ RUNS = {
 EQUAL_VIEWS = {"ranks": {"view": "fixed_mask"}}
 
 
-def run(folder, name, output="run", batch=4, data=None, settings=None, dropout=0.1, **changes):
-    own, rows, vectors = RUNS[name]
-    # 6 steps are an epoch
-    values = {"max_steps": 9, "max_seq_length": 16, "logging_steps": 1, "save_strategy": "steps", "save_steps": 4}
+def run(folder, name, output="run", batch=4, dropout=0.1, **changes):
+    settings, rows, vectors = RUNS[name]
+    values = SAVES | {"max_steps": 9, "max_seq_length": 16, "logging_steps": 1, "save_steps": 4}  # 6 are an epoch
     values |= vectors(vectors_of(folder / name.replace(" ", "-"), rows))
     values |= {"output_dir": str(folder / output), "per_device_train_batch_size": batch}
-    model = model_of(dropout=dropout, pooler_type="avg", **(own if settings is None else settings))
-    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
-    data = rows if data is None else data
-    return SimCSETrainer(model, arguments(folder, **values | changes), data, processing_class=tokenizer)
-
-
-def assert_same(one, two, **tolerance):
-    one, two = (trainer.model.state_dict() if hasattr(trainer, "model") else trainer for trainer in (one, two))
-    for key, tensor in one.items():
-        if "key.bias" not in key:  # its gradient is zero up to rounding, which Adam amplifies
-            torch.testing.assert_close(tensor, two[key], **tolerance)
+    model = model_of(dropout=dropout, pooler_type="avg", **settings)
+    return make(folder, TOKENIZER, rows, model, **values | changes)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
-    whole = run(tmp_path, name)
-    whole.train()
-    resumed = run(tmp_path, name, output="run")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
-    assert_same(whole, resumed, rtol=0, atol=0)
+    train_and_resume(lambda: run(tmp_path, name), 4)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -72,7 +68,7 @@ def test_gradcache_equals_the_whole_batch(name, tmp_path):
     plain = run(tmp_path, name, output="plain", **options)
     cached = run(tmp_path, name, output="cached", gradcache_chunk_size=2, **options)
     plain.train(), cached.train()
-    assert_same(plain, cached, rtol=0, atol=2e-5)
+    assert_close_weights(weights(plain.model), weights(cached.model), but="key.bias", rtol=0, atol=2e-5)
 
 
 def train_in_process(folder, processes):
@@ -91,7 +87,7 @@ def test_two_processes_give_the_weights_of_one_with_the_whole_batch(tmp_path):
         launch(train_in_process, tmp_path, processes, processes=processes)
     for name in RUNS:
         one, two = (torch.load(tmp_path / f"{name}-of-{n}.pt") for n in (1, 2))
-        assert_same(one, two, rtol=0, atol=2e-5)
+        assert_close_weights(one, two, but="key.bias", rtol=0, atol=2e-5)
 
 
 def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_batch(tmp_path):
@@ -101,11 +97,8 @@ def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_ba
     expected = torch.tensor(shards).view(24, 3, -1)[[5, 2]]
     torch.testing.assert_close(batch["guide"], torch.nn.functional.normalize(expected, dim=-1))
     assert "guide" not in plain.data_collator([plain.train_dataset[0]])
-    losses = []
-    for trainer in (guided, plain):
-        trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    assert losses[0][0] < losses[1][0]  # some candidates are left out
+    guided.train(), plain.train()
+    assert logged(guided, "loss")[0] < logged(plain, "loss")[0]  # some candidates are left out
 
 
 # --- commands ---

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from process_helpers import launch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from trainer_helpers import make, pairs, sentences, texts
+from trainer_helpers import KEEPS_BEST, assert_same_weights, make, pairs, refuses, sentences, texts, weights
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, BertTokenizer, LlamaConfig
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -104,8 +104,7 @@ def test_saving_does_not_change_the_model_that_trains(start, tmp_path):
     trainer.train()
     without = trainer_of(start(), tmp_path / "other", save_strategy="no")
     without.train()
-    for x, y in zip(trainer.model.parameters(), without.model.parameters(), strict=True):
-        assert torch.equal(x, y)
+    assert_same_weights(weights(trainer.model), weights(without.model))
 
 
 def test_the_folder_of_an_adapter_is_small_and_its_card_says_what_it_is(start, tmp_path):
@@ -150,7 +149,7 @@ def test_the_commands_train_an_adapter_and_read_its_folder(start, tmp_path):
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(family, settings, save_adapter, start, tmp_path):
-    options = {"save_adapter": save_adapter, "eval_strategy": "steps", "eval_steps": 3, "load_best_model_at_end": True}
+    options = KEEPS_BEST | {"save_steps": 3, "eval_steps": 3, "save_adapter": save_adapter}
     options |= {"metric_for_best_model": "stsb_spearman", "lora": {"lora_dropout": 0.1}}
     runs = [trainer_of(start(family), tmp_path / run, settings=settings, **options) for run in ("whole", "half")]
     runs[0].train()
@@ -162,8 +161,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(family, settings, save_adapte
     for folder in ("checkpoint-6", "."):
         whole, half = (tmp_path / run / folder / WEIGHTS[1 - save_adapter] for run in ("whole", "half"))
         assert whole.read_bytes() == half.read_bytes()
-    for x, y in zip(runs[0].model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(x, y)
+    assert_same_weights(weights(runs[0].model), weights(resumed.model))
     best = runs[0].state.best_model_checkpoint
     np.testing.assert_allclose(vectors(SimCSE(best, device="cpu")), embeddings_of(resumed), atol=2e-6)
 
@@ -270,9 +268,8 @@ def test_an_adapter_of_a_decoder_for_generation_is_loaded(start, tmp_path):
     ],
 )
 def test_what_cannot_work_is_refused(start, tmp_path, changes, words):
-    with pytest.raises(ValueError) as raised:
+    with refuses(words):
         trainer_of(start(), tmp_path / "run", **changes)
-    assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
 def test_an_adapter_of_another_encoder_is_refused(start, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 from torch.utils.data import RandomSampler
-from trainer_helpers import assert_same_weights, logged, make, texts, weights
+from trainer_helpers import logged, make, texts, train_and_resume
 
 from simcse_hf.data.collator import PermutedSampler
 from simcse_hf.training import rows as rows_module
@@ -33,13 +33,9 @@ def test_only_runs_above_the_limit_have_a_computed_order(tmp_path, tokenizer, mo
 def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(tmp_path, tokenizer, monkeypatch, changes):
     monkeypatch.setattr(rows_module, "LARGEST_LISTED", 10)
     options = changes | {"max_steps": 8, "save_strategy": "steps", "save_steps": 6, "logging_steps": 1}
-    whole = make(tmp_path, tokenizer, texts(40), **options)
-    whole.train()
+    whole, _ = train_and_resume(lambda: make(tmp_path, tokenizer, texts(40), **options), 6)
     if changes:
         alone = make(tmp_path / "alone", tokenizer, texts(40), **options | {"dataloader_num_workers": 0}
                      | {"dataloader_persistent_workers": False})  # fmt: skip
         alone.train()
         assert logged(alone, "loss") == logged(whole, "loss")
-    resumed = make(tmp_path, tokenizer, texts(40), **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-6"))
-    assert_same_weights(weights(resumed.model), weights(whole.model))

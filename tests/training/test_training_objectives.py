@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import fast_first, tiny_config
 from datasets import Dataset
-from trainer_helpers import SETTINGS, make, model_of, rows_for, sentences, trainer_of
+from trainer_helpers import SETTINGS, logged, make, model_of, rows_for, sentences, train_and_resume, trainer_of
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -26,28 +26,17 @@ def start(save_checkpoint):
     return save_checkpoint(model, "start")
 
 
-def losses(trainer):
-    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
-
-
 def test_every_registered_objective_is_tested():
     assert SETTINGS.keys() == {*OBJECTIVES, "softmax:0.7+supcon:0.3"}
 
 
 @pytest.mark.parametrize("objective", SETTINGS)
 def test_an_objective_trains_evaluates_resumes_and_reloads(start, tmp_path, tokenizer, objective):
-    whole = trainer_of(start, tmp_path, tokenizer, objective)
-    before = {name: x.clone() for name, x in whole.model.state_dict().items()}
-    whole.train()
+    before = trainer_of(start, tmp_path, tokenizer, objective).model.state_dict()
+    whole, resumed = train_and_resume(lambda: trainer_of(start, tmp_path, tokenizer, objective), 3)
     after = whole.model.state_dict()
     assert any(not torch.equal(before[n], after[n]) for n in before if "word_embeddings" in n)
-    assert any("eval_stsb_spearman" in entry for entry in whole.state.log_history)
-
-    resumed = trainer_of(start, tmp_path, tokenizer, objective, run="resumed")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
-    differing = [n for n, x in resumed.model.state_dict().items() if not torch.equal(x, after[n])]
-    assert not differing
-    assert losses(resumed) == losses(whole)
+    assert logged(whole, "eval_stsb_spearman") and logged(resumed, "loss") == logged(whole, "loss")
 
     whole.save_model(tmp_path / "saved")
     _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
@@ -63,7 +52,7 @@ def test_matryoshka_can_be_combined_with_every_objective_except_tsdae(start, tmp
         start, tmp_path, tokenizer, objective, settings=settings, max_steps=2, save_strategy="no", eval_strategy="no"
     )
     trainer.train()
-    assert all(value > 0 for value in losses(trainer).values())
+    assert all(value > 0 for value in logged(trainer, "loss"))
 
 
 @pytest.mark.parametrize("objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)])
@@ -74,16 +63,10 @@ def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
     assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape == (4, 2, tokens)
 
 
-@pytest.mark.parametrize("objective", fast_first("simcse", "vicreg", "contrastive_tension", "softmax"))
-def test_a_run_with_two_encoders_can_be_resumed(start, tmp_path, tokenizer, objective):
-    settings = SETTINGS[objective] | {"encoders": 2}
-    whole = trainer_of(start, tmp_path, tokenizer, objective, settings=settings)
-    whole.train()
-    resumed = trainer_of(start, tmp_path, tokenizer, objective, run="resumed", settings=settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
-    after = whole.model.state_dict()
-    assert any(name.startswith("second_encoder.") for name in after)
-    assert all(torch.equal(x, after[n]) for n, x in resumed.model.state_dict().items())
+def test_a_run_with_two_encoders_can_be_resumed(start, tmp_path, tokenizer):
+    settings = SETTINGS["simcse"] | {"encoders": 2}
+    whole, _ = train_and_resume(lambda: trainer_of(start, tmp_path, tokenizer, "simcse", settings=settings), 3)
+    assert any(name.startswith("second_encoder.") for name in whole.model.state_dict())
 
 
 def test_two_encoders_are_refused_for_objectives_that_read_one_text_per_row(start, tmp_path, tokenizer):
@@ -95,12 +78,7 @@ def test_two_encoders_are_refused_for_objectives_that_read_one_text_per_row(star
 @pytest.mark.parametrize("both", fast_first(False, True))
 def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
     changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
-    whole = trainer_of(start, tmp_path, tokenizer, "simcse", settings={}, **changes)
-    whole.train()
-    resumed = trainer_of(start, tmp_path, tokenizer, "simcse", run="resumed", settings={}, **changes)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
-    after = whole.model.state_dict()
-    assert all(torch.equal(x, after[n]) for n, x in resumed.model.state_dict().items())
+    train_and_resume(lambda: trainer_of(start, tmp_path, tokenizer, "simcse", settings={}, **changes), 5)
 
 
 def test_the_default_view_of_esimcse_repeats_words(start, tmp_path, tokenizer):

@@ -1,19 +1,17 @@
 """transformers' Trainer is honoured whole: what it takes is used, or refused before the first step."""
 
-import copy
 import inspect
 import logging
 from dataclasses import fields
 
 import pytest
 import torch
-from conftest import tiny_config
 from datasets import Dataset
-from trainer_helpers import sentences
+from trainer_helpers import KEEPS_BEST, SAVES, assert_close_weights, make, model_of, refuses, sentences, weights
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from simcse_hf import BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 
 #: What `Trainer.__init__` takes, and what becomes of it.
 TRAINER_ARGUMENTS = {
@@ -40,19 +38,6 @@ REFUSED_IN_CHUNKS = {
 }
 
 
-def trainer_of(tmp_path, tokenizer, model=None, data=None, subclass=SimCSETrainer, trainer_options=None, **options):
-    torch.manual_seed(0)
-    model = model or BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg")
-    values = {"max_steps": 4, "per_device_train_batch_size": 8, "save_steps": 2, "learning_rate": 1e-3} | options
-    args = SimCSETrainingArguments(str(tmp_path / "run"), use_cpu=True, report_to="none", disable_tqdm=True, **values)
-    data = data if data is not None else sentences(40)
-    return subclass(model, args, train_dataset=data, processing_class=tokenizer, **trainer_options or {})
-
-
-def weights(trainer):
-    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-
-
 def test_every_argument_of_the_trainer_is_known():
     known = set().union(*TRAINER_ARGUMENTS.values())
     assert set(inspect.signature(Trainer.__init__).parameters) - {"self"} <= known
@@ -66,14 +51,14 @@ def test_every_field_of_the_training_arguments_is_one_of_transformers_or_ours():
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_argument_without_effect_is_refused_by_its_name(name, tmp_path):
-    with pytest.raises(ValueError, match=name):
+    with refuses(name):
         SimCSETrainingArguments(str(tmp_path), use_cpu=True, **{name: REFUSED[name]})
 
 
 @pytest.mark.parametrize("name", REFUSED_IN_CHUNKS)
 def test_what_a_step_in_chunks_has_no_place_for_is_refused(name, tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=name):
-        trainer_of(tmp_path, tokenizer, gradcache_chunk_size=4, **{name: REFUSED_IN_CHUNKS[name]}).train()
+    with refuses(name):
+        make(tmp_path, tokenizer, gradcache_chunk_size=4, **{name: REFUSED_IN_CHUNKS[name]}).train()
 
 
 def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
@@ -84,29 +69,26 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
             calls.append(1)
             return super().compute_loss(*args, **kwargs)
 
-    trainer_of(tmp_path, tokenizer, subclass=Own).train()
+    make(tmp_path, tokenizer, trainer_class=Own).train()
     assert len(calls) == 4
-    with pytest.raises(ValueError, match="Own.compute_loss .*gradcache_chunk_size"):
-        trainer_of(tmp_path, tokenizer, subclass=Own, gradcache_chunk_size=4).train()
-    own = {"compute_loss_func": lambda *_, **__: 0}
-    with pytest.raises(ValueError, match="compute_loss_func .*gradcache_chunk_size"):
-        trainer_of(tmp_path, tokenizer, trainer_options=own, gradcache_chunk_size=4).train()
+    with refuses("Own.compute_loss gradcache_chunk_size"):
+        make(tmp_path, tokenizer, trainer_class=Own, gradcache_chunk_size=4).train()
+    with refuses("compute_loss_func gradcache_chunk_size"):
+        make(tmp_path, tokenizer, compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
 
 
 @pytest.mark.parametrize(("settings", "options"), [({}, {"lora_r": 4}), ({"objective": "vicreg"}, {})], ids=str)
 def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
-    model = BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg", **settings)
-    own = {"optimizers": (torch.optim.AdamW(model.parameters(), lr=1e-3), None)}
-    with pytest.raises(ValueError, match="optimizer_cls_and_kwargs"):
-        trainer_of(tmp_path, tokenizer, model, trainer_options=own, **options).train()
+    model = model_of(pooler_type="avg", **settings)
+    optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
+    with refuses("optimizer_cls_and_kwargs"):
+        make(tmp_path, tokenizer, model=model, optimizers=optimizers, **options).train()
 
 
 def test_an_optimizer_by_its_class_trains_everything(tmp_path, tokenizer):
-    own = {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.5})}
-    model = BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg", objective="vicreg",
-                      objective_options={"projector_dim": 8})  # fmt: skip
-    trainer = trainer_of(tmp_path, tokenizer, model, trainer_options=own)
-    before = weights(trainer)
+    model = model_of(pooler_type="avg", objective="vicreg", objective_options={"projector_dim": 8})
+    trainer = make(tmp_path, tokenizer, model=model, optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}))
+    before = weights(trainer.model)
     trainer.train()
     after = trainer.model.state_dict()
     still = [name for name in before if name.startswith("objective.") and torch.equal(before[name], after[name])]
@@ -129,8 +111,7 @@ class Counting(TrainerCallback, ExportableState):
 def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenizer):
     def run(**options):
         own = {"callbacks": [Counting(), EarlyStoppingCallback(3)], "eval_dataset": sentences(8)}
-        evaluated = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-        return trainer_of(tmp_path, tokenizer, trainer_options=own, **evaluated, **options)
+        return make(tmp_path, tokenizer, **own, **KEEPS_BEST, **options)
 
     run(max_steps=2).train()
     again = run(max_steps=4, allow_changes=True)
@@ -141,12 +122,12 @@ def test_the_state_of_a_callers_callbacks_is_part_of_a_resume(tmp_path, tokenize
 
 def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_checkpoint):
     """A head that no embedding goes through is drawn anew with the model, and is no change of the start."""
-    start = save_checkpoint(BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg"))
+    start = save_checkpoint(model_of(pooler_type="avg"))
 
     def run():
         torch.manual_seed(torch.seed())
-        model = BertForCL.from_pretrained(start, head="fresh", pooler_type="avg")
-        return trainer_of(tmp_path, tokenizer, model, max_steps=4)
+        model = AutoModelForCL.from_pretrained(start, head="fresh", pooler_type="avg")
+        return make(tmp_path, tokenizer, model=model, **SAVES)
 
     run().train()
     run().train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
@@ -161,31 +142,26 @@ class OutOfMemory(SimCSETrainer):
         return super().training_step(model, inputs, *args)
 
 
+FINDS = {"trainer_class": OutOfMemory, "auto_find_batch_size": True, "per_device_train_batch_size": 6}
+
+
 def test_a_second_attempt_starts_from_the_starts_weights_and_is_recorded(tmp_path, tokenizer, caplog):
-    model = BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg")
-    twin = copy.deepcopy(model)
-    options = {"max_steps": 3, "save_strategy": "no", "optim": "sgd", "learning_rate": 0.1}
-    found = trainer_of(
-        tmp_path, tokenizer, model, subclass=OutOfMemory, auto_find_batch_size=True,
-        per_device_train_batch_size=6, **options,
-    )  # fmt: skip
+    options = {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1}
+    found = make(tmp_path, tokenizer, model=model_of(pooler_type="avg"), **FINDS, **options)
     with caplog.at_level(logging.WARNING):
         found.train()
     assert "of the 6 rows asked for" in caplog.text
     assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 5
-    plain = trainer_of(tmp_path, tokenizer, twin, per_device_train_batch_size=5, **options)
+    plain = make(tmp_path, tokenizer, model=model_of(pooler_type="avg"), per_device_train_batch_size=5, **options)
     plain.train()
-    for name, tensor in weights(plain).items():
-        torch.testing.assert_close(weights(found)[name], tensor, atol=1e-6, rtol=1e-5)
+    assert_close_weights(weights(plain.model), weights(found.model), atol=1e-6, rtol=1e-5)
 
 
 def test_labels_keep_two_texts_of_a_class_in_a_batch_whose_size_was_lowered(tmp_path, tokenizer):
     rows = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
-    model = BertForCL(tiny_config(vocab_size=len(tokenizer)), pooler_type="avg", objective="class_labels")
-    found = trainer_of(
-        tmp_path, tokenizer, model, rows, OutOfMemory, auto_find_batch_size=True,
-        per_device_train_batch_size=6, max_steps=3, save_strategy="no",
-    )  # fmt: skip
+    found = make(
+        tmp_path, tokenizer, rows, model_of(pooler_type="avg", objective="class_labels"), **FINDS, max_steps=3
+    )
     found.train()
     assert found.found_batch == {"per_device_train_batch_size": 4}
 
@@ -198,8 +174,7 @@ def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_p
             def on_step_begin(self, args, state, control, optimizer, **_):
                 used.append(optimizer.param_groups[0]["lr"])
 
-        options = {"callbacks": [Noting()]}, options
-        trainer = trainer_of(folder, tokenizer, trainer_options=options[0], save_steps=2, **options[1])
+        trainer = make(folder, tokenizer, callbacks=[Noting()], **SAVES, **options)
         trainer.train(resume_from_checkpoint=resume)
         return used
 
