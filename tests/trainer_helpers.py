@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
@@ -73,6 +73,14 @@ def scored(rows=19, seed=3):
 def pairs(rows=12):
     """A dev set of random sentences."""
     return ScoredPairs("stsb", sentences(rows, 9), sentences(rows, 10), [float(i % 6) for i in range(rows)])
+
+
+def scored_by(model, tokenizer, rows=40):
+    """A dev set on which a model is perfect, and no other one."""
+    dev_set = SimilarityEvalCallback(pairs(rows))
+    dev_set.evaluate(model, tokenizer)
+    gold = dev_set.scores["stsb_spearman"]["pairs"]["predicted"].tolist()
+    return ScoredPairs("stsb", dev_set.pairs.sentences1, dev_set.pairs.sentences2, gold)
 
 
 def model_of(model_type="bert", dropout=None, **settings):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
-from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, sentences
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
@@ -234,20 +234,12 @@ def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys)
 # --- before and after ---
 
 
-def scored_by(model, tokenizer, pooler):
-    """A dev set on which an encoder with a pooler is perfect."""
-    dev_set = SimilarityEvalCallback(pairs(40))
-    with model.pooled_by(pooler):
-        dev_set.evaluate(model, tokenizer)
-    gold = dev_set.scores["stsb_spearman"]["pairs"]["predicted"].tolist()
-    return ScoredPairs("stsb", dev_set.pairs.sentences1, dev_set.pairs.sentences2, gold)
-
-
 def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenizer, save_checkpoint, caplog, capsys):
     """An encoder that names no pooler has the better of mean and [CLS], and not a head that was drawn for the run."""
     start = save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)), "start")
     model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
-    dev_set = scored_by(model, tokenizer, "avg")
+    with model.pooled_by("avg"):
+        dev_set = scored_by(model, tokenizer)
     trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **KEEPS_BEST)
     with caplog.at_level(logging.INFO, "simcse_hf"):
         trainer.train()
@@ -270,7 +262,8 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenize
 
 def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save_checkpoint):
     model = AutoModelForCL.from_pretrained(save_checkpoint(model_of(pooler_type="cls"), "start"))
-    dev_set = scored_by(model, tokenizer, "avg")
+    with model.pooled_by("avg"):
+        dev_set = scored_by(model, tokenizer)
     trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **EVALUATES)
     trainer.train()
     results = trainer.write_results()

@@ -107,17 +107,16 @@ def test_a_guide_changes_what_is_learned_and_a_teacher_has_its_vectors_in_the_ba
 def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_path, save_checkpoint):
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
     SENTENCES.to_csv(tmp_path / "texts.csv")
-    words = ["--model", str(start), "--train_file", str(tmp_path / "texts.csv"), "--output_dir", str(tmp_path / "run")]
-    words += ["--objective", "distill", "--max_steps", "2", "--per_device_train_batch_size", "8", "--use_cpu"]
+    line = f"--model {start} --max_steps 2 --per_device_train_batch_size 8 --use_cpu --report_to none"
+    words = f"{line} --train_file {tmp_path / 'texts.csv'} --output_dir {tmp_path / 'run'} --objective distill".split()
     with pytest.raises(ValueError, match="objective 'distill' learns from a teacher: name a model, or the folder"):
-        train_unsup([*words, "--report_to", "none"])
+        train_unsup(words)
     folder = vectors_of(tmp_path / "teacher", SENTENCES)
-    assert train_unsup([*words, "--report_to", "none", "--teacher", f"{folder}:0.3", f"{folder}:0.7"]) == 0
+    assert train_unsup([*words, "--teacher", f"{folder}:0.3", f"{folder}:0.7"]) == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["arguments"]["teacher"] == [f"{folder}:0.3", f"{folder}:0.7"]
     TRIPLETS.to_csv(tmp_path / "rows.csv")
-    words = ["--model", str(start), "--train_file", str(tmp_path / "rows.csv"), "--output_dir", str(tmp_path / "sup")]
-    words += ["--max_steps", "2", "--per_device_train_batch_size", "8", "--use_cpu", "--report_to", "none"]
+    words = f"{line} --train_file {tmp_path / 'rows.csv'} --output_dir {tmp_path / 'sup'}".split()
     with pytest.raises(ValueError, match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)"):
         train_sup([*words, "--guide", folder])
 

@@ -8,7 +8,7 @@ from conftest import CLS, SEP
 from datasets import Dataset
 from process_helpers import launch
 from torch import nn
-from trainer_helpers import make, model_of
+from trainer_helpers import SAVES, assert_same_weights, make, model_of, weights
 from transformers import TrainerCallback
 
 #: Texts of one length, so that the batches of all processes have the same shape.
@@ -27,7 +27,7 @@ class Forget(TrainerCallback):
 
 
 def train_in_process(folder, tokenizer, name, chunk_size, resume):
-    """Train 4 steps, and keep the dropout masks of the first, the rows of each step and the weights."""
+    """Train 4 steps. Write the dropout masks, the rows that the encoder read, and the trained weights into a file."""
     rank = int(os.environ["RANK"])
     model = model_of(dropout=0.1)
     masks, seen = [], []
@@ -42,14 +42,13 @@ def train_in_process(folder, tokenizer, name, chunk_size, resume):
         model,
         per_device_train_batch_size=4,
         gradcache_chunk_size=chunk_size,
-        save_strategy="steps",
-        save_steps=2,
         ddp_backend="gloo",
         callbacks=[Forget(masks, seen)],
+        **SAVES,
     )
     trainer.train(resume_from_checkpoint=str(folder / "whole" / "run" / "checkpoint-2") if resume else None)
-    state = {key: x.clone() for key, x in trainer.model.state_dict().items()}
-    torch.save({"masks": masks, "rows": torch.cat(seen), "weights": state}, folder / f"{name}-{rank}.pt")
+    found = {"masks": masks, "rows": torch.cat(seen), "weights": weights(trainer.model)}
+    torch.save(found, folder / f"{name}-{rank}.pt")
 
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
@@ -63,5 +62,4 @@ def test_two_processes_draw_different_masks_for_different_rows_and_a_resume_has_
     assert abs(torch.corrcoef(masks)[0, 1]) < 4 / masks.shape[1] ** 0.5 < 0.03  # 4 standard errors
     rows = torch.cat([first["rows"], second["rows"]])
     assert len(rows.flatten(0, -2).unique(dim=0)) == len(ROWS["input_ids"])  # an epoch: each row in one process
-    for name, weight in resumed["weights"].items():
-        torch.testing.assert_close(weight, second["weights"][name], rtol=0, atol=0)
+    assert_same_weights(resumed["weights"], second["weights"])

@@ -6,11 +6,12 @@ import pytest
 import torch
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import assert_same_weights, logged, make, sentences, weights
+from trainer_helpers import SAVES, assert_same_weights, logged, make, sentences, weights
 from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
+from simcse_hf.training.run import train_unsup
 
 
 def write_texts(path, rows=27, columns=1):
@@ -48,7 +49,7 @@ def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
     tmp_path, tokenizer, columns, name, changes
 ):
     path = write_texts(tmp_path / name, columns=columns)
-    saved = {"save_strategy": "steps", "save_steps": 5} | changes
+    saved = SAVES | {"save_steps": 5} | changes
     whole = trainer_of(tmp_path / "whole", tokenizer, load_text_stream(path), **saved)
     whole.train()
     killed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), [Kill(7)], **saved)
@@ -57,8 +58,7 @@ def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
     resumed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), **saved)
     resumed.train(resume_from_checkpoint=str(tmp_path / "killed/run/checkpoint-5"))
     assert_same_weights(weights(whole.model), weights(resumed.model))
-    figures = ("loss", "learning_rate", "grad_norm")
-    for figure in figures:
+    for figure in ("loss", "learning_rate", "grad_norm"):
         assert logged(whole, figure) == logged(resumed, figure)
     assert len(logged(whole, "loss")) == whole.state.max_steps
 
@@ -80,13 +80,10 @@ def test_a_stream_of_the_caller_can_be_trained_on_and_is_described(tmp_path, tok
 
 
 def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
-    from simcse_hf.training.run import train_unsup
-
     path = write_texts(tmp_path / "texts.csv.gz")
     model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
-    words = ["--model_name_or_path", str(model), "--train_file", str(path), "--output_dir", str(tmp_path / "out")]
-    words += ["--streaming", "--use_cpu", "--per_device_train_batch_size", "4", "--disable_tqdm", "true"]
-    assert train_unsup([*words, "--max_steps", "3"]) == 0
+    line = f"--model {model} --train_file {path} --output_dir {tmp_path / 'out'} --streaming --max_steps 3"
+    assert train_unsup(f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split()) == 0
 
 
 def test_a_smaller_batch_that_fits_the_memory_is_taken_from_a_stream(tmp_path, tokenizer):

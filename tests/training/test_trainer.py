@@ -11,6 +11,8 @@ from torch._dynamo.utils import counters
 from trainer_helpers import (
     EVALUATES,
     KEEPS_BEST,
+    SAVES,
+    assert_close_weights,
     assert_same_weights,
     logged,
     make,
@@ -69,8 +71,7 @@ class Break(TrainerCallback):
 
 
 def test_a_nan_loss_stops_training_keeps_the_saved_checkpoints_and_training_can_be_repeated(tmp_path, tokenizer):
-    changes = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1, "max_steps": 8}
-    trainer = make(tmp_path, tokenizer, texts(64), callbacks=[Break(3)], **changes)
+    trainer = make(tmp_path, tokenizer, texts(64), callbacks=[Break(3)], max_steps=8, save_total_limit=1, **SAVES)
     intact = weights(trainer.model)
     with pytest.raises(FloatingPointError, match="contrastive_loss is nan at or before step 4"):
         trainer.train()
@@ -96,8 +97,7 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
         trained.append(weights(trainer.model))
         assert counters["stats"]["unique_graphs"] == int(compiled) and not counters["graph_break"]
     if dropout == 0.0:
-        for name in trained[0]:
-            torch.testing.assert_close(trained[0][name], trained[1][name], atol=1e-5, rtol=0)
+        assert_close_weights(*trained, atol=1e-5, rtol=0)
 
 
 # --- resuming ---
@@ -111,7 +111,7 @@ class Kill(TrainerCallback):
 
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_run_and_a_finished_one_stays(tmp_path, tokenizer):
     def run(name, *callbacks, resume=None):
-        changes = {"max_steps": 9, "save_strategy": "steps", "save_steps": 4, "seed": 3}
+        changes = SAVES | {"max_steps": 9, "save_steps": 4, "seed": 3}
         model = model_of("distilbert", do_mlm=True)
         trainer = make(tmp_path / name, tokenizer, texts(40), model, callbacks=[*callbacks], **changes)
         trainer.train(resume_from_checkpoint=resume and str(tmp_path / name / "run" / resume))
@@ -162,9 +162,7 @@ def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(t
         launch(train_in_process, tmp_path, processes, processes=processes)
     folders = [tmp_path / f"of-{n}" / "run" for n in (1, 2)]
     one, two = (AutoModelForCL.from_pretrained(folder).state_dict() for folder in folders)
-    for name in one:
-        if "key.bias" not in name:  # its gradient is zero up to rounding, which Adam amplifies
-            torch.testing.assert_close(one[name], two[name], atol=2e-5, rtol=0)
+    assert_close_weights(one, two, but="key.bias", atol=2e-5, rtol=0)
     histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in folders]
     tolerances = dict.fromkeys(("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3})
     for metric in ("stsb_spearman", "classification_accuracy", "classification_knn_accuracy"):
@@ -204,11 +202,12 @@ def test_an_attention_function_that_ignores_dropout_is_refused(
     model = model_of(model_type)
     model.set_attn_implementation(drops_no_weights)
     trainer = make(tmp_path, tokenizer, model=model, **changes)
-    before = weights(model), torch.get_rng_state()
+    before = weights(model)
+    noise = torch.get_rng_state()
     with pytest.raises(ValueError, match="drops_no_weights.*dropout.* = 0.1.*sdpa"):
         trainer.train()
-    assert_same_weights(before[0], weights(model))
-    assert torch.equal(before[1], torch.get_rng_state())
+    assert_same_weights(before, weights(model))
+    assert torch.equal(noise, torch.get_rng_state())
     assert not any(module._forward_hooks for module in model.modules()) and model.unpadded
 
 

@@ -119,14 +119,6 @@ def test_predict_and_evaluate_use_the_dataset_passed_to_them(tmp_path, tokenizer
     assert not any("stsb" in name for name in prediction.metrics)
 
 
-def test_each_of_several_evaluation_sets_has_its_own_metrics(tmp_path, tokenizer):
-    evaluations = {"a": texts(8, 2, seed=5), "b": texts(8, 2, seed=6)}
-    trainer = make(tmp_path, tokenizer, eval_dataset=evaluations, dev_set=pairs())
-    metrics = trainer.evaluate()
-    assert metrics["eval_a_loss"] != metrics["eval_b_loss"]
-    assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
-
-
 # --- runs ---
 
 

@@ -3,13 +3,12 @@
 import math
 
 import pytest
-from trainer_helpers import EVALUATES, KEEPS_BEST, make, model_of, pairs, texts
+from trainer_helpers import EVALUATES, KEEPS_BEST, make, model_of, pairs, scored_by, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
+from simcse_hf import AutoModelForCL, SimCSETrainer
 from simcse_hf.evaluation.metrics import higher_is_better
-from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.run import UNSUP_DEFAULTS
 from simcse_hf.training.run_record import describe_change
 from simcse_hf.training.script_arguments import parse_arguments
@@ -34,10 +33,7 @@ def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenize
 @pytest.mark.parametrize("best", [True, False], ids=["the_best_is_saved", "the_last_is_saved"])
 def test_a_run_that_ends_below_its_start_is_warned_of_with_the_interval(tmp_path, tokenizer, caplog, capsys, best):
     model = model_of()
-    start = SimilarityEvalCallback(pairs(30))
-    start.evaluate(model.eval(), tokenizer)
-    gold = start.scores["stsb_spearman"]["pairs"]["predicted"].tolist()  # which no other model can reach
-    dev_set = ScoredPairs("stsb", start.pairs.sentences1, start.pairs.sentences2, gold)
+    dev_set = scored_by(model, tokenizer, rows=30)
     options = KEEPS_BEST | {"eval_on_start": True, "learning_rate": 5e-2, "load_best_model_at_end": best}
     trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
     trainer.train()
@@ -146,7 +142,8 @@ def test_a_setting_that_changes_nothing_is_said(tmp_path, tokenizer, caplog, set
         assert (said in caplog.text) == (words == (settings, changes))
 
 
-def test_a_data_set_whose_name_ends_like_another_is_not_taken_for_it(tmp_path, tokenizer):
-    sets = {"news": texts(8), "old_news": texts(8)}
-    trainer = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs())
-    assert [name for name in trainer.evaluate() if "spearman" in name] == ["eval_stsb_spearman"]
+def test_each_evaluation_set_has_its_own_metrics_also_if_its_name_ends_like_another(tmp_path, tokenizer):
+    sets = {"news": texts(8, 2, seed=5), "old_news": texts(8, 2, seed=6)}
+    metrics = make(tmp_path, tokenizer, eval_dataset=sets, dev_set=pairs()).evaluate()
+    assert [name for name in metrics if "spearman" in name] == ["eval_stsb_spearman"]
+    assert metrics["eval_news_loss"] != metrics["eval_old_news_loss"]
