@@ -165,11 +165,6 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
     wait_for_all()
 
 
-def is_staged(folder: Path) -> bool:
-    """Say whether a folder is that of a checkpoint which has not got its name yet."""
-    return folder.parent.name == STAGING
-
-
 def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
     """Delete the checkpoints that were written first, so that at most `limit` are left.
 

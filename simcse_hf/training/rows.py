@@ -112,11 +112,6 @@ class Reader:
             except ValueError as error:
                 raise ValueError(f"{plan.source}, column {column}: {error}") from None
 
-    def tokenize(self, texts: Dataset, plan: RowPlan) -> Dataset:
-        """Tokenize rows of texts."""
-        templates = self.settings.templates
-        return tokenize_dataset(texts, self.tokenizer, plan.lengths, templates=templates, prompts=plan.prompts)
-
 
 class Rows:
     """Training rows of one kind.
@@ -234,7 +229,18 @@ class Rows:
         Raises:
             ValueError: If the objective needs a teacher that nobody names, or does not read one that is named.
         """
-        check_vectors(objective, self.plan.frozen)
+        frozen = self.plan.frozen
+        unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
+        if unread:
+            raise ValueError(
+                f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
+                "objective 'distill' and by a guide with 'simcse'"
+            )
+        if "teacher" in objective.vectors and "teacher" not in frozen:
+            raise ValueError(
+                f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
+                "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
+            )
         columns = NUMBERS.get(self.plan.kind, ())
         return make_collator(self.reader, objective, self.longest, columns, self.vectors)
 
@@ -431,8 +437,24 @@ class TextRows(Rows):
     def tokenize(self, data: Dataset) -> Dataset:
         """Tokenize texts; with a teacher or guide, number the rows, so that the collator finds their vectors."""
         texts = self.texts(data)
-        if not self.plan.frozen:
-            return self.reader.tokenize(texts, self.plan)
+        if self.plan.frozen:
+            self.read_vectors(texts)
+        templates = self.reader.settings.templates
+        lengths, prompts = self.plan.lengths, self.plan.prompts
+        rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
+        if self.plan.frozen:
+            rows = rows.add_column("row", np.arange(len(rows)))
+        return rows
+
+    def read_vectors(self, texts: Dataset) -> None:
+        """Read or make the vectors of the teacher and the guide for the rows.
+
+        Args:
+            texts (`Dataset`): The columns of the rows.
+
+        Raises:
+            ValueError: If the rows hold no texts, or single sentences for a guide.
+        """
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
         if not columns:
             self.refuse_frozen(texts.column_names)
@@ -443,8 +465,6 @@ class TextRows(Rows):
             )
         for name, words in self.plan.frozen.items():
             self.vectors[name] = RowVectors(words, texts.select_columns(columns), self.reader.args.device)
-        rows = self.reader.tokenize(texts, self.plan)
-        return rows.add_column("row", np.arange(len(rows)))
 
 
 class ViewRows(TextRows):
@@ -651,10 +671,16 @@ class StreamRows(Rows):
                 "has none but the next: leave it out"
             )
         texts = resolve_stream_columns(data, name="train_dataset")
-        head = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
+        head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
-        views = view_dataset(head, plan, reader) if plan.view in DATASET_VIEWS else None
         tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+        views = None
+        if plan.view in DATASET_VIEWS:
+            views = head = view_dataset(head, plan, reader)
+        else:
+            head = tokenize_dataset(
+                head, reader.tokenizer, plan.lengths, templates=reader.settings.templates, prompts=plan.prompts
+            )
 
         def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
             if views is not None:
@@ -664,7 +690,7 @@ class StreamRows(Rows):
 
         return StreamedRows(
             texts,
-            views or reader.tokenize(head, plan),
+            head,
             make_rows,
             batch_size=args.train_batch_size,
             shuffle_buffer=SHUFFLE_BUFFER,
@@ -913,21 +939,6 @@ def make_collator(
         add_lengths=args.device.type != "cpu",
         vectors=vectors or {},
     )
-
-
-def check_vectors(objective: Objective, frozen: Mapping[str, Any]) -> None:
-    """Raise a `ValueError` if the objective reads no vectors that are named, or needs some that are not."""
-    unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
-    if unread:
-        raise ValueError(
-            f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
-            "objective 'distill' and by a guide with 'simcse'"
-        )
-    if "teacher" in objective.vectors and "teacher" not in frozen:
-        raise ValueError(
-            f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
-            "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
-        )
 
 
 def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:

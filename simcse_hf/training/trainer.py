@@ -50,7 +50,7 @@ from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import draw_own_noise, hold_together, on_first_process, same_noise
-from ..ops.files import folder_problem, full_name, write_json
+from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
 from ..ops.packing import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
@@ -59,7 +59,6 @@ from .checkpoints import (
     RunOptimizer,
     StopOnSignal,
     WholeCheckpointTrainer,
-    is_staged,
     resolve_checkpoint,
 )
 from .dev_scores import keep_dev_scores, report_better_start
@@ -714,8 +713,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not self.args.should_save:
             return
         directory = Path(output_dir or str(self.args.output_dir))
-        # A checkpoint has been given a folder of its own already.
-        place = nullcontext(directory) if is_staged(directory) else replace_model(directory, self.model.save_adapter)
+        place: AbstractContextManager = nullcontext(directory)
+        if directory.parent.name != STAGING:  # which is the folder of a checkpoint
+            place = replace_model(directory, self.model.save_adapter)
         with place as folder:
             folder.mkdir(parents=True, exist_ok=True)
             self.model.write_files(folder, state_dict)

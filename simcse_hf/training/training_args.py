@@ -270,8 +270,8 @@ class SimCSETrainingArguments(TrainingArguments):
 
         if self.lora is not None and not isinstance(self.lora, dict):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
-        rank = (self.lora_config() or {"r": 1})["r"]
-        if rank is None or rank < 1:
+        rank = (self.lora or {}).get("r", self.lora_r)
+        if (self.lora is not None or self.lora_r is not None) and (rank is None or rank < 1):
             raise ValueError(f"lora_r must be at least 1, got {rank}")
         if self.lora_r is not None and rank != self.lora_r:
             raise ValueError(f"lora_r is {self.lora_r} and r in lora {rank}: give one of the two")

@@ -60,10 +60,11 @@ def _name_of_broken_weight(model: nn.Module) -> str | None:
 
 
 class LossTracker(TrainerCallback):
-    """Sum the parts of the loss on their device, give their means when the Trainer logs, and keep the last batch.
+    """Add up the parts of the loss on their device, and give their means when the Trainer logs.
 
-    A loss that is not finite ends the run before anything is logged, evaluated or saved. So no checkpoint with broken
-    weights is written, and `save_total_limit` cannot delete a good one for it.
+    It keeps the embeddings of the last batch for [`CollapseWatch`]. A loss that is not finite ends the run before
+    anything is logged, evaluated or saved. So no checkpoint with broken weights is written, and `save_total_limit`
+    cannot delete a good one for it.
     """
 
     RECORD = "run_so_far"  # where a checkpoint keeps what `record` returns
