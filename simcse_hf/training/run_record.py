@@ -295,12 +295,15 @@ def _start(initial: dict[str, Any], name: str) -> dict[str, Any]:
     a minute ago.
     """
     start = {"step": initial["step"], "pooler": None, "metric": name, name: initial[name]}
-    direction = 1 if higher_is_better(name) else -1
     for pooler in PLAIN_POOLERS:
         metric = start_metric(pooler, name)
-        if metric in initial and direction * (initial[metric] - start[name]) > 0:
+        if metric in initial and _is_better(name, initial[metric], start[name]):
             start |= {"pooler": pooler, "metric": metric, name: initial[metric]}
     return start
+
+
+def _is_better(metric: str, value: float, other: float) -> bool:
+    return value > other if higher_is_better(metric) else value < other
 
 
 def _evaluations(state: TrainerState, name: str, changes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -324,20 +327,21 @@ def _evaluations(state: TrainerState, name: str, changes: Sequence[dict[str, Any
 
 def describe_change(change: dict[str, Any]) -> str:
     """Say in words what [`dev_change`] returned."""
-    return describe_difference(*(change[name] for name in ("difference", "low", "high", "confidence")))
+    return describe_difference(change["difference"], change["low"], change["high"], change["confidence"])
 
 
 def _warn_of_harm(results: dict[str, Any]) -> bool:
     """Warn if the saved weights are worse on the dev set than the start, and return whether they are."""
-    name, start, saved = results["dev_metric"], results["start"], results["saved"]
-    direction = 1 if higher_is_better(name) else -1
-    if direction * (saved[name] - start[name]) >= 0:
+    name = results["dev_metric"]
+    start = results["start"]
+    saved = results["saved"]
+    best = results["best"]
+    if not _is_better(name, start[name], saved[name]):
         return False
-    best, change = results["best"], results["change"]
-    described = f" ({describe_change(change)})" if change else ""
+    described = f" ({describe_change(results['change'])})" if results["change"] else ""
     pooled = f" with the pooler {start['pooler']}" if start["pooler"] else ""
     advice = "no evaluation was better than the start"
-    if direction * (best[name] - start[name]) > 0:
+    if _is_better(name, best[name], start[name]):
         advice = f"step {best['step']} was better: save it with load_best_model_at_end"
     logger.warning(
         f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']}{pooled} and is "
@@ -352,9 +356,8 @@ def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> 
     is_worse = False
     if name is not None:
         start = results["start"]
-        print(
-            f"\nDev set {results['dev_set']}, {'Spearman x 100' if name.endswith('_spearman') else with_scale(name)}"
-        )
+        scale = "Spearman x 100" if name.endswith("_spearman") else with_scale(name)
+        print(f"\nDev set {results['dev_set']}, {scale}")
         print(f"  before training   {start[name]:6.2f}", end="")
         if start["pooler"]:
             print(f"   (pooler {start['pooler']}; {results[name]['initial']:.2f} as this run pools the start)", end="")
