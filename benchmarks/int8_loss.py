@@ -30,7 +30,7 @@ BITS = {"avx2": 7, "vnni": 8}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     add_data_option(parser)
-    parser.add_argument("--graphs", type=Path, required=True, help="folder of the graphs, which is made if there is none")
+    parser.add_argument("--graphs", type=Path, required=True, help="folder of the graphs; it is made")
     parser.add_argument("--processor", default=platform.machine(), help="what the results are called")
 
 

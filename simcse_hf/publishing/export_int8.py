@@ -22,8 +22,8 @@ INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 #: The runtimes among which an export chooses.
 INT8_EXPORTS = {"int8": ("openvino", "onnx"), "onnx-int8": ("onnx",), "openvino-int8": ("openvino",)}
 #: The forms of each runtime. `static` quantises activations by ranges that are measured beforehand, `dynamic` by those
-#: of each batch. `mixed` is dynamic, and the second product of a feed-forward layer, whose inputs spread most, stays in
-#: float32 in the first half of the layers: it loses about a third less, and has about 0.8 times the speed.
+#: of each batch. `mixed` is dynamic, but in the first half of the layers the second product of the feed-forward layer,
+#: whose inputs spread most, stays in float32: it loses about a third less, at about 0.8 times the speed.
 METHODS = {"onnx": ("static", "dynamic", "mixed"), "openvino": ("static", "dynamic")}
 
 

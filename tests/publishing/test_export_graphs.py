@@ -183,7 +183,8 @@ def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
         monkeypatch.setattr(export_int8, f"export_{backend}", make(backend))
         monkeypatch.setattr(export_int8, f"_quantize_{backend}", lambda _, __, path, *___: path.write_text("graph"))
     monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: f"{backend} {folder.name}")
-    speeds = {"onnx-mixed": 1.0, "onnx-dynamic": 2.0, "onnx-static": 5.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
+    speeds = {"onnx-mixed": 1.0, "onnx-dynamic": 2.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
+    speeds["onnx-static"] = 5.0
 
     def measure(_, exported):
         name = exported.split()[1]
@@ -194,7 +195,8 @@ def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
     (tmp_path / "out" / "openvino").mkdir(parents=True)
     path, best = export_int8.export_int8(SimCSE(model), tmp_path / "out", "int8", checks)
     assert (best["backend"], best["method"]) == ("openvino", "static") and path.read_text() == "graph"
-    assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0, 1.0] and sorted(made) == ["onnx", "openvino"]
+    assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0, 1.0]
+    assert sorted(made) == ["onnx", "openvino"]
 
 
 def test_weights_get_7_bits_where_sums_of_products_overflow(graph, model, tmp_path):
