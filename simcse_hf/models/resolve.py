@@ -41,6 +41,7 @@ from .settings import (
     check_setting_names,
     max_positions,
     read_section,
+    readable_options,
 )
 
 logger = logging.get_logger(__name__)
@@ -57,12 +58,17 @@ _OF_POOLER = {
 }
 #: The columns of a row that may have a prompt and a length of their own; `negative` stands for all hard negatives.
 COLUMNS = ("anchor", "positive", "negative")
-_NOTHING_TO_EVALUATE = (
-    "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, or leave "
-    "both out"
-)
 #: What `datasets` may say about a data set.
 DATASET_SETTINGS = ("objective", "objective_options", "prompts", "max_seq_length", "share")
+#: Arguments of the Trainer that are `None` where nobody has chosen a value.
+_OPEN = (
+    "view",
+    "dataloader_num_workers",
+    "view_rate",
+    "metric_for_best_model",
+    "greater_is_better",
+    "max_seq_length",
+)
 
 
 @dataclass(frozen=True)
@@ -119,25 +125,22 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
     shared = shared_options(given)
     given = {name: value for name, value in given.items() if name not in LOSS_OPTIONS}
     check_setting_names(given)
-    saved = read_section(section)  # type: ignore[arg-type]
-    objective = given.get("objective", saved.get("objective", ContrastiveSettings.objective))
-    if "objective" in given or not isinstance(objective, str):
-        known_parts(objective)
+    saved = read_section(section)
+    objective = _chosen_objective(given, saved)
     if saved.get("objective", objective) != objective:
         saved = {name: value for name, value in saved.items() if name in TABLES["pooling"]}
     saved_options = saved.pop("objective_options", {})
-    if not isinstance(saved_options, Mapping):
-        raise ValueError(f"objective_options must be a table of options, got {saved_options!r}")
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
     paper = {name: value for name, value in paper_settings(objective).items() if name in SETTING_NAMES}
     paper.pop("max_seq_length", None)  # the command line takes it, if the encoder has as many positions
     pooler_type = (paper | saved | given).get("pooler_type", ContrastiveSettings.pooler_type)
+    saved_pooler = saved.get("pooler_type")
     for pooler, names in _OF_POOLER.items():
         for name in names:
-            if pooler_type != pooler:
+            if pooler != pooler_type:
                 paper.pop(name, None)
-            if pooler_type != pooler or saved.get("pooler_type") != pooler:
+            if pooler != pooler_type or pooler != saved_pooler:
                 saved.pop(name, None)
     values = paper | saved | given
     values["objective_options"] = resolve_options(objective, options, saved_options)
@@ -156,16 +159,29 @@ def _complete_tables(settings: ContrastiveSettings, shared: Mapping[str, Any], i
     """Decide every option of the objectives of several data sets, which the caller gave or the checkpoint saved."""
     tables = {}
     for name, own in settings.dataset_objectives.items():
-        tables[name] = own
-        if own:
-            known_options = own.get("objective_options", {})
-            new = readable_options(own["objective"], shared)
-            if is_given:
-                complete = resolve_options(own["objective"], new | known_options)
-            else:
-                complete = resolve_options(own["objective"], new, known_options)
-            tables[name] = {"objective": own["objective"], "objective_options": complete}
+        if not own:
+            tables[name] = own
+        elif is_given:
+            tables[name] = _own_loss(own, shared, saved={})
+        else:
+            tables[name] = _own_loss({"objective": own["objective"]}, shared, own.get("objective_options", {}))
     return replace(settings, dataset_objectives=tables)
+
+
+def _own_loss(own: Mapping[str, Any], shared: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Decide every option of the objective of one data set.
+
+    Args:
+        own (`Mapping[str, Any]`): Its `objective`, and perhaps `objective_options`.
+        shared (`Mapping[str, Any]`): Options for all objectives that have them.
+        saved (`Mapping[str, Any]`): Options of the checkpoint, for the same objective.
+
+    Returns:
+        `dict[str, Any]`: `objective` and `objective_options`.
+    """
+    objective = own["objective"]
+    given = readable_options(objective, shared) | (own.get("objective_options") or {})
+    return {"objective": objective, "objective_options": resolve_options(objective, given, saved)}
 
 
 def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
@@ -200,9 +216,7 @@ def shared_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in LOSS_OPTIONS if given.get(name) is not None}
 
 
-def resolve_options(
-    objective: str, given: Mapping[str, Any], saved: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def resolve_options(objective: str, given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Decide every option of an objective.
 
     An option goes to every part of a sum that has it, and `simcse.temperature` to one part. The temperature that
@@ -219,10 +233,9 @@ def resolve_options(
     Raises:
         ValueError: If no part has a given option. The message names the option and those that there are.
     """
-    saved = saved or {}
     parts = part_weights(objective)
     if any(find_objective(part) is None for part in parts):
-        return dict(saved) | dict(given)  # a class of the user's own, which is not imported yet
+        return {**saved, **given}  # a class of the user's own, which is not imported yet
     given_parts = split_options(objective, given)
     try:
         saved_parts = split_options(objective, saved)
@@ -232,7 +245,7 @@ def resolve_options(
     for part in parts:
         options = objective_class(part).options() | saved_parts[part]
         new = given_parts[part]
-        if new.get("similarity", options.get("similarity")) != options.get("similarity"):
+        if "similarity" in new and new["similarity"] != options["similarity"]:
             options["temperature"] = None  # that of the checkpoint belongs to the other similarity
         options |= new
         if "temperature" in options and options["temperature"] is None:
@@ -245,26 +258,29 @@ def resolve_options(
     return resolved
 
 
-def known_parts(objective: Any) -> list[Any]:
-    """Return the classes of the parts of an objective that a caller named.
+def import_parts(objective: Any) -> None:
+    """Import what an objective that a caller named needs, and refuse it if it is unknown.
 
     Args:
         objective (`str`): A name, a sum of names, or the class of a user's own module (`my_package.losses:MyLoss`),
             which is imported.
-
-    Returns:
-        `list[type[Objective]]`: The classes.
 
     Raises:
         ValueError: If an objective is unknown.
     """
     if not isinstance(objective, str):
         raise ValueError(f"objective must be the name of an objective, got {objective!r}")
-    classes = []
     for part in part_weights(objective):
         import_objective(part)
-        classes.append(objective_class(part))
-    return classes
+        objective_class(part)
+
+
+def _chosen_objective(given: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
+    """Return the objective that was given or else saved, or else the default. Only that of a caller is imported."""
+    if "objective" in given:
+        import_parts(given["objective"])
+        return given["objective"]
+    return saved.get("objective", ContrastiveSettings.objective)
 
 
 def paper_settings(objective: str) -> dict[str, Any]:
@@ -309,14 +325,14 @@ def resolve_command(
     Raises:
         ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
     """
-    saved = read_section(section)  # type: ignore[arg-type]
-    objective = given.get("objective", saved.get("objective", ContrastiveSettings.objective))
-    if "objective" in given:
-        known_parts(objective)
+    saved = read_section(section)
+    objective = _chosen_objective(given, saved)
     checkpoint = {}
     if saved.get("objective") == objective and "max_seq_length" in saved:
         checkpoint["max_seq_length"] = saved["max_seq_length"]
     paper = paper_settings(objective)
+    pooler = given.get("pooler_type") or pooler_type or paper.get("pooler_type", "cls")
+    knows_head = saved.get("pooler_type") == "cls" or "mlp_only_train" in paper
     for name in SETTING_NAMES - {"max_seq_length"}:
         paper.pop(name, None)  # the model finds them in the same table
     positions = None if config is None else max_positions(config)
@@ -324,9 +340,8 @@ def resolve_command(
         logger.info(f"max_seq_length is {positions}, because the encoder has no more positions.")
         paper["max_seq_length"] = positions
     command = _evaluation_defaults(given, dict(defaults))
-    pooler = given.get("pooler_type") or pooler_type or paper_settings(objective).get("pooler_type", "cls")
-    if pooler != "cls" or saved.get("pooler_type") == "cls" or "mlp_only_train" in paper_settings(objective):
-        command.pop("mlp_only_train", None)  # the head belongs to the pooler cls, and a checkpoint knows its use
+    if pooler != "cls" or knows_head:
+        command.pop("mlp_only_train", None)
     return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
 
 
@@ -335,7 +350,10 @@ def _evaluation_defaults(given: Mapping[str, Any], command: dict[str, Any]) -> d
     # There is no best model without a dev set, and transformers loads one only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
         if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
-            raise ValueError(_NOTHING_TO_EVALUATE)
+            raise ValueError(
+                "eval_strategy and load_best_model_at_end need something to evaluate: name --dev_file or --dev_task, "
+                "or leave both out"
+            )
         command |= {"eval_strategy": "no", "load_best_model_at_end": False}
         return command
     command["eval_on_start"] = True
@@ -410,7 +428,7 @@ class Run:
     decisions: dict[str, Decision]
 
     def decided_by(self) -> dict[str, str]:
-        """Return the layer that decided each setting, by its name."""
+        """Name the layer of `LAYERS` that decided each setting, as in `{"temperature": "paper"}`."""
         return {name: decision.layer for name, decision in self.decisions.items()}
 
 
@@ -437,23 +455,33 @@ def resolve_run(
         ValueError: If the settings of a data set or a length do not fit.
     """
     settings: ContrastiveSettings = model.settings
-    tables = {}
-    losses = {}
-    if dataset_names or args.datasets:
-        tables = _dataset_tables(args, dataset_names)
-        losses = _dataset_losses(settings, model.given_settings, tables)
+    tables = args.datasets or {}
+    _check_datasets(tables, dataset_names)
+    own_losses = {}
+    for name in dataset_names:
+        own_losses[name] = _dataset_loss(name, tables.get(name, {}), settings, model.given_settings)
     decisions = _open_arguments(args, settings, headline, is_stream)
     arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
     decisions |= _decisions_of_model(model) | decisions
-    rows = _row_plan(arguments, args, settings, "train_dataset", {}, (settings.objective, settings.objective_options))
+    main = {"objective": settings.objective, "objective_options": settings.objective_options}
+    rows = _row_plan("train_dataset", arguments, args, settings, {}, main)
     plans = {}
-    for name, own in tables.items():
+    for name, own_loss in own_losses.items():
         source = f"train_dataset[{name!r}]"
-        loss = losses.get(name, (settings.objective, settings.objective_options))
-        plans[name] = _row_plan(arguments, args, settings, source, own, loss)
-    for plan in plans.values() or [rows]:
+        plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), own_loss or main)
+    everything = list(plans.values()) or [rows]
+    for plan in everything:
         check_max_length(max(plan.lengths), model.config)
-    written = _settings_of_run(arguments, settings, model.given_settings, rows, plans, losses)
+    written: dict[str, Any] = {
+        "max_seq_length": max(max(plan.lengths) for plan in everything),
+        "fixed_mask": arguments.view == "fixed_mask",
+        "dataset_objectives": own_losses if any(own_losses.values()) else {},
+    }
+    if own_losses and all(own_losses.values()):  # the model's own objective is then that of the first data set
+        written |= own_losses[dataset_names[0]]
+    if "similarity_fn_name" not in model.given_settings:
+        written |= _similarity_of(everything)
+    written |= _prompt_settings(args, settings, tables)
     return Run(arguments, written, rows, plans, decisions)
 
 
@@ -487,19 +515,16 @@ def with_values(args: Any, **values: Any) -> Any:
 def _open_arguments(
     args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool
 ) -> dict[str, Decision]:
-    """Decide the arguments that are `None` where nobody has chosen a value."""
+    """Decide the arguments that the caller may leave open."""
+    given = {name: getattr(args, name) for name in _OPEN if getattr(args, name) is not None}
     view, rate = main_class(settings.objective).view
-    default: dict[str, Any] = {
-        "view": view,
-        "dataloader_num_workers": 0 if is_stream or args.use_cpu else default_loader_workers(),
-    }
+    default: dict[str, Any] = {"view": view}
     if args.view in (None, view):
         default["view_rate"] = rate
+    default["dataloader_num_workers"] = 0 if is_stream or args.use_cpu else default_loader_workers()
     if args.needs_best_metric:
         default["metric_for_best_model"] = headline or "loss"
-    names = (*default, "view_rate", "metric_for_best_model", "greater_is_better", "max_seq_length")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    metric = given.get("metric_for_best_model", default.get("metric_for_best_model"))
+    metric = (default | given).get("metric_for_best_model")
     if metric is not None:
         default["greater_is_better"] = metric == headline or args.is_higher_better(metric)
     if is_stream:
@@ -519,9 +544,8 @@ def main_class(objective: str) -> Any:
     return objective_class(next(iter(part_weights(objective))))
 
 
-def _dataset_tables(args: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what the arguments say about each data set of the training data."""
-    tables = args.datasets or {}
+def _check_datasets(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Refuse tables that do not fit the data sets of these names, or that say something unknown."""
     unknown = tables.keys() - set(names)
     if unknown:
         listed = ", ".join(map(repr, names)) or "is one"
@@ -545,89 +569,76 @@ def _dataset_tables(args: Any, names: Sequence[str]) -> dict[str, dict[str, Any]
                 raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
     if 0 < shares < len(names):
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
-    return {name: tables.get(name, {}) for name in names}
 
 
-def _dataset_losses(
-    settings: ContrastiveSettings, given: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
-) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Decide the objective of each data set that names one, as it would be decided for this data set alone."""
+def _dataset_loss(
+    name: str, own: Mapping[str, Any], settings: ContrastiveSettings, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Decide the objective of a data set as it would be decided for this data set alone; empty if it names none."""
     # An option that the caller gave for the whole run counts in each objective that has it. A checkpoint's options
     # count under the same objective: those of the data set of this name or, if there is none, those of the model.
-    losses = {}
-    saved = settings.losses()
-    shared = shared_options(given)
-    for name, own in tables.items():
-        if "objective" not in own:
-            continue
-        objective = own["objective"]
-        known_parts(objective)
-        options = readable_options(objective, shared) | dict(own.get("objective_options") or {})
-        earlier = saved.get(name, (settings.objective, settings.objective_options))
-        same = earlier[1] if earlier[0] == objective else {}
-        losses[name] = (objective, resolve_options(objective, options, same))
-    return losses
-
-
-def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of some options that a part of an objective has, and `matryoshka_dims`."""
-    parts = part_weights(objective)
-    readable = {}
-    for name, value in options.items():
-        part, _, option = name.rpartition(".")
-        addressed = [part] if part else list(parts)
-        has_it = any(other in parts and option in objective_class(other).options() for other in addressed)
-        if has_it or name == "matryoshka_dims":
-            readable[name] = value
-    return readable
+    if "objective" not in own:
+        return {}
+    import_parts(own["objective"])
+    main = (settings.objective, settings.objective_options)
+    saved_objective, saved = settings.losses().get(name, main)
+    if saved_objective != own["objective"]:
+        saved = {}
+    return _own_loss(own, shared_options(given), saved)
 
 
 def _row_plan(
+    source: str,
     resolved: Any,
     given: Any,
     settings: ContrastiveSettings,
-    source: str,
     own: Mapping[str, Any],
-    loss: tuple[str, dict[str, Any]],
+    loss: Mapping[str, Any],
 ) -> RowPlan:
-    objective, options = loss
+    """Decide how the rows of a data set are read.
+
+    Args:
+        source (`str`): The name of the data set in messages.
+        resolved (`SimCSETrainingArguments`): The arguments of the run without anything left open.
+        given (`SimCSETrainingArguments`): The arguments as the caller made them.
+        settings (`ContrastiveSettings`): The settings of the model.
+        own (`Mapping[str, Any]`): What `datasets` says about the data set.
+        loss (`Mapping[str, Any]`): The `objective` that learns from it and its `objective_options`.
+
+    Returns:
+        `RowPlan`: The plan.
+    """
+    objective = loss["objective"]
     prompts = own.get("prompts", given.prompts)
     if prompts is None:
         name = settings.default_prompt_name
         prompts = "" if name is None else settings.prompts[name]
-    view, rate = main_class(objective).view
-    if given.view is not None:
-        rate = given.view_rate if given.view_rate is not None or given.view != view else rate
-        view = given.view
-    elif given.view_rate is not None and "objective" not in own:
-        rate = given.view_rate
+    its_view, its_rate = main_class(objective).view
+    view = given.view or its_view
+    rate = given.view_rate
+    if given.view is None and "objective" in own:
+        rate = None  # that of the run is for the view of the run's objective
+    if rate is None and view == its_view:
+        rate = its_rate
     if view != "identity" or rate is not None:
         view_rate(view, rate)  # refuses an unknown view, and a rate that the view does not take
     frozen = {}
-    for name, words in {"teacher": given.teacher, "guide": given.guide}.items():
-        # One of several data sets may have an objective that reads none.
-        if words and ("objective" not in own or name in vectors_of(objective)):
+    for name in ("teacher", "guide"):
+        words = getattr(given, name)
+        is_read = any(name in objective_class(part).vectors for part in part_weights(objective))
+        if words and (is_read or "objective" not in own):  # one of several data sets may read none
             frozen[name] = [words] if isinstance(words, str) else list(words)
-    lengths = by_column(own.get("max_seq_length", resolved.max_seq_length), "max_seq_length", source)
     return RowPlan(
         source=source,
         objective=objective,
-        options=options,
-        lengths=lengths,
+        options=loss["objective_options"],
+        lengths=by_column(own.get("max_seq_length", resolved.max_seq_length), "max_seq_length", source),
         prompts=by_column(prompts, "prompts", source),
         view=view,
         view_rate=rate,
         share=own.get("share"),
         frozen=frozen,
     )
-
-
-def vectors_of(objective: str) -> set[str]:
-    """Return which vectors of frozen models the parts of an objective read: `teacher` or `guide`."""
-    names: set[str] = set()
-    for part in part_weights(objective):
-        names.update(objective_class(part).vectors)
-    return names
 
 
 def by_column(value: Any, name: str, source: str = "") -> Any:
@@ -662,55 +673,33 @@ def by_column(value: Any, name: str, source: str = "") -> Any:
     return values
 
 
-def _settings_of_run(
-    args: Any,
-    settings: ContrastiveSettings,
-    given: Mapping[str, Any],
-    rows: RowPlan,
-    plans: Mapping[str, RowPlan],
-    losses: Mapping[str, tuple[str, dict[str, Any]]],
+def _similarity_of(plans: Sequence[RowPlan]) -> dict[str, str]:
+    """Return the setting by which a trained model is compared: the similarity of the first objective that has one."""
+    for plan in plans:
+        for name, value in plan.options.items():
+            if name.rpartition(".")[2] == "similarity":
+                return {"similarity_fn_name": value}
+    return {}
+
+
+def _prompt_settings(
+    args: Any, settings: ContrastiveSettings, tables: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the settings that a run writes into its model."""
-    everything = list(plans.values()) or [rows]
-    written: dict[str, Any] = {
-        "max_seq_length": max(max(plan.lengths) for plan in everything),
-        "fixed_mask": args.view == "fixed_mask",
-        "dataset_objectives": {},
-    }
-    if losses:
-        for name in plans:
-            own = losses.get(name)
-            table = {} if own is None else {"objective": own[0], "objective_options": own[1]}
-            written["dataset_objectives"][name] = table
-        if len(losses) == len(plans):  # the model's own objective is then that of the first data set
-            written["objective"], written["objective_options"] = losses[next(iter(plans))]
-    similarities = []
-    for plan in everything:
-        similarities += [value for name, value in plan.options.items() if name.rpartition(".")[2] == "similarity"]
-    if similarities and "similarity_fn_name" not in given:
-        written["similarity_fn_name"] = similarities[0]
-    return written | _prompt_settings(args, settings, everything)
-
-
-def _prompt_settings(args: Any, settings: ContrastiveSettings, plans: Sequence[RowPlan]) -> dict[str, Any]:
     """Return the prompts that are saved with the model: those of training, in place of its own of the same name.
 
     They are those of the run or, if it has none, of the first data set that has some.
     """
-    known = {name: text for name, text in settings.prompts.items() if text}
-    tables = [own for own in (args.datasets or {}).values() if own.get("prompts") is not None]
-    if args.prompts is not None:
-        query, document, _ = by_column(args.prompts, "prompts")
-    elif tables:
-        query, document, _ = by_column(tables[0]["prompts"], "prompts")
-    else:
+    prompts = [args.prompts, *(own.get("prompts") for own in tables.values())]
+    trained = [own for own in prompts if own is not None]
+    if not trained:
+        known = {name: text for name, text in settings.prompts.items() if text}
         if known and settings.default_prompt_name is None:
             logger.info(
                 f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
                 "prompts (--prompts anchor=... positive=...) names it."
             )
         return {}
+    query, document, _ = by_column(trained[0], "prompts")
     # A text that stands before all texts in training also stands before texts that are neither query nor document.
     default = "query" if query == document else settings.default_prompt_name
-    prompts = {**settings.prompts, "query": query, "document": document}
-    return {"prompts": prompts, "default_prompt_name": default}
+    return {"prompts": {**settings.prompts, "query": query, "document": document}, "default_prompt_name": default}

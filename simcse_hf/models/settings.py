@@ -1,6 +1,7 @@
 """The settings of a contrastive model, as they are saved in `config.json`, and the limits of its encoder."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -193,7 +194,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         return sorted(widths, reverse=True)
 
 
-def read_section(section: dict[str, Any] | None) -> dict[str, Any]:
+def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the settings of a section by name, without its two tables.
 
     Args:
@@ -231,25 +232,22 @@ def _move_loss_options(values: dict[str, Any]) -> None:
     if not old:
         return
     main = values.get("objective", TrainingSettings.objective)
-    values["objective_options"] = _read_by(main, old) | values.get("objective_options", {})
+    values["objective_options"] = readable_options(main, old) | values.get("objective_options", {})
     tables = values.get("dataset_objectives", {})
     for name, own in tables.items():
         if own:
-            options = _read_by(own["objective"], old) | own.get("objective_options", {})
+            options = readable_options(own["objective"], old) | own.get("objective_options", {})
             tables = tables | {name: {"objective": own["objective"], "objective_options": options}}
     values["dataset_objectives"] = tables
 
 
-def _read_by(objective: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that a part of an objective reads, and those of a Matryoshka if it has widths."""
-    known: set[str] = set()
+def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `LOSS_OPTIONS` that a part of an objective reads: all of them if its class is not imported."""
+    known = {"matryoshka_dims"}
     for part in part_weights(objective):
         found = find_objective(part)
         known.update(options if found is None else found.options())
-    read = {name: value for name, value in options.items() if name in known}
-    if options.get("matryoshka_dims"):
-        read["matryoshka_dims"] = options["matryoshka_dims"]
-    return read
+    return {name: value for name, value in options.items() if name in known}
 
 
 def check_setting_names(names: Any) -> None:
