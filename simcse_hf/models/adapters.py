@@ -23,17 +23,6 @@ from .settings import SECTION
 TRAINED_WEIGHTS = "_trained.safetensors"
 
 
-def has_adapter(model: Any) -> bool:
-    """Return whether there is an adapter in the encoder. One that was added to the whole model is moved there."""
-    encoder = model.base_model
-    if model is not encoder and getattr(model, "peft_config", None):  # by `add_adapter` or `get_peft_model`
-        encoder.peft_config = model.peft_config
-        encoder._hf_peft_config_loaded = True
-        model._hf_peft_config_loaded = False
-        del model.peft_config
-    return bool(getattr(encoder, "peft_config", None))
-
-
 def unwrap(model: Any) -> Any:
     """Return the contrastive model inside a `PeftModel`, which shares its weights, and any other model as it is.
 
@@ -105,14 +94,12 @@ def merged_weights(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     Adding an update to a weight and taking it off again would not give back the same bits, so copies are merged.
 
     Args:
-        model (`ContrastiveModel`): The model.
+        model (`ContrastiveModel`): A model with an adapter.
         weights (`dict[str, torch.Tensor]`): Its weights by name.
 
     Returns:
-        `dict[str, torch.Tensor]`: The weights; those given if the model has no adapter.
+        `dict[str, torch.Tensor]`: The merged weights.
     """
-    if not has_adapter(model):
-        return weights
     merged = dict(weights)
     for name, layer in _wrappers(model).items():
         prefix = f"{name}."
@@ -208,7 +195,7 @@ def check_adapter(model: Any) -> None:
     Raises:
         ValueError: If it has no adapter that could be saved, or what is saved would be another model.
     """
-    if not has_adapter(model):
+    if not model.has_adapter():
         if model.save_adapter:
             raise ValueError(
                 "save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out"
@@ -273,7 +260,7 @@ def load_trained_weights(model: Any, directory: str | os.PathLike) -> bool:
     """
     path = Path(directory, TRAINED_WEIGHTS)
     tensors = load_file(path) if path.exists() else {}
-    known = model.state_dict().keys() if has_adapter(model) else set()
+    known = model.state_dict().keys() if model.has_adapter() else set()
     if bool(tensors) != bool(known) or not tensors.keys() <= known:
         raise ValueError(
             f"{directory} is a checkpoint of a run with another adapter than this one's. Repeat the arguments of that "

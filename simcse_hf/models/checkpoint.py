@@ -1,12 +1,12 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -26,9 +26,11 @@ from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, ada
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, load_layer, save_layer
-from .resolve import chosen, resolve_settings
+from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
+    LIBRARY,
+    MODULES,
     NAMES,
     SentenceTransformersFiles,
     read_sentence_transformers_files,
@@ -53,52 +55,9 @@ SEPARATE_MODULES = ("sentence_head", "dense_layers", *POOLER_FOLDERS, *AUXILIARY
 
 #: Modules of the stock classes for pretraining, which predict words, sentence pairs or replaced tokens.
 PRETRAINING_HEADS = (
-    *("cls", "lm_head", "head", "decoder", "predictions", "sop_classifier", "pred_layer", "lm_predictions"),
-    *("mask_predictions", "vocab_transform", "vocab_layer_norm", "vocab_projector"),
-    *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
-)
-
-
-class Kind(NamedTuple):
-    """A kind of checkpoint: a row of `KINDS`."""
-
-    name: str
-    #: Whether a checkpoint is of this kind.
-    matches: Callable[["Checkpoint"], bool]
-    #: Its saved settings, in the form of the section `simcse`.
-    section: Callable[["Checkpoint"], dict[str, Any]]
-    #: Whether its dense + tanh head was trained as a head of embeddings, which `head="auto"` keeps. The second
-    #: argument says whether the weights are those of an encoder with its pooler and nothing else.
-    has_trained_head: Callable[["Checkpoint", bool], bool]
-
-
-#: What each kind of checkpoint gives; the first that matches counts.
-KINDS = (
-    Kind(
-        "simcse_hf",  # config.json has our section
-        lambda found: found.section is not None,
-        lambda found: found.own_section,
-        lambda found, is_bare: found.saved.pooler_type == "cls",
-    ),
-    Kind(
-        "reference",  # the training output of the reference implementation, with the head `mlp.*`
-        lambda found: "mlp.dense.weight" in found.weight_names,
-        lambda found: {"pooling": found.files.pooling},
-        lambda found, is_bare: True,
-    ),
-    Kind(
-        "sentence-transformers",  # a folder with modules.json
-        lambda found: bool(found.files.pooling.get("pooler_type") or found.files.unsupported),
-        lambda found: {"pooling": found.files.pooling},
-        lambda found, is_bare: is_bare,
-    ),
-    Kind(
-        "encoder",  # published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more weights
-        lambda found: True,
-        lambda found: {"pooling": found.files.pooling},
-        lambda found, is_bare: is_bare,
-    ),
-)
+    "cls lm_head head decoder predictions sop_classifier pred_layer lm_predictions mask_predictions vocab_transform "
+    "vocab_layer_norm vocab_projector generator_predictions generator_lm_head discriminator_predictions"
+).split()
 
 
 @dataclass
@@ -111,6 +70,7 @@ class Checkpoint:
         section (`dict`, *optional*): The section `simcse` of its `config.json`.
         files (`SentenceTransformersFiles`): What the files of sentence-transformers say.
         variant (`str`, *optional*): The variant of the weights, as in `model.fp16.safetensors`.
+        base (`str`, *optional*): If an adapter of peft is loaded, the model that it belongs to.
     """
 
     source: str | os.PathLike
@@ -118,6 +78,7 @@ class Checkpoint:
     section: dict[str, Any] | None
     files: SentenceTransformersFiles
     variant: str | None = None
+    base: str | None = None
 
     @classmethod
     def find(cls, source: str | os.PathLike, config: Any = None, **arguments: Any) -> "Checkpoint":
@@ -136,9 +97,11 @@ class Checkpoint:
         """
         hub = select_hub_arguments(arguments)
         base = adapter_base(source, **hub)
-        if base and not any(find_file(source, name, **hub) for name in (ADAPTER_SETTINGS, "modules.json")):
+        modules = find_file(source, MODULES, **hub)
+        if base and not modules and not find_file(source, ADAPTER_SETTINGS, **hub):
             # Another program saved this adapter, so it has no settings of the embedding.
-            return cls.find(base, **{n: x for n, x in arguments.items() if n not in ("revision", "subfolder")})
+            elsewhere = {name: x for name, x in arguments.items() if name not in ("revision", "subfolder")}
+            return replace(cls.find(base, **elsewhere), base=base)
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)
         elif base:
@@ -146,17 +109,35 @@ class Checkpoint:
         else:
             section = PreTrainedConfig.get_config_dict(config or source, **hub)[0].get(SECTION)
         read_section(section)
-        return cls(source, hub, section, read_sentence_transformers_files(source, **hub), arguments.get("variant"))
+        files = SentenceTransformersFiles()
+        if modules or find_file(source, LIBRARY, **hub):
+            files = read_sentence_transformers_files(source, **hub)
+        return cls(source, hub, section, files, arguments.get("variant"), base)
 
-    @property
-    def kind(self) -> Kind:
-        """The row of `KINDS` that describes the checkpoint."""
-        return next(kind for kind in KINDS if kind.matches(self))
+    @cached_property
+    def is_reference(self) -> bool:
+        """Whether it is the training output of the reference implementation, with the head `mlp.*`."""
+        return self.section is None and "mlp.dense.weight" in self.weight_names
+
+    def has_trained_head(self, is_bare: bool) -> bool:
+        """Say whether its dense + tanh head was trained as a head of embeddings, which `head="auto"` keeps.
+
+        Published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more weights.
+
+        Args:
+            is_bare (`bool`): Whether its weights are those of an encoder with its pooler and nothing else.
+
+        Returns:
+            `bool`: Whether it was.
+        """
+        if self.section is not None:
+            return self.saved.pooler_type == "cls"
+        return self.is_reference or is_bare
 
     @cached_property
     def saved(self) -> ContrastiveSettings:
         """The settings of the checkpoint, and the defaults of those that it does not have."""
-        return resolve_settings(self.kind.section(self))
+        return resolve_settings(self.saved_section)
 
     @property
     def pooler_type(self) -> str | None:
@@ -164,24 +145,29 @@ class Checkpoint:
         return self.saved.pooler_type if self.section is not None else self.files.pooling.get("pooler_type")
 
     @property
-    def own_section(self) -> dict[str, Any]:
-        """The section `simcse`, with what other tools edit in the files of sentence-transformers."""
-        section = self.section or {}
-        pooling = dict(section.get("pooling", {}))
+    def saved_section(self) -> dict[str, Any]:
+        """Its settings in the form of the section `simcse`.
+
+        In a checkpoint of this package, other tools edit the files of sentence-transformers and not that section.
+        """
         files = self.files.pooling
+        if self.section is None:
+            return {"pooling": files}
+        pooling = dict(self.section.get("pooling", {}))
         for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
             if name in files:
                 pooling[name] = files[name]
         length = files.get("max_length")
+        is_known = length is not None or "pooler_type" in files
         is_default = pooling.get("max_length") is None and self.tokenizer_limit in (None, length)
-        if (length is not None or "pooler_type" in files) and not is_default:
+        if is_known and not is_default:
             pooling["max_length"] = length
-        return {**section, "pooling": pooling}
+        return {**self.section, "pooling": pooling}
 
     @cached_property
     def tokenizer_limit(self) -> int | None:
         """The length that its tokenizer names."""
-        path = self.find_file("tokenizer_config.json")
+        path = find_file(self.source, "tokenizer_config.json", **self.hub)
         length = None if path is None else read_json_object(path).get("model_max_length")
         return length if isinstance(length, int) else None
 
@@ -196,28 +182,25 @@ class Checkpoint:
         if self.variant is not None:  # model.fp16.safetensors
             names = [f".{self.variant}.".join(name.rsplit(".", 1)) for name in names]
         for name in (*names, ADAPTER_WEIGHTS):
-            path = self.find_file(name)
-            if path is not None and name.endswith(".json"):
+            path = find_file(self.source, name, **self.hub)
+            if path is None:
+                continue
+            if name.endswith(".json"):
                 return frozenset(read_json_object(path, "weight_map")["weight_map"])
-            if path is not None and name.endswith(".safetensors"):
+            if name.endswith(".safetensors"):
                 with safe_open(path, "pt") as weights:
                     return frozenset(weights.keys())
-            if path is not None:
-                return frozenset(torch.load(path, map_location="meta", weights_only=True))
+            return frozenset(torch.load(path, map_location="meta", weights_only=True))
         raise ValueError(
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
             "save_pretrained, or name the variant of its files as variant."
         )
 
-    def find_file(self, name: str) -> str | None:
-        """Return the local path of a file of the checkpoint, or `None` if it has no such file."""
-        return find_file(self.source, name, **self.hub)
-
     def resolve(self, given: dict[str, Any]) -> ContrastiveSettings:
         """Decide the settings of a model that is loaded from the checkpoint.
 
         Args:
-            given (`dict`): The settings of the caller.
+            given (`dict`): The settings that the caller has chosen.
 
         Returns:
             [`ContrastiveSettings`]: The settings, see [`resolve_settings`].
@@ -225,27 +208,31 @@ class Checkpoint:
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
-        given = chosen(given)
-        files = self.files
-        section = self.kind.section(self)
         pooler_type = given.get("pooler_type")
-        problem = files.refused or (files.unsupported if self.section is None else "")
+        problem = self.files.refused
+        if self.section is None:
+            problem = problem or self.files.unsupported
         if problem and pooler_type is None:
             raise ValueError(
                 f"{problem}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
             )
+        section = self.saved_section
         if self.section is not None:
             layout = {name: given[name] for name in ("pooler_type", "mlp_only_train", "dense_layers") if name in given}
             if all(getattr(self.saved, name) == value for name, value in layout.items()):
                 self._check_modules()
-        elif pooler_type not in (None, self.pooler_type) and (self.pooler_type or files.unsupported):
-            modules = files.unsupported or " + ".join([str(self.pooler_type), *["dense"] * len(files.dense_folders)])
-            logger.warning(
-                f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
-            )
-            replaced = ("pooler_type", "dense_layers", "normalize")
-            section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
+        elif pooler_type not in (None, self.pooler_type) and (self.pooler_type or self.files.unsupported):
+            section = self._with_other_pooling(pooler_type)
         return resolve_settings(section, **given)
+
+    def _with_other_pooling(self, pooler_type: str) -> dict[str, Any]:
+        """Return the section without the pooling of `modules.json`, which the caller replaces."""
+        modules = self.files.unsupported
+        if not modules:
+            modules = " + ".join([str(self.pooler_type), *["dense"] * len(self.files.dense_folders)])
+        logger.warning(f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules}).")
+        replaced = ("pooler_type", "dense_layers", "normalize")
+        return {"pooling": {name: x for name, x in self.files.pooling.items() if name not in replaced}}
 
     def _check_modules(self) -> None:
         """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
@@ -260,19 +247,20 @@ class Checkpoint:
                 "If the model was changed in sentence-transformers, remove that section. Otherwise pass pooler_type."
             )
 
-    def renamed_keys(self, prefix: str) -> dict[str, str]:
-        """Return the patterns that give the reference implementation's weights their names in the stock encoder.
 
-        Args:
-            prefix (`str`): `base_model_prefix` of the model.
+def renamed_keys(prefix: str) -> dict[str, str]:
+    """Return the patterns that give the reference implementation's weights their names in the stock encoder.
 
-        Returns:
-            `dict[str, str]`: The argument `key_mapping` of transformers' `from_pretrained`.
-        """
-        renames = {r"^mlp\.": f"{prefix}.pooler."}
-        if prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
-            renames[r"^lm_head\."] = "cls.predictions."
-        return renames
+    Args:
+        prefix (`str`): `base_model_prefix` of the model.
+
+    Returns:
+        `dict[str, str]`: The argument `key_mapping` of transformers' `from_pretrained`.
+    """
+    renames = {r"^mlp\.": f"{prefix}.pooler."}
+    if prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
+        renames[r"^lm_head\."] = "cls.predictions."
+    return renames
 
 
 def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str, Any]) -> None:
@@ -287,35 +275,36 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     Raises:
         ValueError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
     """
-    is_ours = found.section is not None
+    settings = model.settings
     model.tokenizer_limit = found.tokenizer_limit
     with torch.no_grad():
         for name in info["missing_keys"]:
             if name.endswith("bias"):  # which transformers before 5.7 leaves as the memory was
                 model.get_parameter(name).zero_()
     if model.has_own_pooler:
-        has_head = found.kind.name == "reference" or any(".pooler." in f".{name}" for name in found.weight_names)
+        has_head = found.is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
     else:  # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-        has_head = is_ours and head != "pooler" and _load_head(model, found)
-    _load_dense_layers(model, found, found.files.dense_folders)
-    same_layers = is_ours and all(
-        getattr(found.saved, name) == getattr(model.settings, name) for name in ("pooler_type", "denoising")
-    )
-    for attribute in POOLER_FOLDERS:
-        layer = getattr(model, attribute)
-        if layer is not None and not same_layers:
-            layer.start(found.source, **found.hub)
-    if same_layers:
-        _load_pooler_layers(model, found)
+        is_ours = found.section is not None and head != "pooler"
+        has_head = is_ours and _load_head(model, found.source, **found.hub)
+    if model.dense_layers:
+        _load_dense_layers(model, found.files.dense_folders, found.source, **found.hub)
+    saved = found.saved if found.section is not None else None
+    if saved and (saved.pooler_type, saved.denoising) == (settings.pooler_type, settings.denoising):
+        _load_pooler_layers(model, found.source, **found.hub)
+    else:
+        for attribute in POOLER_FOLDERS:
+            layer = getattr(model, attribute)
+            if layer is not None:
+                layer.start(found.source, **found.hub)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-    heads = {name.split(".")[0] for name in found.weight_names} & set(PRETRAINING_HEADS)
+    heads = {name.split(".")[0] for name in found.weight_names}.intersection(PRETRAINING_HEADS)
     heads = {name for name in heads if not hasattr(model.base_model, name)}
-    is_bare = not unexpected and not heads
-    if heads and not model.settings.do_mlm:
+    if heads and not settings.do_mlm:
         logger.info(f"{found.source}: embeddings do not use its pretraining head ({', '.join(sorted(heads))}).")
-    keeps = head in ("keep", "pooler", "dense") or (
-        head == "auto" and has_head and found.kind.has_trained_head(found, is_bare)
-    )
+    if head == "auto":
+        keeps = has_head and found.has_trained_head(is_bare=not unexpected and not heads)
+    else:
+        keeps = head != "fresh"
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
@@ -324,12 +313,8 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
     model.names_pooler = keeps or found.pooler_type is not None
-    if model.settings.pooler_type == "cls":
+    if settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
-
-
-def _load_head(model: Any, found: Checkpoint) -> bool:
-    return load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
 
 
 def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
@@ -341,25 +326,25 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
     """
     linear = next(module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear))
-    dense, folders = nn.Linear(linear.in_features, linear.out_features), found.files.dense_folders
+    copy = nn.Linear(linear.in_features, linear.out_features)
+    folders = found.files.dense_folders
     is_ours = found.section is not None and found.saved.inference_pooler == "cls"
     is_listed = is_ours and found.files.pooling.get("pooler_type") == "cls_before_pooler" and folders
-    if not is_listed or not load_layer(dense, found.source, folders[0], "linear.", **found.hub):
+    if not is_listed or not load_layer(copy, found.source, folders[0], "linear.", **found.hub):
         if head == "dense":
             raise ValueError(f"head='dense', but {found.source} has no head in 2_Dense. Use head='keep'.")
         return
     if head == "pooler" or linear.weight.is_meta:
         return
-    dense = dense.to(linear.weight)
-    pairs = ((dense.weight, linear.weight), (dense.bias, linear.bias))
-    with torch.no_grad():
-        if head == "dense":
-            for x, y in pairs:
-                y.copy_(x)
-            return
-        difference = max((x - y).abs().max().item() for x, y in pairs)
-        # The copy is stored in float32, so a model in float64 differs from it by rounding.
-        tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
+    copy = copy.to(linear.weight)
+    if head == "dense":
+        linear.load_state_dict(copy.state_dict())
+        return
+    weight = (copy.weight - linear.weight).abs().max().item()
+    bias = (copy.bias - linear.bias).abs().max().item()
+    difference = max(weight, bias)
+    # The copy is stored in float32, so a model in float64 differs from it by rounding.
+    tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":
         raise ValueError(
             f"{found.source} holds two different heads: the encoder's pooler and {folders[0]}, from which "
@@ -368,25 +353,29 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         )
 
 
-def _load_dense_layers(model: Any, found: Checkpoint, folders: list[str]) -> None:
+def _load_head(model: Any, source: str | os.PathLike, **hub: Any) -> bool:
+    return load_layer(model.sentence_head.dense, source, HEAD_FOLDER, "linear.", **hub)
+
+
+def _load_dense_layers(model: Any, folders: list[str], source: str | os.PathLike, **hub: Any) -> None:
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
     if len(folders) < count:
         folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
-    for layer, folder in zip(model.dense_layers, folders[len(folders) - count :], strict=True):
-        if not load_layer(layer.linear, found.source, folder, "linear.", **found.hub):
+    for layer, folder in zip(model.dense_layers, folders[-count:], strict=True):
+        if not load_layer(layer.linear, source, folder, "linear.", **hub):
             raise ValueError(
-                f"{found.source} lacks the weights of its dense layer {folder}. Download or save the model again."
+                f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
             )
 
 
-def _load_pooler_layers(model: Any, found: Checkpoint) -> None:
+def _load_pooler_layers(model: Any, source: str | os.PathLike, **hub: Any) -> None:
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is not None and not load_layer(layer, found.source, folder, **found.hub):
+        if layer is not None and not load_layer(layer, source, folder, **hub):
             raise ValueError(
-                f"{found.source} lacks the weights of its pooler {model.settings.pooler_type!r} "
-                f"({folder}/{WEIGHTS}). Download or save the model again."
+                f"{source} lacks the weights of its pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS}). "
+                "Download or save the model again."
             )
 
 
@@ -401,9 +390,11 @@ def check_head_can_learn(model: Any) -> None:
     Raises:
         ValueError: If the embeddings of inference go through that head.
     """
-    head = [parameter.requires_grad for parameter in model.contrastive_head.parameters()]
-    encoder = [parameter.requires_grad for parameter in model.base_model.parameters()]
-    if model.settings.pooler_type != "cls" or model.head_source == "kept" or any(head) or not any(encoder):
+    if model.settings.pooler_type != "cls" or model.head_source == "kept":
+        return
+    learns = any(parameter.requires_grad for parameter in model.contrastive_head.parameters())
+    trains = any(parameter.requires_grad for parameter in model.base_model.parameters())
+    if learns or not trains:
         return
     name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
     problem = (
@@ -437,11 +428,11 @@ def reload_model(model: Any, directory: str | os.PathLike) -> None:
     if own or report.unexpected_keys:
         wrong = ", ".join([*own, *report.unexpected_keys][:3])
         raise ValueError(f"{directory} holds the weights of another model ({wrong}): name another checkpoint")
-    found = Checkpoint(directory, {}, None, SentenceTransformersFiles())
     if not model.has_own_pooler:
-        _load_head(model, found)
-    _load_dense_layers(model, found, [])
-    _load_pooler_layers(model, found)
+        _load_head(model, directory)
+    if model.dense_layers:
+        _load_dense_layers(model, [], directory)
+    _load_pooler_layers(model, directory)
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
 
 
@@ -540,10 +531,12 @@ def replace_model(directory: str | os.PathLike, adapter: bool = False, writes: b
     """
     transform = Path(directory).expanduser() / TRANSFORM_FOLDER
     was_fitted = (transform / DESCRIPTION).exists()
-    configs = ("config.json", ADAPTER_CONFIG)
-    weights = (OBJECTIVE_FILE, "model*.safetensors*", ADAPTER_WEIGHTS, ADAPTER_SETTINGS)
-    patterns = [*configs, *NAMES, *weights, *[TRANSFORM_FOLDER] * was_fitted]
-    with replace_files(directory, configs[adapter], patterns, writes) as folder:
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES]
+    patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
+    if was_fitted:
+        patterns.append(TRANSFORM_FOLDER)
+    last = ADAPTER_CONFIG if adapter else "config.json"
+    with replace_files(directory, last, patterns, writes) as folder:
         yield folder
         if writes and was_fitted and not (folder / TRANSFORM_FOLDER).exists():
             # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
@@ -551,11 +544,6 @@ def replace_model(directory: str | os.PathLike, adapter: bool = False, writes: b
                 f"{transform} is removed, because it was fitted on the embeddings of the weights that are replaced "
                 "now. Fit it again with simcse-hf postprocess fit."
             )
-
-
-def main_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Leave out the weights that [`save_own_files`] writes."""
-    return {name: x for name, x in weights.items() if name.split(".")[0] not in SEPARATE_MODULES}
 
 
 def save_own_files(model: Any, directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:

@@ -24,8 +24,8 @@ from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
-from ..ops.files import select_hub_arguments
-from ..ops.loading import adapter_base, check_finite_weights, load_base, load_weights, without_bar
+from ..ops.files import find_file, select_hub_arguments
+from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..ops.packing import avoid_cudnn_attention, send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
 from . import adapters, checkpoint, pooling
@@ -256,6 +256,15 @@ class ContrastiveModel(PreTrainedModel):
     def contrastive_head(self) -> nn.Module:
         """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
         return self.base_model.pooler if self.has_own_pooler else self.sentence_head
+
+    def has_adapter(self) -> bool:
+        """Return whether there is an adapter of peft in the encoder. One of the whole model is moved there."""
+        if getattr(self, "peft_config", None):  # by `add_adapter` or `get_peft_model`
+            self.base_model.peft_config = self.peft_config
+            self.base_model._hf_peft_config_loaded = True
+            self._hf_peft_config_loaded = False
+            del self.peft_config
+        return bool(getattr(self.base_model, "peft_config", None))
 
     @property
     def active_pooler(self) -> str:
@@ -548,7 +557,7 @@ class ContrastiveModel(PreTrainedModel):
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
-        if adapters.has_adapter(self):
+        if self.has_adapter():
             raise ValueError(
                 f"objective {self.settings.objective!r} with a second encoder does not work with an adapter: only the "
                 "first encoder would have it. Train without lora_r."
@@ -674,12 +683,15 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        weights = adapters.merged_weights(self, dict(self.state_dict() if state_dict is None else state_dict))
+        weights = dict(self.state_dict() if state_dict is None else state_dict)
+        if self.has_adapter():
+            weights = adapters.merged_weights(self, weights)
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
         kwargs.setdefault("save_original_format", False)
         if not self.save_adapter:
+            main = {name: x for name, x in weights.items() if name.split(".")[0] not in checkpoint.SEPARATE_MODULES}
             with without_bar(self.get_memory_footprint()):
-                super().save_pretrained(folder, state_dict=checkpoint.main_weights(weights), **kwargs)
+                super().save_pretrained(folder, state_dict=main, **kwargs)
         if not kwargs.get("is_main_process", True):
             return
         checkpoint.save_own_files(self, folder, weights)
@@ -697,8 +709,7 @@ class ContrastiveModel(PreTrainedModel):
     ) -> Self:
         """Load a model as transformers does, with the contrastive settings as further keyword arguments.
 
-        Weights are loaded in float32 unless `dtype` is given. Which settings and which head a checkpoint gives stands
-        in the table `KINDS`.
+        Weights are loaded in float32 unless `dtype` is given.
 
         Args:
             name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub: a checkpoint of
@@ -724,30 +735,31 @@ class ContrastiveModel(PreTrainedModel):
         """
         if head not in checkpoint.HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
-        settings = {name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs}
+        given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
-        if found.kind.name == "reference":
-            renamed = found.renamed_keys(cls.base_model_prefix)
+        if found.is_reference:
+            renamed = checkpoint.renamed_keys(cls.base_model_prefix)
             kwargs["key_mapping"] = renamed | (kwargs.get("key_mapping") or {})
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
-        kwargs["resolved"] = found.resolve(settings)
-        base, hub = adapter_base(name_or_path, **kwargs), select_hub_arguments(kwargs)
+        kwargs["resolved"] = found.resolve(given)
         load = partial(load_weights, super().from_pretrained)
-        if base is None:
+        if found.base is None:
             model, info = load(name_or_path, *args, **kwargs)
         else:
-            model, info = load_base(load, name_or_path, base, *args, **kwargs)
-            adapters.load_adapter(model, name_or_path, hub)
+            model, info = load_base(load, name_or_path, found.base, *args, **kwargs)
+            adapters.load_adapter(model, name_or_path, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(name_or_path)
-        model.given_settings = chosen(settings)
+        model.given_settings = given
         model.saved_settings = read_section(found.section)
         checkpoint.load_own_layers(model, found, head, info)
         check_finite_weights(model, name_or_path)
         model.freeze_unused_parameters()  # loading has replaced the parameters
-        if found.section is not None and (path := found.find_file(checkpoint.OBJECTIVE_FILE)) is not None:
-            model._saved_objective = (found.saved, path)
+        if found.section is not None:
+            path = find_file(found.source, checkpoint.OBJECTIVE_FILE, **found.hub)
+            if path is not None:
+                model._saved_objective = (found.saved, path)
         return cast(Any, (model, info)) if wants_info else model

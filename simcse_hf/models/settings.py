@@ -170,7 +170,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 
     def to_section(self) -> dict[str, dict[str, Any]]:
         """Return the settings as they are saved in `config.json`."""
-        values = self.to_dict()
+        values = asdict(self)
         return {table: {name: values[name] for name in sorted(names)} for table, names in TABLES.items()}
 
     def losses(self) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -221,16 +221,15 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
     for name, expected in {"objective": str, "objective_options": dict, "dataset_objectives": dict}.items():
         if name in values and not isinstance(values[name], expected):
             raise ValueError(f"{name} must be {expected.__name__}, got {values[name]!r}")
-    _move_loss_options(values)
+    old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
+    if old:
+        _move_loss_options(values, old)
     check_setting_names(values)
     return values
 
 
-def _move_loss_options(values: dict[str, Any]) -> None:
-    """Move loss options that stand among the settings of an earlier version into the options of the objectives."""
-    old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
-    if not old:
-        return
+def _move_loss_options(values: dict[str, Any], old: dict[str, Any]) -> None:
+    """Add loss options that stood among the settings of an earlier version to the options of the objectives."""
     main = values.get("objective", TrainingSettings.objective)
     values["objective_options"] = readable_options(main, old) | values.get("objective_options", {})
     tables = values.get("dataset_objectives", {})

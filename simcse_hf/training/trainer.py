@@ -33,7 +33,6 @@ from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
 from ..models.adapters import (
     add_lora,
     check_adapter,
-    has_adapter,
     load_trained_weights,
     save_trained_weights,
     unwrap,
@@ -419,7 +418,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _check_sharding(self) -> None:
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
         instead = "Train with DistributedDataParallel (accelerate_configs/multi_gpu.yaml)."
-        if has_adapter(self.model):
+        if self.model.has_adapter():
             raise ValueError(
                 "an adapter does not work with FSDP and DeepSpeed, because its checkpoints are merged from whole "
                 f"weights. {instead}"
@@ -734,7 +733,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.rows.tokens.save_state(str(folder))
         if not self.args.should_save:
             return
-        if has_adapter(self.model):
+        if self.model.has_adapter():
             save_trained_weights(self.model, folder)
         record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by()}
         write_json(folder / SETTINGS, record)
@@ -909,7 +908,7 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
     model.use_settings(replace(model.settings, **settings))
     vars(model.config).pop(THRESHOLD, None)
     lora = args.lora_config()
-    if lora is not None and not has_adapter(model):
+    if lora is not None and not model.has_adapter():
         add_lora(model, lora)
     model.save_adapter = args.save_adapter
     check_adapter(model)

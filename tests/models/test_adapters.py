@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from trainer_helpers import sentences
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.models.adapters import check_adapter, has_adapter, unwrap
+from simcse_hf.models.adapters import check_adapter, unwrap
 from simcse_hf.ops.files import read_json
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.hub import push_model
@@ -70,7 +70,7 @@ def adapted(start, config, way="get_peft_model"):
         model = unwrap(peft.get_peft_model(model, config))
     else:
         model.add_adapter(config)
-    assert has_adapter(model)
+    assert model.has_adapter()
     return model
 
 
