@@ -15,7 +15,7 @@ from ..objectives.base import total_and_parts
 from ..objectives.encoder import ROW_INPUTS
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import gather_rows, sum_over_processes, world
-from .modeling import ContrastiveModel, ContrastiveOutput
+from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
 
@@ -104,7 +104,8 @@ class CachedBatch:
         with preserve_random_state(self.model.device):
             for i, chunk in enumerate(self.chunks):
                 torch.manual_seed(self.seeds[i])
-                with nullcontext() if i == last else no_sync():
+                synchronization = nullcontext() if i == last else no_sync()
+                with synchronization:
                     output = called(**chunk, return_loss=False)
                     # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
                     # is the chain rule.
@@ -211,9 +212,3 @@ def _split(
                 part[name] = x[:, :, : longest[rows[0]]]
         parts.append(part)
     return list(chain.from_iterable(chunks)), parts
-
-
-def preserve_random_state(device: torch.device) -> AbstractContextManager:
-    """Save the random state and restore it on exit."""
-    devices = [] if device.type == "cpu" else [device]
-    return torch.random.fork_rng(devices, device_type=device.type)

@@ -4,7 +4,7 @@ import copy
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -110,10 +110,6 @@ def _check_inputs(
         )
 
 
-def _columns(texts: _Texts, columns: slice) -> _Texts:
-    return {name: x[:, columns] for name, x in texts.items()}
-
-
 def _flatten(texts: _Texts) -> _Texts:
     """Make one row of each text: from `(batch, num_sentences, length)` to `(n, length)`."""
     return {name: x.reshape(-1, *x.shape[2:]) for name, x in texts.items()}
@@ -122,6 +118,12 @@ def _flatten(texts: _Texts) -> _Texts:
 def _undo_dropout_of_states(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
     """Keep the dropout of attention weights alone: they have an axis of heads, and so four axes; states have fewer."""
     return output if output.dim() == 4 else inputs[0]
+
+
+def preserve_random_state(device: torch.device) -> AbstractContextManager:
+    """Save the random state of the CPU and of a device, and restore it on exit."""
+    devices = [] if device.type == "cpu" else [device]
+    return torch.random.fork_rng(devices, device_type=device.type)
 
 
 class ContrastiveModel(PreTrainedModel):
@@ -168,16 +170,18 @@ class ContrastiveModel(PreTrainedModel):
         config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
         check_dropout_rates(config)
+        section = getattr(config, SECTION, None)
         if resolved is None or settings:
-            resolved = resolve_settings(getattr(config, SECTION, None), **settings)
+            resolved = resolve_settings(section, **settings)
+        pooling.check_reads_text(resolved.pooler_type, config)
         self.settings = resolved
         #: What the caller chose, which counts in the objectives of several data sets, too.
         self.given_settings = chosen(settings)
         #: What the checkpoint had saved.
-        self.saved_settings = read_section(getattr(config, SECTION, None))
-        pooling.check_reads_text(resolved.pooler_type, config)
-        setattr(config, SECTION, self.settings.to_section())
-        self.unpadded, self.fast_dropout = unpadded, fast_dropout
+        self.saved_settings = read_section(section)
+        setattr(config, SECTION, resolved.to_section())
+        self.unpadded = unpadded
+        self.fast_dropout = fast_dropout
         #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
         self.head_source = "fresh"
         #: Whether the checkpoint says how its embeddings are made; otherwise only `PLAIN_POOLERS` use it as it is.
@@ -188,20 +192,24 @@ class ContrastiveModel(PreTrainedModel):
         self._saved_objective: tuple[ContrastiveSettings, str] | None = None
         setattr(self, self.base_model_prefix, self.base_class(config))
         # `from_pretrained` explains these keys itself: transformers' report names all others.
-        self._keys_to_ignore_on_load_unexpected = [
-            *(self._keys_to_ignore_on_load_unexpected or ()),
-            *(rf"^{name}\." for name in checkpoint.PRETRAINING_HEADS if not hasattr(self.base_model, name)),
-        ]
+        explained = list(self._keys_to_ignore_on_load_unexpected or ())
+        for name in checkpoint.PRETRAINING_HEADS:
+            if not hasattr(self.base_model, name):
+                explained.append(rf"^{name}\.")
+        self._keys_to_ignore_on_load_unexpected = explained
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
         pooler = getattr(self.base_model, "pooler", None)
         self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = pooling.SentenceHead(config)
-        self.ngram_head = pooling.NGramHead(config) if self.settings.pooler_type == pooling.NGRAM_POOLER else None
-        is_plain = self.settings.denoising == "none"
-        self.template_head = None if is_plain else pooling.TemplateHead(config, self.settings.denoising)
-        self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in self.settings.dense_layers)
-        if self.settings.do_mlm:
+        self.ngram_head = None
+        if resolved.pooler_type == pooling.NGRAM_POOLER:
+            self.ngram_head = pooling.NGramHead(config)
+        self.template_head = None
+        if resolved.denoising != "none":
+            self.template_head = pooling.TemplateHead(config, resolved.denoising)
+        self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in resolved.dense_layers)
+        if resolved.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
             self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
             self._register_mlm_head()
@@ -314,9 +322,10 @@ class ContrastiveModel(PreTrainedModel):
         if self.settings.pooler_type != "cls":
             self.contrastive_head.requires_grad_(False)
         pattern = _WITHOUT_GRADIENT.get(self.config.model_type)
-        for name, parameter in self.base_model.named_parameters():
-            if pattern and re.search(pattern, name):
-                parameter.requires_grad_(False)
+        if pattern is not None:
+            for name, parameter in self.base_model.named_parameters():
+                if re.search(pattern, name):
+                    parameter.requires_grad_(False)
 
     @torch.no_grad()
     def reset_head(self) -> None:
@@ -428,7 +437,7 @@ class ContrastiveModel(PreTrainedModel):
         """
         objective = self.objective
         if objective is not None and objective.reconstructs:
-            texts = _columns(texts, slice(1, None))
+            texts = {name: x[:, 1:] for name, x in texts.items()}
         ids = texts["input_ids"]
         needs_states = objective is not None and objective.needs_hidden_states
         if self.settings.fixed_mask:
@@ -460,7 +469,7 @@ class ContrastiveModel(PreTrainedModel):
     def _embed_columns(self, texts: _Texts, columns: slice, has_gaps: bool) -> Tensor:
         """Embed some columns of rows of texts in one pass, to embeddings of shape `(batch, columns, dim)`."""
         rows = len(texts["input_ids"])
-        flat = _flatten(_columns(texts, columns))
+        flat = _flatten({name: x[:, columns] for name, x in texts.items()})
         lengths = flat.pop("lengths", None)
         if not has_gaps or (lengths is not None and lengths.all()):
             return self.embed(**flat, lengths=lengths).unflatten(0, (rows, -1))
@@ -499,15 +508,10 @@ class ContrastiveModel(PreTrainedModel):
                 for module in self.modules():
                     if isinstance(module, nn.Dropout):
                         on_exit.callback(module.register_forward_hook(_undo_dropout_of_states).remove)
-            devices = [] if self.device.type == "cpu" else [self.device]
-            on_exit.enter_context(torch.random.fork_rng(devices, device_type=self.device.type))
-            try:
-                self.train()
-                flat = self.embed(
-                    input_ids.flatten(0, 1).to(self.device), attention_mask.flatten(0, 1).to(self.device)
-                )
-            finally:
-                self.train(training)
+            on_exit.callback(self.train, training)
+            on_exit.enter_context(preserve_random_state(self.device))
+            self.train()
+            flat = self.embed(input_ids.flatten(0, 1).to(self.device), attention_mask.flatten(0, 1).to(self.device))
         first, second = flat.unflatten(0, input_ids.shape[:2]).unbind(1)
         return torch.equal(first, second)
 
@@ -542,17 +546,18 @@ class ContrastiveModel(PreTrainedModel):
     def _build_objective(self) -> Objective:
         """Build the objective, or that of each data set."""
         settings = self.settings
-        main: Any = None
-        if not all(settings.dataset_objectives.values()) or not settings.dataset_objectives:
+        tables = settings.dataset_objectives
+        main = None
+        if not tables or {} in tables.values():
             main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
-        if main is not None and not settings.dataset_objectives:
-            return main
+        if not tables:
+            return cast(Objective, main)
         objectives = {}
-        for name, own in settings.dataset_objectives.items():
+        for name, own in tables.items():
             if own:
                 objectives[name] = build_objective(own["objective"], self.embedding_dim, own["objective_options"])
             else:
-                objectives[name] = main
+                objectives[name] = cast(Objective, main)
         return ByDataset(self.embedding_dim, objectives, main)
 
     def copy_encoder(self) -> Self:
@@ -562,10 +567,9 @@ class ContrastiveModel(PreTrainedModel):
                 f"objective {self.settings.objective!r} with a second encoder does not work with an adapter: only the "
                 "first encoder would have it. Train without lora_r."
             )
-        speed: dict[str, Any] = {"unpadded": self.unpadded, "fast_dropout": self.fast_dropout}
-        twin = type(self)(self.config, do_mlm=False, **speed)
-        names = twin.state_dict().keys()
-        twin.load_state_dict({name: tensor for name, tensor in self.state_dict().items() if name in names})
+        twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
+        weights = self.state_dict()
+        twin.load_state_dict({name: weights[name] for name in twin.state_dict()})
         cast(nn.Module, twin).to(self.device, self.dtype)
         return twin.train(self.training)
 
@@ -762,4 +766,6 @@ class ContrastiveModel(PreTrainedModel):
             path = find_file(found.source, checkpoint.OBJECTIVE_FILE, **found.hub)
             if path is not None:
                 model._saved_objective = (found.saved, path)
-        return cast(Any, (model, info)) if wants_info else model
+        if wants_info:
+            return cast(Any, (model, info))
+        return model

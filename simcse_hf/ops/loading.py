@@ -1,6 +1,6 @@
 """Load configurations, tokenizers and encoders: no code of a model's author runs, and no weight is made up."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -147,19 +147,17 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
         raise ValueError(f"{source} {_IS_ADAPTER}")
     prefix = f"{model.base_model_prefix}."
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
-
-    def check(problem: str, names: Iterable[str]) -> None:
+    problems = {"lacks the weights": [name for name in info["missing_keys"] if name.startswith(prefix)]}
+    is_cut = kwargs.get("config") is not None or {"num_hidden_layers", "n_layers"} & kwargs.keys()
+    if not is_cut:
+        problems["holds weights that its config.json has no place for:"] = info["unexpected_keys"]
+    for problem, names in problems.items():
         wrong = [x for x in names if x.removeprefix(prefix).split(".")[0] in encoder and "position_ids" not in x]
         if wrong:
             listed = ", ".join(sorted(wrong)[:3])
             if len(wrong) > 3:
                 listed += f" and {len(wrong) - 3} more"
             raise ValueError(f"{source} {problem} {listed}. Download or save the model again.")
-
-    check("lacks the weights", [x for x in info["missing_keys"] if x.startswith(prefix)])
-    is_cut = kwargs.get("config") is not None or {"num_hidden_layers", "n_layers"} & kwargs.keys()
-    if not is_cut:
-        check("holds weights that its config.json has no place for:", info["unexpected_keys"])
     check_finite_weights(model.base_model, source)  # a layer beside the encoder may have no values yet
     return model, info
 
