@@ -39,8 +39,15 @@ TRANSFORMER = tuple(
 #: Everything that may be written at the top of a checkpoint, with folders. The folders of our own poolers are no
 #: modules of sentence-transformers, but they are needed wherever the weights are.
 NAMES = (
-    *(MODULES, LIBRARY, *TRANSFORMER),
-    *("1_Pooling", "1_WeightedLayerPooling", "2_Pooling", HEAD_FOLDER, DENSE_FOLDER, *POOLER_FOLDERS.values()),
+    MODULES,
+    LIBRARY,
+    *TRANSFORMER,
+    "1_Pooling",
+    "1_WeightedLayerPooling",
+    "2_Pooling",
+    HEAD_FOLDER,
+    DENSE_FOLDER,
+    *POOLER_FOLDERS.values(),
 )
 
 _ADVICE = "Download or export the model again."
@@ -53,6 +60,7 @@ NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER, NGRAM_POOLER)
 
 #: sentence-transformers' pooling modes by our names. The configs before version 6 hold a flag for each mode.
 _POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max", "lasttoken": "lasttoken"}
+_MODES = {pooler: mode for mode, pooler in _POOLERS.items()} | {"cls": "cls"}  # the head of `cls` follows as `Dense`
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -107,7 +115,7 @@ KEYS: dict[str, dict[str, Any]] = {
         "unpad_inputs": NO_EFFECT,
     },
     "Pooling": {
-        "pooling_mode": (str, list),
+        "pooling_mode": str | list,
         **dict.fromkeys(_POOLING_FLAGS, bool),
         "include_prompt": [True],
         "word_embedding_dimension": NO_EFFECT,
@@ -168,30 +176,34 @@ class _Reader:
         rows = [] if path is None else read_json(path, advice=_ADVICE)
         if not isinstance(rows, list):
             raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
-        dense: dict[str, dict[str, Any]] = {}
-        unsupported = ""
+        folders: list[str] = []
+        problem = ""
         if rows:
             pooling |= self.transformer()
-            modules = [self.module(row, str(path)) for row in rows]
-            # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
-            # training.
-            modules = [(name, x) for name, x in modules if x != POSTPROCESSING_FOLDER and name != "Dropout"]
-            unsupported = _other_modules(modules)
-            if not unsupported:
-                mode, unsupported = self.pooling_mode(modules[1][1])
-                dense = {folder: self.dense(folder) for name, folder in modules if name == "Dense"}
-            if not unsupported:
-                pooling["pooler_type"] = _POOLERS[mode]
-                pooling["dense_layers"] = list(dense.values())
-                pooling["normalize"] = modules[-1][0] == "Normalize"
-                if pooling["normalize"]:
-                    self.table(f"{modules[-1][1]}/config.json", "Normalize")
+            modules = []
+            for row in rows:
+                name, folder = self.module(row, str(path))
+                # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is
+                # for training.
+                if folder != POSTPROCESSING_FOLDER and name != "Dropout":
+                    modules.append((name, folder))
+            problem = _other_modules(modules)
+            if not problem:
+                mode, problem = self.pooling_mode(modules[1][1])
+                folders = [folder for name, folder in modules if name == "Dense"]
+                layers = [self.dense(folder) for folder in folders]
+                last, folder = modules[-1]
+                if last == "Normalize":
+                    self.table(f"{folder}/config.json", "Normalize")
+                if not problem:
+                    pooling["pooler_type"] = _POOLERS[mode]
+                    pooling["dense_layers"] = layers
+                    pooling["normalize"] = last == "Normalize"
+        unsupported = f"{self.source} {problem}" if problem else ""
         refused = ""
         if self.refused:
             refused = f"{self.source} asks for something that is not done here: {', '.join(self.refused)}"
-        return SentenceTransformersFiles(
-            pooling, list(dense), f"{self.source} {unsupported}" if unsupported else "", refused
-        )
+        return SentenceTransformersFiles(pooling, folders, unsupported, refused)
 
     def table(self, file: str, kind: str) -> dict[str, Any]:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
@@ -212,11 +224,11 @@ class _Reader:
                 if value not in rule:
                     self.refused.append(f"{prefix}{name} = {value!r} in {Path(where).name}")
                 continue
-            kinds = dict if isinstance(rule, dict) else rule
+            kind = dict if isinstance(rule, dict) else rule
             # A bool is an int to Python, but a length or size of `true` is a mistake.
-            if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-                names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-                raise ValueError(f"{where}: {prefix}{name} must be of type {names}, got {value!r}. {_ADVICE}")
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                wanted = getattr(kind, "__name__", kind)
+                raise ValueError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
             if isinstance(rule, dict):
                 self.check(value, rule, where, f"{prefix}{name}.")
 
@@ -253,21 +265,26 @@ class _Reader:
         return {"max_length": length} if length else {}
 
     def module(self, row: Any, where: str) -> tuple[str, str]:
-        """Return the class of a module, without its package if that is sentence-transformers, and its folder."""
+        """Return the class of a module, without the name of the package sentence-transformers, and its folder."""
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
             raise ValueError(f"{where}: a module must have a path and a type, got {row!r}. {_ADVICE}")
         path = row["path"]
         if ".." in Path(path).parts or Path(path).is_absolute():
             raise ValueError(f"{where}: the path {path!r} leaves the model's folder. {_ADVICE}")
         self.check(row, KEYS[MODULES], where)
-        package, _, name = row["type"].rpartition(".")
-        return name if package.split(".")[0] == "sentence_transformers" else row["type"], path
+        name = row["type"]
+        if name.startswith("sentence_transformers."):
+            name = name.rpartition(".")[2]
+        return name, path
 
     def pooling_mode(self, folder: str) -> tuple[str, str]:
         """Return the mode of the pooling, and why it is none of ours."""
         values = self.table(f"{folder}/config.json", "Pooling")
-        modes = values.get("pooling_mode") or [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
-        modes = [modes] if isinstance(modes, str) else modes or ["mean"]
+        modes = values.get("pooling_mode")
+        if isinstance(modes, str) and modes:
+            modes = [modes]
+        if not modes:
+            modes = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)] or ["mean"]
         if not all(isinstance(mode, str) for mode in modes):
             where = f"{self.source}/{folder}/config.json"
             raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
@@ -279,17 +296,20 @@ class _Reader:
         """Return the config of a dense layer."""
         values = self.table(f"{folder}/config.json", "Dense")
         for name in ("in_features", "out_features"):
-            if values.get(name, 0) < 1:
+            size = values.get(name)
+            if size is None or size < 1:
                 where = f"{self.source}/{folder}/config.json"
-                raise ValueError(f"{where}: {name} must be a size, got {values.get(name)!r}. {_ADVICE}")
+                raise ValueError(f"{where}: {name} must be a size, got {size!r}. {_ADVICE}")
         return {name: values[name] for name in _DENSE_TYPES if name in values}
 
 
 def _other_modules(modules: list[tuple[str, str]]) -> str:
     """Return why a list of modules is not one that can be reproduced here."""
     names = [name for name, _ in modules]
-    middle = names[2:-1] if names[-1:] == ["Normalize"] else names[2:]
-    if names[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense"}:
+    after = names[2:]
+    if after and after[-1] == "Normalize":
+        after.pop()
+    if names[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}:
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
         return f"is a sentence-transformers model of {' + '.join(names)}. This package loads {known}"
     if modules[0][1] not in ("", "."):
@@ -369,14 +389,14 @@ def save_sentence_transformers_files(
         modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
         _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
-    mode = "cls" if pooler_type == "cls" else "mean"
-    for name, ours in _POOLERS.items():
-        mode = name if ours == pooler_type else mode
+    mode = _MODES.get(pooler_type, "mean")
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
     # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
-    pooling |= {flag: name == mode for flag, name in _POOLING_FLAGS.items()}
-    (directory / modules[-1][1]).mkdir(exist_ok=True)
-    write_json(directory / modules[-1][1] / "config.json", pooling)
+    for flag, name in _POOLING_FLAGS.items():
+        pooling[flag] = name == mode
+    folder = directory / modules[-1][1]
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", pooling)
     if pooler_type == "cls":
         modules.append(("Dense", HEAD_FOLDER))
     for number in range(len(settings.dense_layers)):
