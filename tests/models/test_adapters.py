@@ -18,11 +18,12 @@ from simcse_hf.ops.files import read_json
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.hub import push_model
 
+ENCODES = """import sys, json; from simcse_hf import SimCSE
+print(json.dumps([SimCSE(x, device='cpu').encode(json.loads(sys.argv[3])).tolist() for x in sys.argv[1:3]]))"""
 LAYERS = {"target_modules": ["query", "value"]}
 IDS = random_batch(3)["input_ids"]
 #: The options of each kind beside the layers, of those that can be saved merged and not.
 KINDS = {
-    "LoraConfig": {"r": 4},
     "DoRA": {"r": 4, "use_dora": True},
     "bias": {"r": 4, "bias": "all"},
     "embeddings": {"r": 4, "target_modules": ["query", "word_embeddings"]},
@@ -31,21 +32,15 @@ KINDS = {
     "PiSSA": {"r": 4, "init_lora_weights": "pissa"},
     "AdaLoraConfig": {"init_r": 4, "target_r": 2, "total_step": 10},
     "IA3Config": {"feedforward_modules": ["value"]},
-    "LoHaConfig": {"r": 4},
-    "LoKrConfig": {"r": 4},
     "OFTConfig": {"oft_block_size": 4},
     "BOFTConfig": {"boft_block_size": 4},
-    "FourierFTConfig": {"n_frequency": 20},
     "LNTuningConfig": {"target_modules": ["LayerNorm"]},
-    "HRAConfig": {"r": 4},
-    "MissConfig": {"r": 4},
     "TrainableTokensConfig": {"token_indices": [5, 6], "target_modules": ["word_embeddings"]},
-    "ShiraConfig": {"r": 4},
     "C3AConfig": {"block_size": 8},
     "RoadConfig": {"group_size": 8},
-    "WaveFTConfig": {"n_frequency": 20},
-    "DeloraConfig": {"r": 4},
-    "GraloraConfig": {"r": 4},
+    **dict.fromkeys(("FourierFTConfig", "WaveFTConfig"), {"n_frequency": 20}),
+    **dict.fromkeys(("LoraConfig", "LoHaConfig", "LoKrConfig", "HRAConfig", "MissConfig"), {"r": 4}),
+    **dict.fromkeys(("ShiraConfig", "DeloraConfig", "GraloraConfig"), {"r": 4}),
 }
 #: Kinds whose weights lie outside of the layers. They are saved merged only.
 SHARED = {"VeraConfig": {"r": 4}, "VBLoRAConfig": {"r": 4, "vector_length": 8, "num_vectors": 16}}
@@ -63,7 +58,8 @@ def start(save_checkpoint):
     return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
 
 
-def adapted(start, config, way="get_peft_model"):
+def adapted(start, kind, options, way="get_peft_model"):
+    config = config_of(kind, options)
     torch.manual_seed(1)
     model = AutoModelForCL.from_pretrained(start)
     if way == "get_peft_model":
@@ -90,7 +86,7 @@ def train(model):
 @pytest.mark.parametrize("way", ["get_peft_model", "add_adapter"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, tmp_path):
-    model = adapted(start, config_of(kind, KINDS[kind]), way)
+    model = adapted(start, kind, KINDS[kind], way)
     if OLD_TRANSFORMERS and kind == "TrainableTokensConfig":
         with pytest.raises(ValueError, match="TRAINABLE_TOKENS cannot be saved merged"):
             check_adapter(model)
@@ -109,7 +105,7 @@ def test_a_trained_adapter_is_saved_and_loaded_merged_or_not(kind, way, start, t
 
 @pytest.mark.parametrize("kind", SHARED)
 def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind, start, tmp_path):
-    model = adapted(start, config_of(kind, SHARED[kind]))
+    model = adapted(start, kind, SHARED[kind])
     check_adapter(model)
     model.save_adapter = True
     with pytest.raises(ValueError, match="of the kind .* cannot be saved in a file of its own: leave save_adapter"):
@@ -121,7 +117,7 @@ def test_an_adapter_with_weights_outside_of_its_layers_is_saved_merged_only(kind
 
 
 def test_an_adapter_that_cannot_be_merged_is_refused(start):
-    model = adapted(start, config_of("aLoRA", {"r": 4, "alora_invocation_tokens": [5]}))
+    model = adapted(start, "aLoRA", {"r": 4, "alora_invocation_tokens": [5]})
     with pytest.raises(ValueError, match="the kind LORA cannot be saved merged: use another kind .aLoRA does not"):
         check_adapter(model)
 
@@ -155,11 +151,7 @@ def test_a_new_process_reads_what_a_run_and_its_checkpoints_have_written(save_ad
     trainer.save_model()
     folders = [str(tmp_path / "run"), str(tmp_path / "run" / "checkpoint-2")]
     texts = ["the cat sat on the mat . " * 3, "a dog"]
-    code = "import sys, json\nfrom simcse_hf import SimCSE\n"
-    code += (
-        "print(json.dumps([SimCSE(x, device='cpu').encode(json.loads(sys.argv[3])).tolist() for x in sys.argv[1:3]]))"
-    )
-    words = [sys.executable, "-c", code, *folders, json.dumps(texts)]
+    words = [sys.executable, "-c", ENCODES, *folders, json.dumps(texts)]
     found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     expected = SimCSE(folders[0], device="cpu").encode(texts)
     for vectors in found:

@@ -1,7 +1,6 @@
 """Loading a model runs no code of its author, makes up no weight, and says in one line what is wrong with a folder."""
 
 import copy
-import json
 import pickle
 import shutil
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from huggingface_hub.errors import LocalEntryNotFoundError
+from model_helpers import edit_json
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel
@@ -19,8 +19,7 @@ from simcse_hf.ops.files import explain_damage
 
 
 def edit_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    edit_json(directory / "config.json", **changes)
 
 
 def edit_weights(directory, change):

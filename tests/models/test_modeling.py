@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from conftest import FAMILIES, VOCABULARY, flat, random_batch, tiny_config, with_masked_inputs
+from model_helpers import dense, move_weights, unused
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL
@@ -133,11 +134,6 @@ def test_mlp_only_train_uses_the_head_in_training_only(family):
     assert torch.equal(model.eval()(**batch).sentence_embeddings, before_pooler)
 
 
-def dense(model):
-    """Return the linear layer of the head, whose place depends on the encoder."""
-    return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
-
-
 @pytest.mark.parametrize(("pooler_type", "do_mlm"), [(p, p == "cls") for p in POOLER_TYPES])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
@@ -145,8 +141,7 @@ def test_every_trainable_parameter_gets_a_gradient(family, pooler_type, do_mlm):
     model = AutoModelForCL.from_config(tiny_config(family), pooler_type=pooler_type, do_mlm=do_mlm)
     batch = random_batch(4, 2)
     model(**with_masked_inputs(batch) if do_mlm else batch).loss.backward()
-    unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    assert not unused
+    assert not unused(model)
     assert dense(model).weight.requires_grad == (pooler_type == "cls")
 
 
@@ -164,7 +159,7 @@ def test_parameters_that_text_inputs_do_not_use_are_frozen(family, options):
     sizes |= {"intermediate_size": 48, "max_position_embeddings": 40}
     model = AutoModelForCL.from_config(AutoConfig.for_model(family, **sizes, **options)).train()
     model(**random_batch(4, 2)).loss.backward()
-    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not unused(model)
     assert not [name for name, p in model.named_parameters() if not p.requires_grad and p.grad is not None]
 
 
@@ -198,9 +193,7 @@ def test_a_head_that_is_trained_kept_or_not_used_may_be_combined_with_adapters(s
 def test_the_pretrained_masked_lm_head_is_reused(family, save_checkpoint):
     """The first loss equals that of the stock class from the same checkpoint."""
     stock_model = AutoModelForMaskedLM.from_config(tiny_config(family)).eval()
-    with torch.no_grad():
-        for parameter in stock_model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+    move_weights(stock_model, 0.05)
     model, info = AutoModelForCL.from_pretrained(
         save_checkpoint(stock_model), do_mlm=True, mlm_weight=0.3, output_loading_info=True
     )

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import FAMILIES, flat, random_batch, tiny_config, with_masked_inputs
+from model_helpers import dense, move_weights, unused
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -26,11 +27,6 @@ from simcse_hf.models.checkpoint import reload_model
 WITH_OWN_POOLER = ("bert", "roberta", "xlm-roberta", "mpnet", "albert")
 
 
-def dense(model):
-    """Return the linear layer of the head, whose place depends on the encoder."""
-    return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
-
-
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
 
@@ -39,9 +35,7 @@ def dense(model):
 def test_automodel_loads_what_is_saved(family, do_mlm, save_checkpoint):
     """AutoModel misses no weights, finds only a masked-LM head unexpected, and gives the same embeddings exactly."""
     model = AutoModelForCL.from_config(tiny_config(family), do_mlm=do_mlm, unpadded=False).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))  # biases start at 0, where a lost one goes unnoticed
+    move_weights(model, 0.01)
     stock, info = AutoModel.from_pretrained(save_checkpoint(model), output_loading_info=True)
     assert type(stock) is type(model.base_model)
     assert not info["missing_keys"] and not info["mismatched_keys"]
@@ -92,9 +86,8 @@ def write(directory, config, state_dict, suffix):
     if suffix == ".bin":
         torch.save(state_dict, directory / "pytorch_model.bin")
     else:
-        save_file(
-            {k: v.contiguous() for k, v in state_dict.items()}, directory / "model.safetensors", {"format": "pt"}
-        )
+        tensors = {k: v.contiguous() for k, v in state_dict.items()}
+        save_file(tensors, directory / "model.safetensors", {"format": "pt"})
 
 
 def reference_output(directory, suffix, cls=BertModel, family="bert"):
@@ -233,7 +226,7 @@ def test_the_unused_head_stays_frozen_when_loaded(family, save_checkpoint):
     directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(family)))
     model = AutoModelForCL.from_pretrained(directory, pooler_type="avg")
     model(**random_batch(4, 2)).loss.backward()
-    assert not [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not unused(model)
 
 
 @pytest.mark.parametrize("keys", ["bert-base-uncased", "reference"])

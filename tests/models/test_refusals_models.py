@@ -1,6 +1,5 @@
 """What models and their files refuse, with the word that the message must name."""
 
-import json
 import math
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from datasets import Dataset
+from model_helpers import edit_json
 from trainer_helpers import sentences
 from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig
 
@@ -28,15 +28,13 @@ def step(batch, **settings):
     return lambda _: model(**settings)(**batch)
 
 
-def loaded(*parts, family="bert", **arguments):
-    """Load a folder with the parts: `ours` or `stock`, and changes of its config."""
+def loaded(is_ours, family="bert", config=None, **arguments):
+    """Save a random model of this package (`is_ours`) or of transformers, edit its config.json, and load it."""
 
     def load(folder):
-        start = model(family) if "ours" in parts else AutoModel.from_config(tiny_config(family))
+        start = model(family) if is_ours else AutoModel.from_config(tiny_config(family))
         start.save_pretrained(folder)
-        for change in parts[1:]:
-            path = folder / "config.json"
-            path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        edit_json(folder / "config.json", **(config or {}))
         AutoModelForCL.from_pretrained(folder, **arguments)
 
     return load
@@ -120,12 +118,12 @@ REFUSED = {
     "length 0": (lambda _: check_has_tokens(EMPTY | 1, np.array([3, 0, 0])), "sentence 1 of the batch has no token"),
     # checkpoints
     "unknown head": (lambda folder: BertForCL.from_pretrained(folder, head="yes"), "head must be one of .*'yes'"),
-    "no dense head": (loaded("stock", head="dense"), "head='dense', .* 2_Dense"),
-    "no pooler": (loaded("ours", family="distilbert", head="pooler"), "head='pooler'"),
+    "no dense head": (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),
+    "no pooler": (loaded(is_ours=True, family="distilbert", head="pooler"), "head='pooler'"),
     "variant": (with_variant, r"model\.safetensors.* variant"),
     **{
         f"dropout {rate}": (
-            loaded("ours", {"hidden_dropout_prob": rate}),
+            loaded(is_ours=True, config={"hidden_dropout_prob": rate}),
             rf"config\.json: hidden_dropout_prob is {rate}",
         )
         for rate in (math.nan, -0.1, 1.5)

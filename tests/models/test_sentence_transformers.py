@@ -6,6 +6,10 @@ import json
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
+from model_helpers import move_weights, unused
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Dropout, Pooling
 from transformers import AutoModel, AutoTokenizer, BertTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
@@ -58,9 +62,7 @@ def test_reads_pooling_dense_layers_length_and_prompts(tmp_path):
 
 
 def test_every_key_of_the_library_is_read_or_refused_or_known_to_have_no_effect():
-    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-    base = pytest.importorskip("sentence_transformers.base.modules")
-    for cls in (modules.Pooling, base.Transformer, base.Dense, base.Normalize, modules.Dropout):
+    for cls in (Pooling, Transformer, Dense, Normalize, Dropout):
         names = {*cls.config_keys, *inspect.signature(cls.__init__).parameters, *cls.config_key_renames}
         names -= {"self", "kwargs", "model_name_or_path", "backend", "init_weight", "init_bias"}
         assert names <= KEYS[cls.__name__].keys(), cls
@@ -136,36 +138,28 @@ def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(tmp
 # --- the same embeddings as the library ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def library():
-    return pytest.importorskip("sentence_transformers", reason="sentence-transformers: extra `test`")
+def there(folder):
+    return SentenceTransformer(str(folder), device="cpu")
 
 
 @pytest.fixture
-def save_library_model(library, tmp_path, tokenizer):
+def save_library_model(tmp_path, tokenizer):
     """`save_library_model(pooling, layers)` saves a sentence-transformers model over a random stock encoder."""
 
     def save(pooling="mean", layers=(), family="bert", max_seq_length=20, **options):
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
         encoder = AutoModel.from_config(tiny_config(family))
-        with torch.no_grad():
-            for parameter in encoder.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
+        move_weights(encoder, 0.1)
         encoder.save_pretrained(tmp_path / "encoder")
         tokenizer.save_pretrained(tmp_path / "encoder")
         transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=max_seq_length)
         modules = [transformer, Pooling(32, pooling_mode=pooling), *layers]
-        library.SentenceTransformer(modules=modules, device="cpu", **options).save(str(tmp_path / "library"))
+        SentenceTransformer(modules=modules, device="cpu", **options).save(str(tmp_path / "library"))
         return tmp_path / "library"
 
     return save
 
 
 def dense_modules(name):
-    from sentence_transformers.base.modules import Dense, Normalize
-    from sentence_transformers.sentence_transformer.modules import Dropout
-
     return {
         "none": [],
         "normalize": [Normalize()],
@@ -175,10 +169,10 @@ def dense_modules(name):
     }[name]
 
 
-def assert_same_there(library, folder, texts=TEXTS):
+def assert_same_there(folder, texts=TEXTS):
     """`SimCSE` and the library give the same vectors of texts that differ."""
     model = SimCSE(folder, device="cpu")
-    wanted = library.SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    wanted = there(folder).encode(texts, convert_to_tensor=True)
     ours = model.encode(texts, normalize_embeddings=model.model.settings.normalize)
     torch.testing.assert_close(torch.as_tensor(ours), wanted, rtol=0, atol=1e-5)
     assert torch.cdist(wanted, wanted)[~torch.eye(len(texts), dtype=bool)].min() > 1e-3, "texts can be told apart"
@@ -188,28 +182,26 @@ def assert_same_there(library, folder, texts=TEXTS):
 @pytest.mark.parametrize("layers", ["none", "normalize", "LaBSE", "narrow", "two"])
 @pytest.mark.parametrize(("pooling", "ours"), [("cls", "cls_before_pooler"), ("mean", "avg"), ("max", "max")])
 def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
-    pooling, ours, layers, library, save_library_model, tmp_path
+    pooling, ours, layers, save_library_model, tmp_path
 ):
     directory = save_library_model(pooling, dense_modules(layers), "bert" if layers == "none" else "distilbert")
-    model = assert_same_there(library, directory)
+    model = assert_same_there(directory)
     assert model.pooler_type == ours and model.model.settings.normalize == (layers in ("normalize", "LaBSE"))
-    with torch.no_grad():
-        for parameter in model.model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+    move_weights(model.model, 0.05)
     model.save_pretrained(tmp_path / "saved")
-    assert_same_there(library, tmp_path / "saved")
+    assert_same_there(tmp_path / "saved")
     _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
 @pytest.mark.parametrize("similarity", ["dot", "euclidean"])
-def test_prompts_similarity_and_length_of_a_library_model_are_kept(library, save_library_model, tmp_path, similarity):
+def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path, similarity):
     prompts = {"query": "the cat : ", "document": ""}
     options = {"prompts": prompts, "default_prompt_name": "query", "similarity_fn_name": similarity}
     model = SimCSE(save_library_model(max_seq_length=7, **options), device="cpu")
     assert (model.max_length, model.model.settings.similarity_fn_name) == (7, similarity)
     model.save_pretrained(tmp_path / "saved")
-    again = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    again = there(tmp_path / "saved")
     assert (again.prompts, again.default_prompt_name, again.max_seq_length) == (prompts, "query", 7)
     assert again.similarity_fn_name == similarity
     assert SimCSE(tmp_path / "saved", device="cpu").model.settings == model.model.settings
@@ -226,7 +218,7 @@ def test_prompts_similarity_and_length_of_a_library_model_are_kept(library, save
     ],
 )
 def test_the_length_of_a_folder_is_the_librarys(
-    file, content, tokenizer_length, wanted, library, save_library_model, tokenizer
+    file, content, tokenizer_length, wanted, save_library_model, tokenizer
 ):
     folder = save_library_model()
     (folder / TRANSFORMER[0]).unlink()
@@ -234,21 +226,19 @@ def test_the_length_of_a_folder_is_the_librarys(
     vocabulary = tokenizer.get_vocab()
     BertTokenizer(vocab=vocabulary, model_max_length=tokenizer_length).save_pretrained(folder)
     texts = [*TEXTS, LONG]
-    assert assert_same_there(library, folder, texts).max_length == wanted
-    assert library.SentenceTransformer(str(folder), device="cpu").max_seq_length == wanted
+    assert assert_same_there(folder, texts).max_length == wanted
+    assert there(folder).max_seq_length == wanted
 
 
-def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_counts(
-    library, save_checkpoint, tmp_path
-):
+def test_a_length_similarity_or_prompt_that_the_library_changed_in_our_folder_counts(save_checkpoint, tmp_path):
     options = {"prompts": {"query": "a "}, "default_prompt_name": "query", "max_length": 20, "pooler_type": "avg"}
-    theirs = library.SentenceTransformer(str(save_checkpoint(BertForCL(tiny_config(), **options))), device="cpu")
+    theirs = there(save_checkpoint(BertForCL(tiny_config(), **options)))
     theirs.max_seq_length = 6
     theirs.similarity_fn_name = "dot"
     theirs.prompts["query"] = "the "
     theirs.default_prompt_name = None
     theirs.save(str(tmp_path / "changed"))
-    model = assert_same_there(library, tmp_path / "changed", [*TEXTS, LONG])
+    model = assert_same_there(tmp_path / "changed", [*TEXTS, LONG])
     settings = model.model.settings
     assert (model.max_length, settings.similarity_fn_name) == (6, "dot")
     assert settings.prompts["query"] == "the " and settings.default_prompt_name is None
@@ -279,16 +269,16 @@ def test_another_pooler_replaces_the_pooling_with_its_dense_layers(save_library_
 def test_dense_layers_are_trained_with_the_encoder(save_library_model):
     model = AutoModelForCL.from_pretrained(save_library_model("mean", dense_modules("two"))).train()
     model(**random_batch(4, 2)).loss.backward()
-    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not unused(model)
     assert model.objective.dim == model.embedding_dim == 8
     twin = model.copy_encoder().eval()
     batch = flat(random_batch(2, 2))
     assert torch.equal(twin(**batch).sentence_embeddings, model.eval()(**batch).sentence_embeddings)
 
 
-def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(library, save_checkpoint, tmp_path):
+def test_a_dense_layer_that_was_added_in_the_library_is_not_ignored(save_checkpoint, tmp_path):
     directory = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg"))
-    theirs = library.SentenceTransformer(str(directory), device="cpu")
+    theirs = there(directory)
     theirs.append(dense_modules("narrow")[0])
     theirs.save(str(tmp_path / "changed"))
     with pytest.raises(ValueError, match="describes its pooling twice, and the two differ"):
@@ -313,9 +303,9 @@ def test_a_tokenizer_that_keeps_capitals_is_not_lowered_in_silence(save_library_
 
 
 @pytest.fixture
-def trained_on_in_the_library(library, save_checkpoint, tmp_path):
+def trained_on_in_the_library(save_checkpoint, tmp_path):
     """Our `cls` model after further training in sentence-transformers, which changes `2_Dense` but not the pooler."""
-    theirs = library.SentenceTransformer(str(save_checkpoint(BertForCL(tiny_config()))), device="cpu")
+    theirs = there(save_checkpoint(BertForCL(tiny_config())))
     with torch.no_grad():
         theirs[2].linear.weight.add_(0.1)
     theirs.save(str(tmp_path / "trained_on"))

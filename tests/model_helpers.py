@@ -1,0 +1,27 @@
+"""What tests of models ask of them: the head, gradients, and edits of the files of a checkpoint."""
+
+import json
+
+import torch
+
+
+def dense(model):
+    """Return the linear layer of the head, whose place depends on the encoder."""
+    return next(m for m in model.contrastive_head.modules() if isinstance(m, torch.nn.Linear))
+
+
+def unused(model):
+    """Return the names of the trainable parameters without a gradient."""
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def move_weights(model, scale):
+    """Add noise to all parameters: biases start at 0, where a lost one goes unnoticed."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+
+
+def edit_json(path, **changes):
+    """Change entries of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
