@@ -5,7 +5,6 @@ peft, `AutoModel` and sentence-transformers read.
 """
 
 import copy
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..ops.errors import require_extra
-from ..ops.files import full_name, write_json
+from ..ops.files import StrPath, full_name, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
 from .settings import SECTION
 
@@ -111,7 +110,7 @@ def merged_weights(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return merged
 
 
-def load_adapter(model: Any, source: str | os.PathLike, hub: dict[str, Any]) -> None:
+def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
     """Load an adapter and merge it into the encoder.
 
     Args:
@@ -127,10 +126,9 @@ def load_adapter(model: Any, source: str | os.PathLike, hub: dict[str, Any]) -> 
     config = peft.PeftConfig.from_pretrained(str(source), **hub)
     # The adapter may be that of a model with a head, such as BertForMaskedLM.
     prefix = f"base_model.model.{encoder.base_model_prefix}."
-    weights = {
-        name.replace(prefix, "base_model.model.", 1): tensor
-        for name, tensor in peft.load_peft_weights(str(source), device="cpu", **hub).items()
-    }
+    weights = {}
+    for name, x in peft.load_peft_weights(str(source), device="cpu", **hub).items():
+        weights[name.replace(prefix, "base_model.model.", 1)] = x
     try:
         adapted = peft.PeftModel(encoder, config)
         peft.set_peft_model_state_dict(adapted, dict(weights))  # some versions change it
@@ -149,7 +147,7 @@ def load_adapter(model: Any, source: str | os.PathLike, hub: dict[str, Any]) -> 
     del encoder.peft_config
 
 
-def save_adapter(model: Any, directory: str | os.PathLike, merged: dict[str, Tensor]) -> None:
+def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> None:
     """Save the adapter and the head of a model as peft does, and the settings of the model beside them.
 
     Args:
@@ -215,9 +213,11 @@ def check_adapter(model: Any) -> None:
             model.save_pretrained(folder)
             saved = type(model).from_pretrained(folder, dtype=model.dtype).state_dict()
     except Exception as error:  # its type depends on the kind of adapter
-        kind = model.base_model.active_adapters()[0]
-        kind = model.base_model.peft_config[kind].peft_type.value
-        way = "in a file of its own: leave save_adapter out" if model.save_adapter else "merged: use another kind"
+        name = model.base_model.active_adapters()[0]
+        kind = model.base_model.peft_config[name].peft_type.value
+        way = "merged: use another kind"
+        if model.save_adapter:
+            way = "in a file of its own: leave save_adapter out"
         raise ValueError(f"an adapter of peft of the kind {kind} cannot be saved {way} ({error})") from error
     changed = []
     for name, x in saved.items():
@@ -235,7 +235,7 @@ def check_adapter(model: Any) -> None:
         )
 
 
-def save_trained_weights(model: Any, directory: str | os.PathLike) -> None:
+def save_trained_weights(model: Any, directory: StrPath) -> None:
     """Save the weights that a run with an adapter trains, unmerged, so that it can be resumed exactly."""
     trained = {name: x for name, x in model.named_parameters() if x.requires_grad}  # tied weights once
     for name, x in model.state_dict(keep_vars=True).items():
@@ -245,7 +245,7 @@ def save_trained_weights(model: Any, directory: str | os.PathLike) -> None:
     save_file(tensors, Path(directory, TRAINED_WEIGHTS))
 
 
-def load_trained_weights(model: Any, directory: str | os.PathLike) -> bool:
+def load_trained_weights(model: Any, directory: StrPath) -> bool:
     """Load the weights of [`save_trained_weights`].
 
     Args:

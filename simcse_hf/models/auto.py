@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import os
 from typing import Any
 
 from transformers import (
@@ -19,7 +18,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 
-from ..ops.files import explain_damage, select_hub_arguments
+from ..ops.files import StrPath, explain_damage, select_hub_arguments
 from ..ops.loading import load_pretrained
 from ..ops.unpadded import reads_left_to_right
 from .modeling import ContrastiveModel
@@ -95,7 +94,7 @@ class AutoModelForCL:
     """Choose the contrastive class by the checkpoint's `model_type`, never by its name."""
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, **kwargs: Any) -> ContrastiveModel:
+    def from_pretrained(cls, name_or_path: StrPath, **kwargs: Any) -> ContrastiveModel:
         """Load a contrastive model of the class that fits the checkpoint.
 
         Args:

@@ -1,6 +1,5 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from transformers.utils import (
     logging,
 )
 
-from ..ops.files import find_file, read_json_object, replace_files, select_hub_arguments
+from ..ops.files import StrPath, find_file, read_json_object, replace_files, select_hub_arguments
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
@@ -73,7 +72,7 @@ class Checkpoint:
         base (`str`, *optional*): If an adapter of peft is loaded, the model that it belongs to.
     """
 
-    source: str | os.PathLike
+    source: StrPath
     hub: dict[str, Any]
     section: dict[str, Any] | None
     files: SentenceTransformersFiles
@@ -81,7 +80,7 @@ class Checkpoint:
     base: str | None = None
 
     @classmethod
-    def find(cls, source: str | os.PathLike, config: Any = None, **arguments: Any) -> "Checkpoint":
+    def find(cls, source: StrPath, config: Any = None, **arguments: Any) -> "Checkpoint":
         """Look at the files of a checkpoint, but for its weights.
 
         Args:
@@ -353,11 +352,11 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         )
 
 
-def _load_head(model: Any, source: str | os.PathLike, **hub: Any) -> bool:
+def _load_head(model: Any, source: StrPath, **hub: Any) -> bool:
     return load_layer(model.sentence_head.dense, source, HEAD_FOLDER, "linear.", **hub)
 
 
-def _load_dense_layers(model: Any, folders: list[str], source: str | os.PathLike, **hub: Any) -> None:
+def _load_dense_layers(model: Any, folders: list[str], source: StrPath, **hub: Any) -> None:
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
     if len(folders) < count:
@@ -369,7 +368,7 @@ def _load_dense_layers(model: Any, folders: list[str], source: str | os.PathLike
             )
 
 
-def _load_pooler_layers(model: Any, source: str | os.PathLike, **hub: Any) -> None:
+def _load_pooler_layers(model: Any, source: StrPath, **hub: Any) -> None:
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
         if layer is not None and not load_layer(layer, source, folder, **hub):
@@ -407,7 +406,7 @@ def check_head_can_learn(model: Any) -> None:
     logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
 
 
-def reload_model(model: Any, directory: str | os.PathLike) -> None:
+def reload_model(model: Any, directory: StrPath) -> None:
     """Load all weights of a checkpoint of this very model: the encoder, our layers and the objective's state.
 
     Args:
@@ -424,10 +423,13 @@ def reload_model(model: Any, directory: str | os.PathLike) -> None:
         raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
     report = model.load_state_dict(weights, strict=False)
     tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
-    own = [name for name in report.missing_keys if name.split(".")[0] not in SEPARATE_MODULES and name not in tied]
-    if own or report.unexpected_keys:
-        wrong = ", ".join([*own, *report.unexpected_keys][:3])
-        raise ValueError(f"{directory} holds the weights of another model ({wrong}): name another checkpoint")
+    wrong = list(report.unexpected_keys)
+    for name in report.missing_keys:
+        if name not in tied and name.split(".")[0] not in SEPARATE_MODULES:
+            wrong.append(name)
+    if wrong:
+        listed = ", ".join(wrong[:3])
+        raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
     if not model.has_own_pooler:
         _load_head(model, directory)
     if model.dense_layers:
@@ -448,16 +450,19 @@ def state_fits(saved: ContrastiveSettings, now: ContrastiveSettings) -> bool:
     """
 
     def stateful(settings: ContrastiveSettings) -> dict[str, Any]:
-        losses: dict[str, Any] = {}
+        losses = {}
         for dataset, (objective, options) in settings.losses().items():
-            kept = {n: x for n, x in options.items() if n.rpartition(".")[2] not in STATELESS_OPTIONS}
+            kept = dict(options)
+            for name in options:
+                if name.rpartition(".")[2] in STATELESS_OPTIONS:
+                    del kept[name]
             losses[dataset] = (objective, kept)
         return losses
 
     return stateful(saved) == stateful(now)
 
 
-def load_objective_state(model: Any, path: str | os.PathLike, saved: ContrastiveSettings | None = None) -> None:
+def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings | None = None) -> None:
     """Load the state of the objective and of the second encoder, if the file exists.
 
     Args:
@@ -474,8 +479,11 @@ def load_objective_state(model: Any, path: str | os.PathLike, saved: Contrastive
     tensors = load_file(path)
     if model.settings.dataset_objectives:
         tensors = _by_dataset(tensors, saved or model.settings, model.settings)
-    expected = {name: x for name, x in model.state_dict().items() if name.split(".")[0] in AUXILIARY_MODULES}
-    if {n: x.shape for n, x in expected.items()} != {n: x.shape for n, x in tensors.items()}:
+    expected = {}
+    for name, x in model.state_dict().items():
+        if name.split(".")[0] in AUXILIARY_MODULES:
+            expected[name] = x.shape
+    if expected != {name: x.shape for name, x in tensors.items()}:
         raise ValueError(
             f"{path} holds the state of another objective or of other options than this model's. Use the objective "
             "and options it was saved with, or remove the file to start the objective anew."
@@ -492,8 +500,9 @@ def _by_dataset(
     # share is `main` and not one of theirs.
 
     def prefix(dataset: str, settings: ContrastiveSettings) -> str:
-        own = settings.dataset_objectives[dataset]
-        return f"objective.own.:{dataset.replace('.', ':')}." if own else "objective.main."
+        if not settings.dataset_objectives[dataset]:
+            return "objective.main."
+        return f"objective.own.:{dataset.replace('.', ':')}."
 
     numbered = list(dict.fromkeys(prefix(dataset, saved) for dataset in saved.dataset_objectives))
     named = {}
@@ -512,7 +521,7 @@ def _by_dataset(
 
 
 @contextmanager
-def replace_model(directory: str | os.PathLike, adapter: bool = False, writes: bool = True) -> Iterator[Path]:
+def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True) -> Iterator[Path]:
     """Yield a folder to save a model in, which replaces the model in a directory if the block ends without an error.
 
     So the directory never holds the weights of one model with the settings of another. A whitening or flow of the
@@ -546,7 +555,7 @@ def replace_model(directory: str | os.PathLike, adapter: bool = False, writes: b
             )
 
 
-def save_own_files(model: Any, directory: str | os.PathLike, state_dict: dict[str, torch.Tensor]) -> None:
+def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.Tensor]) -> None:
     """Write everything of a checkpoint but the weights of the encoder and its config.
 
     Args:
@@ -555,23 +564,30 @@ def save_own_files(model: Any, directory: str | os.PathLike, state_dict: dict[st
         state_dict (`dict[str, torch.Tensor]`): The weights of the whole model.
     """
     directory = Path(directory)
-    auxiliary = {n: x.contiguous() for n, x in state_dict.items() if n.split(".")[0] in AUXILIARY_MODULES}
+    auxiliary = {}
+    for name, x in state_dict.items():
+        if name.split(".")[0] in AUXILIARY_MODULES:
+            auxiliary[name] = x.contiguous()
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
     for attribute, folder in POOLER_FOLDERS.items():
-        layer = {n.partition(".")[2]: x for n, x in state_dict.items() if n.startswith(f"{attribute}.")}
+        layer = _weights_of(attribute, state_dict)
         if layer:
             save_layer(directory / folder, layer)
-    prefix = next(name for name, module in model.named_modules() if module is model.contrastive_head)
-    head = {name: x for name, x in state_dict.items() if name.startswith(f"{prefix}.")}
+    head_name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
+    head = _weights_of(head_name, state_dict)
     if sorted(name.rpartition(".")[2] for name in head) != ["bias", "weight"]:
         head = {}  # not a single dense layer
     if model.has_own_pooler and model.settings.mlp_only_train:
         head = {}  # modules.json does not name it, and the encoder holds it
-    dense_layers = [
-        {name: state_dict[f"dense_layers.{number}.{name}"] for name in layer.state_dict()}
-        for number, layer in enumerate(model.dense_layers)
-    ]
+    numbers = range(len(model.dense_layers))
+    dense_layers = [_weights_of(f"dense_layers.{number}", state_dict) for number in numbers]
     save_sentence_transformers_files(
         directory, model.config, model.settings, head, dense_layers, model.tokenizer_limit
     )
+
+
+def _weights_of(module: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of a module by their names in it."""
+    prefix = f"{module}."
+    return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}

@@ -18,6 +18,7 @@ from ..ops.distributed import gather_rows, sum_over_processes, world
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
+_MakesContext = Callable[[], AbstractContextManager]
 
 
 class CachedBatch:
@@ -54,7 +55,7 @@ class CachedBatch:
         inputs: dict[str, Any],
         chunk_size: int,
         trim: bool = True,
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: _MakesContext = nullcontext,
     ):
         self.model = model
         self.objective: Any = model.objective
@@ -79,7 +80,7 @@ class CachedBatch:
     def backward(
         self,
         wrapped: nn.Module | None = None,
-        no_sync: Callable[[], AbstractContextManager] = nullcontext,
+        no_sync: _MakesContext = nullcontext,
         mlm_factor: float | Tensor = 1.0,
     ) -> ContrastiveOutput:
         """Carry the embeddings' gradient on into the encoder, after the backward pass of `output.loss`.

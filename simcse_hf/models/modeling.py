@@ -1,7 +1,6 @@
 """Contrastive models: a stock encoder with SimCSE's head, an objective and an optional masked-LM loss."""
 
 import copy
-import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -24,7 +23,7 @@ from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
-from ..ops.files import find_file, select_hub_arguments
+from ..ops.files import StrPath, find_file, select_hub_arguments
 from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..ops.packing import avoid_cudnn_attention, send
 from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
@@ -656,7 +655,7 @@ class ContrastiveModel(PreTrainedModel):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        self, save_directory: str | os.PathLike, *, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
+        self, save_directory: StrPath, *, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
     ) -> None:
         """Save the model as transformers does, with the files of sentence-transformers beside the weights.
 
@@ -677,9 +676,7 @@ class ContrastiveModel(PreTrainedModel):
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
-    def write_files(
-        self, folder: str | os.PathLike, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any
-    ) -> None:
+    def write_files(self, folder: StrPath, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].
 
         Args:
@@ -709,7 +706,7 @@ class ContrastiveModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        cls, name_or_path: str | os.PathLike, *args: Any, head: str = "auto", **kwargs: Any
+        cls, name_or_path: StrPath, *args: Any, head: str = "auto", **kwargs: Any
     ) -> Self:
         """Load a model as transformers does, with the contrastive settings as further keyword arguments.
 

@@ -1,6 +1,5 @@
 """From token states to embeddings: the poolers, the layers that the stock encoder lacks, and their files."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..ops.files import find_file, write_json
+from ..ops.files import StrPath, find_file, write_json
 from ..ops.unpadded import first_tokens, reads_left_to_right
 
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
@@ -202,7 +201,7 @@ class NGramHead(nn.Module):
         """Compute features of shape `(batch, length, dim)`, one per token."""
         return self.ngrams(hidden_states, attention_mask)
 
-    def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
+    def start(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
         """Draw the weights that training starts from; nothing of the checkpoint is used."""
         for convolution in self.ngrams.convolutions:
             convolution.reset_parameters()  # type: ignore[operator]
@@ -242,7 +241,7 @@ class TemplateHead(nn.Module):
         return self.layer(states - template_states)
 
     @torch.no_grad()
-    def start(self, name_or_path: str | os.PathLike, **hub_arguments: Any) -> None:
+    def start(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
         """Set the weights that training starts from: those of the checkpoint's masked-LM head, or random ones.
 
         Args:
@@ -307,9 +306,7 @@ def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | 
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def load_layer(
-    layer: nn.Module, name_or_path: str | os.PathLike, folder: str, prefix: str = "", **hub_arguments: Any
-) -> bool:
+def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str = "", **hub_arguments: Any) -> bool:
     """Load the weights of a layer, if the checkpoint has its folder.
 
     Args:

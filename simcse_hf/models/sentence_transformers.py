@@ -1,6 +1,5 @@
 """Read and write the files by which sentence-transformers knows a model's pooling, dense layers and prompts."""
 
-import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from .._version import __version__
-from ..ops.files import find_file, read_json, read_json_object, write_json
+from ..ops.files import StrPath, find_file, read_json, read_json_object, write_json
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from .pooling import (
     HEAD_FOLDER,
@@ -145,7 +144,7 @@ class SentenceTransformersFiles:
     refused: str = ""
 
 
-def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any) -> SentenceTransformersFiles:
+def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> SentenceTransformersFiles:
     """Read `modules.json` and the files of the modules, and `config_sentence_transformers.json` of a model.
 
     Args:
@@ -164,7 +163,7 @@ def read_sentence_transformers_files(name_or_path: str | os.PathLike, **hub: Any
 class _Reader:
     """Reads the files of one model, and collects the keys that `KEYS` refuses."""
 
-    def __init__(self, source: str | os.PathLike, hub: dict[str, Any]) -> None:
+    def __init__(self, source: StrPath, hub: dict[str, Any]) -> None:
         self.source = source
         self.hub = hub
         self.refused: list[str] = []
@@ -318,7 +317,7 @@ def _other_modules(modules: list[tuple[str, str]]) -> str:
 
 
 def save_sentence_transformers_files(
-    directory: str | os.PathLike,
+    directory: StrPath,
     config: PreTrainedConfig,
     settings: PoolingSettings,
     head: dict[str, torch.Tensor],
@@ -433,7 +432,7 @@ def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str
     write_json(folder / "config.json", sizes)
 
 
-def copy_sentence_transformers_files(source: str | os.PathLike, target: str | os.PathLike) -> None:
+def copy_sentence_transformers_files(source: StrPath, target: StrPath) -> None:
     """Copy what [`save_sentence_transformers_files`] and `save_pretrained` have written.
 
     Args:

@@ -1,18 +1,17 @@
 """Which tokenizer fits a model, and how it is saved."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..ops.files import read_json_object, write_json
+from ..ops.files import StrPath, read_json_object, write_json
 from .settings import PoolingSettings, length_limit
 
 _SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: str | os.PathLike) -> None:
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrPath) -> None:
     """Refuse a tokenizer that has no words, no number as its longest text, or ids that the encoder does not know.
 
     From a model folder that lacks files of its tokenizer, transformers loads another tokenizer, or an empty one.
@@ -54,7 +53,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: str 
         )
 
 
-def save_tokenizer(tokenizer: Any, folder: str | os.PathLike, model: Any) -> None:
+def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
     """Save the tokenizer of a model so that it is read alike by every program.
 
     A tokenizer of the library `tokenizers` keeps the truncation and the padding of its last call, and programs that
