@@ -79,7 +79,7 @@ def _wrappers(model: nn.Module) -> dict[str, Any]:
 
 
 def _merged(wrapper: Any) -> nn.Module:
-    """Return the stock layer of a layer of peft, with its adapter in the weights. The layer is used up."""
+    """Return the stock layer of a layer of peft, with its adapter in the weights. The layer is then unusable."""
     if hasattr(wrapper, "unload_and_optionally_merge_module"):
         return wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
     wrapper.merge()

@@ -147,7 +147,8 @@ class Checkpoint:
     def saved_section(self) -> dict[str, Any]:
         """Its settings in the form of the section `simcse`.
 
-        In a checkpoint of this package, other tools edit the files of sentence-transformers and not that section.
+        Other tools change the length, the prompts and the similarity in the files of sentence-transformers alone, so
+        these files count before the section.
         """
         files = self.files.pooling
         if self.section is None:
@@ -165,7 +166,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer_limit(self) -> int | None:
-        """The length that its tokenizer names."""
+        """The `model_max_length` of its tokenizer, if that is a number."""
         path = find_file(self.source, "tokenizer_config.json", **self.hub)
         length = None if path is None else read_json_object(path).get("model_max_length")
         return length if isinstance(length, int) else None
@@ -282,9 +283,10 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
                 model.get_parameter(name).zero_()
     if model.has_own_pooler:
         has_head = found.is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
-    else:  # Without our section, a dense layer beside the weights is some sentence-transformers model's own.
-        is_ours = found.section is not None and head != "pooler"
-        has_head = is_ours and _load_head(model, found.source, **found.hub)
+    elif found.section is None or head == "pooler":
+        has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
+    else:
+        has_head = _load_head(model, found.source, **found.hub)
     if model.dense_layers:
         _load_dense_layers(model, found.files.dense_folders, found.source, **found.hub)
     saved = found.saved if found.section is not None else None

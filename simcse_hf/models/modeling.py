@@ -152,8 +152,8 @@ class ContrastiveModel(PreTrainedModel):
     base_model: Any  # the stock encoder
     dense_layers: Any
     _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in checkpoint.SEPARATE_MODULES)]
-    tokenizer_limit: int | None = None  # the length that the tokenizer names, if the model has one
-    save_adapter = False  # `save_pretrained` then saves the adapter in place of the merged model
+    tokenizer_limit: int | None = None  # `model_max_length` of the tokenizer, if it is known
+    save_adapter = False  # if set, `save_pretrained` saves the adapter in place of the merged model
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
 
     def __init__(
@@ -183,7 +183,7 @@ class ContrastiveModel(PreTrainedModel):
         self.fast_dropout = fast_dropout
         #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
         self.head_source = "fresh"
-        #: Whether the checkpoint says how its embeddings are made; otherwise only `PLAIN_POOLERS` use it as it is.
+        #: Whether the checkpoint says how its embeddings are made. If not, the Trainer first scores plain poolers, too.
         self.names_pooler = True
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder: ContrastiveModel | None = None
@@ -489,7 +489,7 @@ class ContrastiveModel(PreTrainedModel):
     def views_are_equal(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, only_attention_dropout: bool = False
     ) -> bool:
-        """Say whether the two views of each row have one embedding in a training step, because nothing drops anything.
+        """Say whether the two views of each row have the same embedding in a training step, as without dropout.
 
         The model and the random state stay as they were.
 

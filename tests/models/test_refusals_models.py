@@ -77,6 +77,7 @@ def without(name, batch):
 
 
 VIEWS = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
+COMMAND = {"in_features": 32, "out_features": 8, "activation_function": "os.system"}
 EMPTY = torch.tensor([[1, 1], [0, 0], [0, 0]])
 REFUSED = {
     # classes and configs
@@ -90,13 +91,7 @@ REFUSED = {
         lambda _: AutoModelForCL.from_config(CONFIG_MAPPING["llama"](num_hidden_layers=1), pooler_type="cls"),
         "pooler_type 'cls' .*in a decoder .llama.*'lasttoken' or 'avg'",
     ),
-    "activation": (
-        lambda _: model(
-            pooler_type="avg",
-            dense_layers=[{"in_features": 32, "out_features": 8, "activation_function": "os.system"}],
-        ),
-        "activation_function .* 'os.system'",
-    ),
+    "activation": (lambda _: model(pooler_type="avg", dense_layers=[COMMAND]), "activation_function .* 'os.system'"),
     # inputs
     "one axis": (step({"input_ids": torch.full((9,), 7)}), "input_ids must be"),
     "four axes": (step({"input_ids": torch.full((2, 2, 2, 9), 7)}), "input_ids must be"),

@@ -42,13 +42,11 @@ FILES = {
 }
 
 
-def write(folder, **files):
-    """Write `FILES` with changes, whose names have `_` for what is no letter; `None` leaves a file out."""
-    names = {"".join(c if c.isalnum() else "_" for c in name): name for name in (*FILES, *TRANSFORMER)}
-    for name, content in (FILES | {names[name]: x for name, x in files.items()}).items():
-        if content is not None:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+def write(folder, changes=()):
+    """Write `FILES` with changes."""
+    for name, content in (FILES | dict(changes)).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
 
 
@@ -70,69 +68,67 @@ def test_every_key_of_the_library_is_read_or_refused_or_known_to_have_no_effect(
 
 OTHER_MODE = {"text": {"method": "get_text_features", "method_output_name": "pooler_output"}}
 REFUSED = [  # a file, what it holds, and the key or the module that is named
-    ("modules_json", [module("Transformer"), module("Dense", "2_Dense")], r"model of Transformer \+ Dense"),
-    ("modules_json", [*MEAN, module("LSTM", "2_LSTM")], r"model of Transformer \+ Pooling \+ LSTM"),
-    ("modules_json", [*MEAN, module("LayerNorm", "2_LayerNorm")], "LayerNorm"),
-    ("modules_json", [MEAN[0], {"path": "1_Pooling", "type": "modeling.Pooling"}], r"modeling\.Pooling"),
-    ("modules_json", [module("Transformer", "0_BERT"), MEAN[1]], "the folder 0_BERT"),
-    ("modules_json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
-    ("1_Pooling_config_json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
-    ("1_Pooling_config_json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
-    ("1_Pooling_config_json", {"pooling_mode_mean_sqrt_len_tokens": True}, "pools by mean_sqrt_len_tokens"),
-    ("1_Pooling_config_json", {"include_prompt": False}, "include_prompt = False in config.json"),
-    ("2_Dense_config_json", TANH | {"use_residual": True}, "use_residual"),
-    ("2_Dense_config_json", TANH | {"module_input_name": "token_embeddings"}, "module_input_name"),
-    ("3_Normalize_config_json", {"module_output_name": "token_embeddings"}, "module_output_name"),
-    ("config_sentence_transformers_json", {"truncate_dim": 16}, "truncate_dim = 16 in config_sentence"),
-    ("config_sentence_transformers_json", {"similarity_fn_name": "hamming"}, "similarity_fn_name = 'hamming'"),
-    ("config_sentence_transformers_json", {"model_type": "SparseEncoder"}, "model_type = 'SparseEncoder'"),
-    ("config_sentence_transformers_json", {"query_prefix": "[Q] "}, "query_prefix"),
-    ("sentence_bert_config_json", {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
-    ("sentence_bert_config_json", {"tokenizer_name_or_path": "other"}, "tokenizer_name_or_path = 'other'"),
-    ("sentence_bert_config_json", {"transformer_task": "fill-mask"}, "transformer_task"),
-    ("sentence_bert_config_json", {"modality_config": OTHER_MODE}, r"modality_config\.text"),
-    ("sentence_bert_config_json", {"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
-    ("sentence_bert_config_json", {"query_length": 8}, "query_length = 8"),
-    ("sentence_bert_config_json", {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
-    ("sentence_bert_config_json", {"config_args": {"hidden_act": "relu"}}, r"config_args\.hidden_act"),
-    ("sentence_bert_config_json", {"something_new": 1}, "something_new = 1 in sentence_bert_config.json"),
+    ("modules.json", [module("Transformer"), module("Dense", "2_Dense")], r"model of Transformer \+ Dense"),
+    ("modules.json", [*MEAN, module("LSTM", "2_LSTM")], r"model of Transformer \+ Pooling \+ LSTM"),
+    ("modules.json", [*MEAN, module("LayerNorm", "2_LayerNorm")], "LayerNorm"),
+    ("modules.json", [MEAN[0], {"path": "1_Pooling", "type": "modeling.Pooling"}], r"modeling\.Pooling"),
+    ("modules.json", [module("Transformer", "0_BERT"), MEAN[1]], "the folder 0_BERT"),
+    ("modules.json", [MEAN[0], MEAN[1] | {"kwargs": ["task"]}], r"kwargs = \['task'\] in modules\.json"),
+    ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+    ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls, mean"),
+    ("1_Pooling/config.json", {"pooling_mode_mean_sqrt_len_tokens": True}, "pools by mean_sqrt_len_tokens"),
+    ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = False in config.json"),
+    ("2_Dense/config.json", TANH | {"use_residual": True}, "use_residual"),
+    ("2_Dense/config.json", TANH | {"module_input_name": "token_embeddings"}, "module_input_name"),
+    ("3_Normalize/config.json", {"module_output_name": "token_embeddings"}, "module_output_name"),
+    (LIBRARY, {"truncate_dim": 16}, "truncate_dim = 16 in config_sentence"),
+    (LIBRARY, {"similarity_fn_name": "hamming"}, "similarity_fn_name = 'hamming'"),
+    (LIBRARY, {"model_type": "SparseEncoder"}, "model_type = 'SparseEncoder'"),
+    (LIBRARY, {"query_prefix": "[Q] "}, "query_prefix"),
+    ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case with a tokenizer that keeps capitals"),
+    ("sentence_bert_config.json", {"tokenizer_name_or_path": "other"}, "tokenizer_name_or_path = 'other'"),
+    ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
+    ("sentence_bert_config.json", {"modality_config": OTHER_MODE}, r"modality_config\.text"),
+    ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
+    ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
+    ("sentence_bert_config.json", {"model_args": {"torch_dtype": "float16"}}, r"model_args\.torch_dtype = 'float16'"),
+    ("sentence_bert_config.json", {"config_args": {"hidden_act": "relu"}}, r"config_args\.hidden_act"),
+    ("sentence_bert_config.json", {"something_new": 1}, "something_new = 1 in sentence_bert_config.json"),
 ]
 
 
 @pytest.mark.parametrize(("file", "content", "words"), REFUSED, ids=[words for *_, words in REFUSED])
 def test_what_is_not_done_here_is_refused_by_its_name_unless_a_pooler_is_named(file, content, words, tmp_path):
     AutoModel.from_config(tiny_config()).save_pretrained(tmp_path)
-    write(tmp_path, modules_json=[*MEAN, module("Normalize", "3_Normalize")] if "Dense" not in file else MEAN)
-    if "Dense" in file:
-        write(tmp_path)
-    write(tmp_path, **{"modules_json": (tmp_path / "modules.json").read_text()} | {file: content})
+    rows = FILES["modules.json"] if "Dense" in file else [*MEAN, module("Normalize", "3_Normalize")]
+    write(tmp_path, {"modules.json": rows, file: content})
     with pytest.raises(ValueError, match=f"{words}.*pass pooler_type"):
         AutoModelForCL.from_pretrained(tmp_path)
-    if file == "1_Pooling_config_json":
+    if file == "1_Pooling/config.json":
         assert AutoModelForCL.from_pretrained(tmp_path, pooler_type="cls_before_pooler").settings.dense_layers == []
 
 
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("config_sentence_transformers_json", [], "config_sentence_transformers.json"),
-        ("config_sentence_transformers_json", {"prompts": {"query": 1}}, "prompts"),
-        ("config_sentence_transformers_json", {"default_prompt_name": "query"}, "default_prompt_name"),
-        ("modules_json", {"a": 1}, "modules.json"),
-        ("modules_json", "[", "modules.json"),
-        ("modules_json", [{"type": "x.Transformer"}], "modules.json.*path"),
-        ("modules_json", [module("Transformer", "../..")], "modules.json.*leaves"),
-        ("sentence_bert_config_json", {"max_seq_length": "128"}, "max_seq_length"),
-        ("sentence_bert_config_json", {"max_seq_length": True}, "max_seq_length"),
-        ("sentence_bert_config_json", {"model_args": 1}, "model_args"),
-        ("1_Pooling_config_json", {"pooling_mode": [["cls"]]}, "pooling_mode"),
-        ("2_Dense_config_json", {"in_features": 4}, "2_Dense/config.json.*out_features"),
-        ("2_Dense_config_json", {"in_features": 4, "out_features": -1}, "2_Dense/config.json.*out_features"),
+        (LIBRARY, [], "config_sentence_transformers.json"),
+        (LIBRARY, {"prompts": {"query": 1}}, "prompts"),
+        (LIBRARY, {"default_prompt_name": "query"}, "default_prompt_name"),
+        ("modules.json", {"a": 1}, "modules.json"),
+        ("modules.json", "[", "modules.json"),
+        ("modules.json", [{"type": "x.Transformer"}], "modules.json.*path"),
+        ("modules.json", [module("Transformer", "../..")], "modules.json.*leaves"),
+        ("sentence_bert_config.json", {"max_seq_length": "128"}, "max_seq_length"),
+        ("sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length"),
+        ("sentence_bert_config.json", {"model_args": 1}, "model_args"),
+        ("1_Pooling/config.json", {"pooling_mode": [["cls"]]}, "pooling_mode"),
+        ("2_Dense/config.json", {"in_features": 4}, "2_Dense/config.json.*out_features"),
+        ("2_Dense/config.json", {"in_features": 4, "out_features": -1}, "2_Dense/config.json.*out_features"),
     ],
 )
 def test_a_value_of_another_type_is_an_error_that_names_the_file_and_the_key(tmp_path, file, content, words):
     with pytest.raises(ValueError, match=words):
-        read_sentence_transformers_files(write(tmp_path, **{file: content}))
+        read_sentence_transformers_files(write(tmp_path, {file: content}))
 
 
 # --- the same embeddings as the library ---------------------------------------------------------------------------
