@@ -183,7 +183,7 @@ class ContrastiveModel(PreTrainedModel):
         self.fast_dropout = fast_dropout
         #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
         self.head_source = "fresh"
-        #: Whether the checkpoint says how its embeddings are made. If not, the Trainer first scores plain poolers, too.
+        #: Whether the checkpoint says how its embeddings are made. If not, a run first scores plain poolers, too.
         self.names_pooler = True
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
         self.second_encoder: ContrastiveModel | None = None

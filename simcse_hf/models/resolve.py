@@ -46,6 +46,8 @@ from .settings import (
 
 logger = logging.get_logger(__name__)
 
+#: Settings, options or arguments by their names.
+Values = Mapping[str, Any]
 #: An embedding size that every width of a Matryoshka fits into; the model checks its own.
 _ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
@@ -79,7 +81,7 @@ class Decision:
     layer: str
 
 
-def decide(**layers: Mapping[str, Any]) -> dict[str, Decision]:
+def decide(**layers: Values) -> dict[str, Decision]:
     """Take each setting from the first layer that has it.
 
     Args:
@@ -95,7 +97,7 @@ def decide(**layers: Mapping[str, Any]) -> dict[str, Decision]:
     return decisions
 
 
-def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
+def chosen(settings: Values) -> dict[str, Any]:
     """Leave out the settings that are `None` because nobody has chosen a value."""
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
 
@@ -103,7 +105,7 @@ def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
 # A model ------------------------------------------------------------------------------------------------------------
 
 
-def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> ContrastiveSettings:
+def resolve_settings(section: Values | None = None, **given: Any) -> ContrastiveSettings:
     """Decide the settings of a model.
 
     What a checkpoint has saved for training counts only under the same objective; what belongs to one pooler, such as
@@ -155,7 +157,7 @@ def resolve_settings(section: Mapping[str, Any] | None = None, **given: Any) -> 
     return settings
 
 
-def _complete_tables(settings: ContrastiveSettings, shared: Mapping[str, Any], is_given: bool) -> ContrastiveSettings:
+def _complete_tables(settings: ContrastiveSettings, shared: Values, is_given: bool) -> ContrastiveSettings:
     """Decide every option of the objectives of several data sets, which the caller gave or the checkpoint saved."""
     tables = {}
     for name, own in settings.dataset_objectives.items():
@@ -168,7 +170,7 @@ def _complete_tables(settings: ContrastiveSettings, shared: Mapping[str, Any], i
     return replace(settings, dataset_objectives=tables)
 
 
-def _own_loss(own: Mapping[str, Any], shared: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+def _own_loss(own: Values, shared: Values, saved: Values) -> dict[str, Any]:
     """Decide every option of the objective of one data set.
 
     Args:
@@ -189,7 +191,7 @@ def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
     return resolve_settings(getattr(config, SECTION, None))
 
 
-def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(given: Values) -> dict[str, Any]:
     """Return the options of the objective that a caller gave, in `objective_options` and under their own names.
 
     Args:
@@ -211,12 +213,12 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options | dict(table)
 
 
-def shared_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def shared_options(given: Values) -> dict[str, Any]:
     """Return the options that a caller gave under their own names, which count in every objective that has them."""
     return {name: given[name] for name in LOSS_OPTIONS if given.get(name) is not None}
 
 
-def resolve_options(objective: str, given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> dict[str, Any]:
+def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Decide every option of an objective.
 
     An option goes to every part of a sum that has it, and `simcse.temperature` to one part. The temperature that
@@ -275,7 +277,7 @@ def import_parts(objective: Any) -> None:
         objective_class(part)
 
 
-def _chosen_objective(given: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
+def _chosen_objective(given: Values, saved: Values) -> str:
     """Return the objective that was given or else saved, or else the default. Only that of a caller is imported."""
     if "objective" in given:
         import_parts(given["objective"])
@@ -289,7 +291,7 @@ def paper_settings(objective: str) -> dict[str, Any]:
     return {} if first is None else dict(first.defaults)
 
 
-def _poolers(settings: Mapping[str, Any]) -> set[str]:
+def _poolers(settings: Values) -> set[str]:
     """Return the poolers of training and of inference."""
     poolers = {str(settings.get("pooler_type"))}
     if settings.get("mlp_only_train"):
@@ -301,9 +303,9 @@ def _poolers(settings: Mapping[str, Any]) -> set[str]:
 
 
 def resolve_command(
-    given: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    section: Mapping[str, Any] | None = None,
+    given: Values,
+    defaults: Values,
+    section: Values | None = None,
     config: PreTrainedConfig | None = None,
     pooler_type: str | None = None,
 ) -> dict[str, Decision]:
@@ -345,7 +347,7 @@ def resolve_command(
     return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
 
 
-def _evaluation_defaults(given: Mapping[str, Any], command: dict[str, Any]) -> dict[str, Any]:
+def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, Any]:
     """Let the defaults of evaluation and saving give way to what is given."""
     # There is no best model without a dev set, and transformers loads one only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
@@ -395,7 +397,7 @@ class RowPlan:
 
     source: str
     objective: str
-    options: Mapping[str, Any]
+    options: Values
     lengths: tuple[int, int, int]
     prompts: tuple[str, str, str]
     view: str
@@ -455,20 +457,21 @@ def resolve_run(
         ValueError: If the settings of a data set or a length do not fit.
     """
     settings: ContrastiveSettings = model.settings
-    tables = args.datasets or {}
-    _check_datasets(tables, dataset_names)
+    given_tables = args.datasets or {}
+    _check_datasets(given_tables, dataset_names)
+    tables = {name: given_tables.get(name, {}) for name in dataset_names}
     own_losses = {}
-    for name in dataset_names:
-        own_losses[name] = _dataset_loss(name, tables.get(name, {}), settings, model.given_settings)
+    for name, own in tables.items():
+        own_losses[name] = _dataset_loss(name, own, settings, model.given_settings)
     decisions = _open_arguments(args, settings, headline, is_stream)
     arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
-    decisions |= _decisions_of_model(model) | decisions
+    decisions = _decisions_of_model(model) | decisions
     main = {"objective": settings.objective, "objective_options": settings.objective_options}
     rows = _row_plan("train_dataset", arguments, args, settings, {}, main)
     plans = {}
-    for name, own_loss in own_losses.items():
+    for name, own in tables.items():
         source = f"train_dataset[{name!r}]"
-        plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), own_loss or main)
+        plans[name] = _row_plan(source, arguments, args, settings, own, own_losses[name] or main)
     everything = list(plans.values()) or [rows]
     for plan in everything:
         check_max_length(max(plan.lengths), model.config)
@@ -481,7 +484,7 @@ def resolve_run(
         written |= own_losses[dataset_names[0]]
     if "similarity_fn_name" not in model.given_settings:
         written |= _similarity_of(everything)
-    written |= _prompt_settings(args, settings, tables)
+    written |= _prompt_settings(args, settings, given_tables)
     return Run(arguments, written, rows, plans, decisions)
 
 
@@ -544,7 +547,7 @@ def main_class(objective: str) -> Any:
     return objective_class(next(iter(part_weights(objective))))
 
 
-def _check_datasets(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> None:
+def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
     """Refuse tables that do not fit the data sets of these names, or that say something unknown."""
     unknown = tables.keys() - set(names)
     if unknown:
@@ -571,9 +574,7 @@ def _check_datasets(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
 
-def _dataset_loss(
-    name: str, own: Mapping[str, Any], settings: ContrastiveSettings, given: Mapping[str, Any]
-) -> dict[str, Any]:
+def _dataset_loss(name: str, own: Values, settings: ContrastiveSettings, given: Values) -> dict[str, Any]:
     """Decide the objective of a data set as it would be decided for this data set alone; empty if it names none."""
     # An option that the caller gave for the whole run counts in each objective that has it. A checkpoint's options
     # count under the same objective: those of the data set of this name or, if there is none, those of the model.
@@ -592,8 +593,8 @@ def _row_plan(
     resolved: Any,
     given: Any,
     settings: ContrastiveSettings,
-    own: Mapping[str, Any],
-    loss: Mapping[str, Any],
+    own: Values,
+    loss: Values,
 ) -> RowPlan:
     """Decide how the rows of a data set are read.
 
@@ -682,9 +683,7 @@ def _similarity_of(plans: Sequence[RowPlan]) -> dict[str, str]:
     return {}
 
 
-def _prompt_settings(
-    args: Any, settings: ContrastiveSettings, tables: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def _prompt_settings(args: Any, settings: ContrastiveSettings, tables: Mapping[str, Values]) -> dict[str, Any]:
     """Return the prompts that are saved with the model: those of training, in place of its own of the same name.
 
     They are those of the run or, if it has none, of the first data set that has some.
