@@ -98,7 +98,8 @@ class CachedBatch:
         """
         called: Any = wrapped or self.model
         weights = self._mlm_weights()
-        mlm_loss = None if weights is None else self.embeddings.new_zeros((), dtype=torch.float32)
+        mlm_weight = self.model.settings.mlm_weight
+        mlm_loss = self.embeddings.new_zeros((), dtype=torch.float32)
         sizes = [len(chunk["input_ids"]) for chunk in self.chunks]
         gradients = self.embeddings.grad[self.order].split(sizes)
         last = len(self.chunks) - 1
@@ -115,19 +116,20 @@ class CachedBatch:
                     if weights is not None:
                         weighted = weights[i] * output.mlm_loss
                         mlm_loss += weighted.detach()
-                        surrogate = surrogate + mlm_factor * self.model.settings.mlm_weight * weighted
+                        surrogate = surrogate + mlm_factor * mlm_weight * weighted
                     if i == last and world()[1] > 1:
                         # DistributedDataParallel exchanges a gradient when a backward pass reaches its parameter. The
                         # objective's parameters already have theirs, so this pass adds 0 to it.
-                        trained = [p for p in self.objective.parameters() if p.requires_grad]
-                        surrogate = surrogate + sum(0.0 * parameter.sum() for parameter in trained)
+                        for parameter in self.objective.parameters():
+                            if parameter.requires_grad:
+                                surrogate = surrogate + 0.0 * parameter.sum()
                     surrogate.backward()
         self.embeddings.grad = None
         result = self.output
         result["loss"] = result.loss.detach()
-        if mlm_loss is not None:
+        if weights is not None:
             result["mlm_loss"] = mlm_loss
-            result["loss"] = result.loss + self.model.settings.mlm_weight * mlm_loss
+            result["loss"] = result.loss + mlm_weight * mlm_loss
         return result
 
     def _mlm_weights(self) -> Tensor | None:

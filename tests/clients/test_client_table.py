@@ -109,27 +109,26 @@ def sentence_transformer_object(folder, tmp_path):
     return SimCSE(folder, device="cpu").to_sentence_transformer().encode(TEXTS)
 
 
+def last_states(encoder, folder):
+    inputs = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        return encoder.eval()(**inputs).last_hidden_state, inputs["attention_mask"]
+
+
 def auto_model(folder, tmp_path):
     pooler = SimCSE(folder, device="cpu").pooler_type
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    inputs = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        states = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
-    mask = inputs["attention_mask"][..., None]
+    states, mask = last_states(AutoModel.from_pretrained(folder), folder)
     if pooler == "avg":
-        return (states * mask).sum(1) / mask.sum(1)
+        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     if pooler == "lasttoken":
-        return states[torch.arange(len(states)), inputs["attention_mask"].sum(1) - 1]
+        return states[torch.arange(len(states)), mask.sum(1) - 1]
     return states[:, 0]
 
 
 def peft_model(folder, tmp_path):
     peft = pytest.importorskip("peft")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(folder.with_name("base")), folder)
-    inputs = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        return model.merge_and_unload().eval()(**inputs).last_hidden_state[:, 0]
+    return last_states(model.merge_and_unload(), folder)[0][:, 0]
 
 
 def of_graph(folder, run):
@@ -137,11 +136,8 @@ def of_graph(folder, run):
     (tokenizer_file,) = folder.rglob("tokenizer.json")
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     vectors = []
-    for text in TEXTS:
-        encoded = tokenizer.encode(text)
-        vectors.append(
-            run({"input_ids": np.array([encoded.ids]), "attention_mask": np.array([encoded.attention_mask])})
-        )
+    for text in map(tokenizer.encode, TEXTS):
+        vectors.append(run({"input_ids": np.array([text.ids]), "attention_mask": np.array([text.attention_mask])}))
     return np.concatenate(vectors)
 
 
