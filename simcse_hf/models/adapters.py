@@ -23,10 +23,10 @@ TRAINED_WEIGHTS = "_trained.safetensors"
 
 
 def unwrap(model: Any) -> Any:
-    """Return the contrastive model inside a `PeftModel`, which shares its weights, and any other model as it is.
+    """Return the contrastive model inside a `PeftModel`, which shares its weights.
 
     Args:
-        model (`Any`): A model, or what peft's `get_peft_model` returned.
+        model (`PeftModel`): What peft's `get_peft_model` returned.
 
     Returns:
         `ContrastiveModel`: The model.
@@ -34,8 +34,6 @@ def unwrap(model: Any) -> Any:
     Raises:
         ValueError: If the adapter is a prompt, which is no part of the weights.
     """
-    if not hasattr(model, "get_base_model"):
-        return model
     if any(config.is_prompt_learning for config in model.peft_config.values()):
         raise ValueError("prompts of peft are not part of the model: use LoRA, or another method that changes weights")
     return model.get_base_model()
@@ -188,17 +186,13 @@ def check_adapter(model: Any) -> None:
     """Refuse a model whose adapter could be trained, but not be saved as the run asks for, or not be loaded again.
 
     Args:
-        model (`ContrastiveModel`): The model, with its attribute `save_adapter`, before it is trained.
+        model (`ContrastiveModel`): The model with an adapter or `save_adapter` set, before it is trained.
 
     Raises:
         ValueError: If it has no adapter that could be saved, or what is saved would be another model.
     """
     if not model.has_adapter():
-        if model.save_adapter:
-            raise ValueError(
-                "save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out"
-            )
-        return
+        raise ValueError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
     base = model.name_or_path
     if model.save_adapter and (not base or adapter_base(base) is not None):
         raise ValueError(

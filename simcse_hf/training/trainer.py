@@ -879,7 +879,8 @@ def _load_model(model: Any, model_init: Callable[..., Any] | None = None, trial:
         model = model_init(trial) if takes_trial else model_init()
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)
-    model = unwrap(model)
+    if hasattr(model, "get_base_model"):  # what peft's get_peft_model returned
+        model = unwrap(model)
     if not hasattr(model, "prepare_objective"):
         raise TypeError(
             f"model is a {type(model).__name__}, which has no contrastive objective: load it with "
@@ -911,7 +912,8 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
     if lora is not None and not model.has_adapter():
         add_lora(model, lora)
     model.save_adapter = args.save_adapter
-    check_adapter(model)
+    if model.save_adapter or model.has_adapter():
+        check_adapter(model)
     if model.objective is None:
         model.prepare_objective()
     if args.neftune_noise_alpha is not None and model.unpadded:
