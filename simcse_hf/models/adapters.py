@@ -239,26 +239,21 @@ def save_trained_weights(model: Any, directory: StrPath) -> None:
     save_file(tensors, Path(directory, TRAINED_WEIGHTS))
 
 
-def load_trained_weights(model: Any, directory: StrPath) -> bool:
+def load_trained_weights(model: Any, directory: StrPath) -> None:
     """Load the weights of [`save_trained_weights`].
 
     Args:
         model (`ContrastiveModel`): The model, with the frozen weights that it began with. It is changed in place.
-        directory (`str` or `os.PathLike`): A checkpoint.
-
-    Returns:
-        `bool`: Whether the model has an adapter. Without one, nothing is loaded.
+        directory (`str` or `os.PathLike`): A checkpoint. It has trained weights, or the model has an adapter.
 
     Raises:
         ValueError: If only one of the model and the checkpoint has an adapter, or they have different ones.
     """
     path = Path(directory, TRAINED_WEIGHTS)
     tensors = load_file(path) if path.exists() else {}
-    known = model.state_dict().keys() if model.has_adapter() else set()
-    if bool(tensors) != bool(known) or not tensors.keys() <= known:
+    if not tensors or not model.has_adapter() or not tensors.keys() <= model.state_dict().keys():
         raise ValueError(
             f"{directory} is a checkpoint of a run with another adapter than this one's. Repeat the arguments of that "
             "run, such as --lora_r."
         )
     model.load_state_dict(tensors, strict=False)
-    return bool(tensors)

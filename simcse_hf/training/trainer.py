@@ -31,6 +31,7 @@ from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
 from ..models.adapters import (
+    TRAINED_WEIGHTS,
     add_lora,
     check_adapter,
     load_trained_weights,
@@ -752,7 +753,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""
-        if load_trained_weights(self.model, resume_from_checkpoint):
+        if self.model.has_adapter() or Path(resume_from_checkpoint, TRAINED_WEIGHTS).exists():
+            load_trained_weights(self.model, resume_from_checkpoint)
             load_objective_state(self.model, Path(resume_from_checkpoint, OBJECTIVE_FILE))
         elif self.is_fsdp_enabled or self.is_deepspeed_enabled:  # which load the whole state from a file of theirs
             super()._load_from_checkpoint(resume_from_checkpoint, model)
