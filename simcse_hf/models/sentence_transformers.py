@@ -226,7 +226,7 @@ class _Reader:
             kind = dict if isinstance(rule, dict) else rule
             # A bool is an int to Python, but a length or size of `true` is a mistake.
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                wanted = getattr(kind, "__name__", kind)
+                wanted = kind.__name__ if isinstance(kind, type) else kind
                 raise ValueError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
             if isinstance(rule, dict):
                 self.check(value, rule, where, f"{prefix}{name}.")
