@@ -179,13 +179,14 @@ class _Reader:
         problem = ""
         if rows:
             pooling |= self.transformer()
-            modules = []
-            for row in rows:
+            by_name = {}  # as in sentence-transformers, where the last row of a name counts
+            for number, row in enumerate(rows):
                 name, folder = self.module(row, str(path))
                 # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is
                 # for training.
                 if folder != POSTPROCESSING_FOLDER and name != "Dropout":
-                    modules.append((name, folder))
+                    by_name[str(row.get("name", f"row {number}"))] = (name, folder)
+            modules = list(by_name.values())
             problem = _other_modules(modules)
             if not problem:
                 mode, problem = self.pooling_mode(modules[1][1])

@@ -190,6 +190,14 @@ def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
+@pytest.mark.parametrize(("name", "count"), [("3", 2), ("2", 1)])
+def test_a_dense_folder_that_is_listed_twice_counts_by_its_names_as_in_the_library(name, count, save_library_model):
+    folder = save_library_model("mean", dense_modules("LaBSE")[:1])
+    rows = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([*rows, rows[-1] | {"name": name}]))
+    assert len(assert_same_there(folder).model.dense_layers) == count
+
+
 @pytest.mark.parametrize("similarity", ["dot", "euclidean"])
 def test_prompts_similarity_and_length_of_a_library_model_are_kept(save_library_model, tmp_path, similarity):
     prompts = {"query": "the cat : ", "document": ""}
