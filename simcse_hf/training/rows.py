@@ -23,6 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -216,6 +217,23 @@ class Rows:
         if len(default) <= LARGEST_LISTED and type(order) is PermutedSampler:
             return default
         return order
+
+    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
+        """Let a stream read on after the last batch of a checkpoint, or from its first row, in batches of a size.
+
+        Args:
+            checkpoint (`str`, *optional*): The checkpoint.
+            batch_size (`int`): Rows of a batch of one process.
+        """
+        raise NotImplementedError
+
+    def save_place(self, folder: Path) -> None:
+        """Write how far a stream was read into the folder of a checkpoint.
+
+        Args:
+            folder (`Path`): The folder.
+        """
+        raise NotImplementedError
 
     def collator(self, objective: Objective) -> Any:
         """Make the collator that an objective needs.
@@ -704,16 +722,15 @@ class StreamRows(Rows):
         return [EpochOfStream()]
 
     def go_to(self, checkpoint: str | None, batch_size: int) -> None:
-        """Read on after the last batch of a checkpoint, or from the first row, in batches of a size.
-
-        Args:
-            checkpoint (`str`, *optional*): The checkpoint.
-            batch_size (`int`): Rows of a batch of one process.
-        """
+        """Go to a row; see [`Rows.go_to`]."""
         self.tokens.batch_size = batch_size
         self.tokens.forget()
         if checkpoint is not None:
             self.tokens.load_state(checkpoint)
+
+    def save_place(self, folder: Path) -> None:
+        """Write the place; see [`Rows.save_place`]."""
+        self.tokens.save_state(str(folder))
 
     def check(self, objective: Objective) -> None:
         """Check the first rows; see [`Rows.check`]."""

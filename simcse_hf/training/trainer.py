@@ -66,7 +66,6 @@ from .dev_sets import DevSetCallback, TasksEvalCallback, check_dev_sets, make_de
 from .rows import (
     Reader,
     Rows,
-    StreamRows,
     is_mixture,
     make_collator,
     read_evaluation_rows,
@@ -503,7 +502,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.args.auto_find_batch_size:
             self._begin_attempt()
-        if isinstance(self.rows, StreamRows):
+        if self.rows is not None and self.rows.is_stream:
             self.rows.go_to(self.resumed_from, self._train_batch_size)
             loader = DataLoader(
                 self.rows.tokens,
@@ -730,8 +729,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         states: Any = self.state.stateful_callbacks
         states[LossTracker.RECORD] = self.loss_tracker.record()
-        if isinstance(self.rows, StreamRows) and self.is_world_process_zero():
-            self.rows.tokens.save_state(str(folder))
+        if self.rows is not None and self.rows.is_stream and self.is_world_process_zero():
+            self.rows.save_place(folder)
         if not self.args.should_save:
             return
         if self.model.has_adapter():
