@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import sys
+from importlib import metadata
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
 # Some tests fork this process, and a process forked from one with several OpenMP threads waits for ever.
@@ -22,11 +23,16 @@ import torch
 import transformers
 from packaging import version
 from transformers import AutoConfig, BertTokenizer
+from transformers.integrations.peft import MIN_PEFT_VERSION
 
 pytest_plugins = ["publishing_fixtures"]
 
 #: transformers before 5.7 leaves out the weights of adapters, whoever saved them, and cannot be compiled.
 OLD_TRANSFORMERS = version.parse(transformers.__version__) < version.parse("5.7")
+NEEDS_PEFT = pytest.mark.skipif(
+    version.parse(metadata.version("peft")) < version.parse(MIN_PEFT_VERSION),
+    reason=f"transformers {transformers.__version__} takes adapters from peft {MIN_PEFT_VERSION} on",
+)
 WORDS = "a the cat dog bird man woman sat ran sang slept on in mat house tree red big small old , . ##s ##ing ##ed"
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
 PAD, CLS, SEP, MASK = 1, 2, 3, 4

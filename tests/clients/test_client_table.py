@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import OLD_TRANSFORMERS, tiny_config
+from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, tiny_config
 from search_helpers import make_sentences
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
@@ -75,7 +75,6 @@ def save(kind, folder, tokenizer):
         options = {"dim": 8} if kind == "whitening" else {"epochs": 1}
         simcse.fit_postprocessing(kind, texts, **options)
     if kind == "adapter":
-        pytest.importorskip("peft")
         model = AutoModelForCL.from_pretrained(base)
         add_lora(model, {"r": 4})
         for name, parameter in model.named_parameters():
@@ -186,7 +185,12 @@ CLIENTS = {
 }
 
 
-PAIRS = [(kind, client) for kind in KINDS for client in CLIENTS if (kind, client) not in NOT_FOR]
+PAIRS = [
+    pytest.param(kind, client, marks=NEEDS_PEFT if kind == "adapter" else ())
+    for kind in KINDS
+    for client in CLIENTS
+    if (kind, client) not in NOT_FOR
+]
 
 
 @pytest.mark.parametrize(("checkpoint", "client"), PAIRS, indirect=["checkpoint"])

@@ -8,7 +8,7 @@ import sys
 import peft
 import pytest
 import torch
-from conftest import OLD_TRANSFORMERS, VOCABULARY, random_batch, tiny_config
+from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, random_batch, tiny_config
 from huggingface_hub import ModelCard
 from trainer_helpers import sentences
 
@@ -18,6 +18,7 @@ from simcse_hf.ops.files import read_json
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.hub import push_model
 
+pytestmark = NEEDS_PEFT
 ENCODES = """import sys, json; from simcse_hf import SimCSE
 print(json.dumps([SimCSE(x, device='cpu').encode(json.loads(sys.argv[3])).tolist() for x in sys.argv[1:3]]))"""
 LAYERS = {"target_modules": ["query", "value"]}

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import OLD_TRANSFORMERS, VOCABULARY, tiny_config
+from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, tiny_config
 from peft import LoraConfig, get_peft_model
 from process_helpers import launch
 from safetensors.torch import load_file
@@ -18,6 +18,7 @@ from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
 from simcse_hf.models.adapters import merged_weights
 
+pytestmark = NEEDS_PEFT
 TEXTS = ["the cat sat on the mat .", "a dog ran", "the big red house"]
 TOKENIZER = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
 WEIGHTS = ("adapter_model.safetensors", "model.safetensors")

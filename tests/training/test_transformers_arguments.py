@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+from conftest import NEEDS_PEFT
 from datasets import Dataset
 from trainer_helpers import KEEPS_BEST, SAVES, assert_close_weights, make, model_of, refuses, sentences, weights
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
@@ -77,7 +78,11 @@ def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path
         make(tmp_path, tokenizer, compute_loss_func=lambda *_, **__: 0, gradcache_chunk_size=4).train()
 
 
-@pytest.mark.parametrize(("settings", "options"), [({}, {"lora_r": 4}), ({"objective": "vicreg"}, {})], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [pytest.param({}, {"lora_r": 4}, marks=NEEDS_PEFT), ({"objective": "vicreg"}, {})],
+    ids=str,
+)
 def test_an_optimizer_that_misses_what_is_trained_is_refused(settings, options, tmp_path, tokenizer):
     model = model_of(pooler_type="avg", **settings)
     optimizers = (torch.optim.AdamW(model.parameters(), lr=1e-3), None)
