@@ -1,7 +1,7 @@
 """The output directory of a run: protect an earlier run in it, or delete that one."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformers import TrainingArguments
@@ -15,7 +15,7 @@ RESULTS = "results.json"
 SEEDS = "_seeds.json"
 
 
-def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Mapping[str, str | None]) -> None:
+def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Iterable[tuple[str, str | None]]) -> None:
     """Refuse an `output_dir` that holds another run, unless resuming or overwriting was requested.
 
     The Trainer verifies the checkpoint when training begins.
@@ -23,7 +23,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Mapping[s
     Args:
         args (`TrainingArguments`): Names the directory and the checkpoint.
         overwrite (`bool`): Whether [`clear_output_dir`] may delete the checkpoints and results of an earlier run.
-        inputs (`Mapping[str, str]`): Files and folders that the run reads, by the options that name them.
+        inputs (`Iterable[tuple[str, str]]`): Options that name a file or folder that the run reads, with its path.
 
     Raises:
         ValueError: If the directory holds another run, or one of the inputs would be deleted.
@@ -33,7 +33,7 @@ def check_output_dir(args: TrainingArguments, overwrite: bool, inputs: Mapping[s
     directory = Path(str(args.output_dir))
     earlier = checkpoints(directory)
     deleted = [folder.resolve() for folder in (*earlier, *directory.glob("seed-*"))]
-    for name, path in inputs.items():
+    for name, path in inputs:
         if path is None or not overwrite:
             continue
         if any(Path(path).resolve().is_relative_to(folder) for folder in deleted):

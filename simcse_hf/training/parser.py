@@ -3,7 +3,7 @@
 import inspect
 import re
 from argparse import SUPPRESS, Action, ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
@@ -110,16 +110,16 @@ def find_recipe(word: str) -> str:
     )
 
 
-def check_files(files: Mapping[str, str | None]) -> None:
+def check_files(files: Iterable[tuple[str, str | None]]) -> None:
     """Refuse files that are not there, before anything is deleted or loaded.
 
     Args:
-        files (`Mapping[str, str]`): A file, the name of a data set on the hub, or `None`, by its option.
+        files (`Iterable[tuple[str, str]]`): Options with their file, the name of a data set on the hub, or `None`.
 
     Raises:
         ValueError: If a name ends like that of a text file, and there is no such file.
     """
-    for name, path in files.items():
+    for name, path in files:
         if path is not None and SUFFIX.search(path) and not Path(path).exists():
             raise ValueError(f"{name} {path}: there is no such file in {Path.cwd()}")
 

@@ -265,15 +265,7 @@ def make_tokenizer(
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.process_index == 0:
             blank = BertTokenizer(do_lower_case=not options.cased)
-            parts = (
-                texts[i : i + 1000]
-                for i in range(
-                    0,
-                    len(texts),
-                    1000,
-                )
-            )
-            trained = blank.train_new_from_iterator(parts, options.vocab_size, show_progress=False)
+            trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
             trained.model_max_length = options.max_position_embeddings
             trained.save_pretrained(folder)
         return load_pretrained(AutoTokenizer.from_pretrained, folder)
@@ -331,7 +323,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
-    inputs = {"--train_file": options.train_file, "--model_name_or_path": options.model_name_or_path}
+    inputs = [("--train_file", options.train_file), ("--model_name_or_path", options.model_name_or_path)]
     check_files(inputs)
     check_output_dir(args, options.overwrite_output_dir, inputs)
     set_seed(args.seed)

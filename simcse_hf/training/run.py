@@ -3,8 +3,9 @@
 import logging as python_logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from .dev_sets import make_dev_sets, warn_of_overlap
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import check_files
 from .rows import Reader, Source, kind_of
-from .script_arguments import CommandArguments, DataArguments, parse_arguments
+from .script_arguments import CommandArguments, parse_arguments
 from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
 from .training_args import SimCSETrainingArguments
@@ -105,7 +106,7 @@ def train_unsup(argv: Sequence[str] | None = None) -> int:
     Raises:
         ValueError: If the arguments or the texts are invalid.
     """
-    return _train(argv, supervised=False)
+    return _train(argv, UNSUP_DEFAULTS, UNSUP_SAMPLE, supervised=False)
 
 
 def train_sup(argv: Sequence[str] | None = None) -> int:
@@ -124,17 +125,18 @@ def train_sup(argv: Sequence[str] | None = None) -> int:
     Raises:
         ValueError: If the arguments or the texts are invalid.
     """
-    return _train(argv, supervised=True)
+    return _train(argv, SUP_DEFAULTS, SUP_SAMPLE, supervised=True)
 
 
-def _train(argv: Sequence[str] | None, supervised: bool) -> int:
+def _train(argv: Sequence[str] | None, defaults: dict[str, Any], sample: dict[str, Any], supervised: bool) -> int:
     set_up_logging()
-    words = list(sys.argv[1:] if argv is None else argv)
-    defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
+    words = sys.argv[1:] if argv is None else argv
+    parse = partial(parse_arguments, words, defaults, sample, supervised)
 
     # 1. Words become arguments, and each argument is decided.
-    arguments = parse_arguments(words, defaults, sample, supervised)
-    data, args = arguments.data, arguments.training
+    arguments = parse()
+    data = arguments.data
+    args = arguments.training
     if data.dev_file is None and not data.dev_task:
         logger.warning(
             "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are saved."
@@ -142,13 +144,11 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
 
     # 2. What is named must be there before anything is deleted or loaded.
     directory = Path(str(args.output_dir))
-    inputs = inputs_of(arguments.model, data)
-    own_files = {f"datasets, {name}:": own.get("train_file") for name, own in _tables(args).items()}
-    check_files(inputs | own_files)
-    arguments.model.load_options()  # finds the model
-    is_sample = (arguments.model.model_name_or_path, data.train_file) == (
-        sample["model_name_or_path"],
-        sample["train_file"],
+    inputs = inputs_of(arguments)
+    check_files(inputs)
+    arguments.load_options()  # finds the model
+    is_sample = (
+        arguments.model.model_name_or_path == sample["model_name_or_path"] and data.train_file == sample["train_file"]
     )
     overwrites = data.overwrite_output_dir
     if is_sample:
@@ -160,12 +160,12 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     # 3. One run, or one for each seed.
     with hold_together(directory):
         if data.seeds is not None:
-            _train_seeds(arguments, words, supervised, overwrites)
+            _train_seeds(arguments, parse, supervised, overwrites)
             return 0
         check_output_dir(args, overwrites, inputs)
         trainer = make_trainer(arguments, supervised)
         clear_output_dir(args)  # now that nothing is wrong with the new run
-        train_and_save(trainer, data)
+        train_and_save(trainer, arguments)
         if is_sample and args.world_size == 1:
             _show_neighbours(directory)
         if args.push_to_hub:
@@ -173,11 +173,12 @@ def _train(argv: Sequence[str] | None, supervised: bool) -> int:
     return 0
 
 
-def _train_seeds(arguments: CommandArguments, words: Sequence[str], supervised: bool, overwrites: bool) -> None:
-    """Train once for each seed, and publish the model of the best one."""
+def _train_seeds(
+    arguments: CommandArguments, parse: Callable[..., CommandArguments], supervised: bool, overwrites: bool
+) -> None:
+    """Train once for each seed, and publish the model of the best one; `parse` takes what a run has of its own."""
     args = arguments.training
     directory = Path(str(args.output_dir))
-    defaults, sample = (SUP_DEFAULTS, SUP_SAMPLE) if supervised else (UNSUP_DEFAULTS, UNSUP_SAMPLE)
     assert arguments.data.seeds is not None
     seeds = seed_list(arguments.data.seeds, args.seed)
     states = on_first_process(lambda: prepare_seeds(seeds, arguments, overwrites))
@@ -187,24 +188,30 @@ def _train_seeds(arguments: CommandArguments, words: Sequence[str], supervised: 
             logger.info(f"{folder} is finished and not repeated.")
             continue
         logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
-        own: dict[str, Any] = {"seed": seed, "output_dir": str(folder), "seeds": None, "push_to_hub": False}
-        own["resume_from_checkpoint"] = "true" if states[seed] == "interrupted" else None
-        own["run_name"] = None if args.run_name is None else f"{args.run_name}-seed-{seed}"
-        run = parse_arguments(words, defaults, sample, supervised, **own)
-        train_and_save(make_trainer(run, supervised), run.data)
+        run = parse(
+            seed=seed,
+            seeds=None,
+            output_dir=str(folder),
+            run_name=None if args.run_name is None else f"{args.run_name}-seed-{seed}",
+            resume_from_checkpoint="true" if states[seed] == "interrupted" else None,
+            push_to_hub=False,
+        )
+        train_and_save(make_trainer(run, supervised), run)
         release(run.training)
     on_first_process(lambda: publish_best(directory, seeds))
     if args.push_to_hub and args.process_index == 0:
         _push(directory, args)
 
 
-def train_and_save(trainer: SimCSETrainer, data: DataArguments) -> None:
+def train_and_save(trainer: SimCSETrainer, arguments: CommandArguments) -> None:
     """Train one model, and save it with its results."""
-    args = trainer.args
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     trainer.save_model()
-    names = [data.dataset_name, *(own.get("dataset_name") for own in _tables(args).values())]
-    hub_datasets = [name.partition(":")[0] for name in names if name]
+    data = arguments.data
+    hub_datasets = []
+    for named in (vars(data), *arguments.tables.values()):
+        if named.get("dataset_name"):
+            hub_datasets.append(named["dataset_name"].partition(":")[0])
     trainer.write_results(data.train_file or data.dataset_name, hub_datasets)
 
 
@@ -221,31 +228,31 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     Raises:
         ValueError: If the model or the texts do not fit the arguments.
     """
-    data, args = arguments.data, arguments.training
-    _check_source(data, args)
+    data = arguments.data
+    args = arguments.training
+    _check_source(arguments)
 
     # 1. The model and its tokenizer.
     name = str(arguments.model.model_name_or_path)
-    options = arguments.model.load_options()
+    options = arguments.load_options()
     set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
     model = AutoModelForCL.from_pretrained(name, **options)
     tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name, revision=arguments.model.model_revision)
 
-    # 2. The files of several data sets are the command's; the rest of their tables is the Trainer's.
-    files: dict[str, dict[str, Any]] = {}
-    if args.datasets is not None:
-        tables = {}
-        for dataset, own in _tables(args).items():
-            files[dataset] = {key: own[key] for key in own if key in _OF_FILES}
-            tables[dataset] = {key: own[key] for key in own if key not in _OF_FILES}
-        args = with_values(args, datasets=tables)
+    # 2. The run is decided. What the tables of several data sets say about files is not for the Trainer.
+    tables = arguments.tables
+    if tables:
+        rest = {}
+        for dataset, own in tables.items():
+            rest[dataset] = {key: value for key, value in own.items() if key not in _OF_FILES}
+        args = with_values(args, datasets=rest)
+    run = resolve_run(args, model, dataset_names=list(tables), is_stream=data.streaming)
 
-    # 3. The run is decided, and says what kind of rows it reads.
-    run = resolve_run(args, model, dataset_names=list(files), is_stream=data.streaming)
+    # 3. The run says what kind of rows it reads.
     reader = Reader(tokenizer, model.settings, run.arguments)
     texts: Any
-    if files:
-        texts = {dataset: _load_dataset(run, reader, dataset, own) for dataset, own in files.items()}
+    if tables:
+        texts = {dataset: _load_dataset(run, reader, dataset, own) for dataset, own in tables.items()}
     else:
         path = str(data.train_file or data.dataset_name)
         source = Source(path, data.train_file is not None, data.columns, data.max_train_samples, supervised)
@@ -260,24 +267,18 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
         callbacks=[*make_dev_sets(data.dev_file, data.dev_task)],
     )
     trainer.run = replace(trainer.run, decisions={**trainer.run.decisions, **arguments.decisions})
-    for rows in texts.values() if files else [texts]:
+    for rows in texts.values() if tables else [texts]:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer
 
 
-def _tables(args: SimCSETrainingArguments) -> dict[str, dict[str, Any]]:
-    """Return what the arguments say about several data sets, by their names."""
-    tables: Any = args.datasets or {}
-    return tables
-
-
-def _check_source(data: DataArguments, args: SimCSETrainingArguments) -> None:
+def _check_source(arguments: CommandArguments) -> None:
     """Raise a `ValueError` unless the training texts are named in one way."""
-    named = data.train_file or data.dataset_name
-    if args.datasets is not None:
-        if not args.datasets:
+    data = arguments.data
+    if arguments.training.datasets is not None:
+        if not arguments.tables:
             raise ValueError("datasets is empty: name train_file or dataset_name of each data set")
-        if named or data.columns or data.streaming:
+        if data.train_file or data.dataset_name or data.columns or data.streaming:
             raise ValueError(
                 "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
             )

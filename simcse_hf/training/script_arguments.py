@@ -1,6 +1,7 @@
 """The arguments of the training commands: words of a command line and a recipe become values."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,26 +97,12 @@ class ModelArguments:
         self.matryoshka_dims = _read_dimensions(self.matryoshka_dims)  # type: ignore[assignment]
 
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
+        """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
         names = (SETTING_NAMES | set(LOSS_OPTIONS) | {"head", "unpadded"}) & vars(self).keys()
         values = {name: getattr(self, name) for name in names}
         values["temperature"] = self.temp
         values["objective_options"] = self.objective_options or None
         return values
-
-    def load_options(self) -> dict[str, Any]:
-        """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, revision.
-
-        Returns:
-            `dict[str, Any]`: The keyword arguments.
-
-        Raises:
-            ValueError: If no model is named, there is none under that name, or a value is invalid.
-        """
-        if self.model_name_or_path is None:
-            raise ValueError("--model_name_or_path is missing: name the encoder to start from")
-        config = load_config(self.model_name_or_path, self.model_revision)
-        return {**self.settings(), **dropout_settings(config, self.dropout), "revision": self.model_revision}
 
 
 @dataclass
@@ -220,12 +207,44 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
 
 @dataclass(frozen=True)
 class CommandArguments:
-    """The arguments of a training command, and who decided each of them."""
+    """The arguments of a training command.
+
+    Args:
+        model (`ModelArguments`): The model to start from.
+        data (`DataArguments`): The training texts and the dev set.
+        training (`SimCSETrainingArguments`): The arguments of the Trainer.
+        decisions (`Mapping[str, Decision]`): Who decided each argument.
+        config (`PreTrainedConfig`, *optional*): The config of the model; `None` if there is no such model.
+    """
 
     model: ModelArguments
     data: DataArguments
     training: SimCSETrainingArguments
     decisions: Mapping[str, Decision]
+    config: PreTrainedConfig | None
+
+    @property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What is said about each of several data sets, by its name."""
+        tables: Any = self.training.datasets or {}
+        return tables
+
+    def load_options(self) -> dict[str, Any]:
+        """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, revision.
+
+        Returns:
+            `dict[str, Any]`: The keyword arguments.
+
+        Raises:
+            ValueError: If no model is named, there is none under that name, or a value is invalid.
+        """
+        model = self.model
+        if model.model_name_or_path is None:
+            raise ValueError("--model_name_or_path is missing: name the encoder to start from")
+        config = self.config
+        if config is None:  # say why
+            config = load_config(model.model_name_or_path, model.model_revision)
+        return {**model.settings(), **dropout_settings(config, model.dropout), "revision": model.model_revision}
 
 
 def parse_arguments(
@@ -255,6 +274,7 @@ def parse_arguments(
     Raises:
         ValueError: If the YAML file is no table of known arguments, or values contradict each other.
     """
+    defaults = defaults or {}
     given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
     texts = ("model_name_or_path", "train_file", "dataset_name", "datasets")
     if sample is not None and not any(given.get(name) for name in texts):
@@ -270,16 +290,20 @@ def parse_arguments(
     source = given.get("train_file") or given.get("dataset_name")
     if supervised and "objective" not in given and source and is_labelled(source, columns=given.get("columns")):
         given["objective"] = "class_labels"
-    config = _start_config(given)
+    name: Any = given.get("model_name_or_path")
+    revision = given.get("model_revision", "main")
+    config = None
+    if name:
+        with suppress(ValueError):  # no model there: `load_options` refuses the name
+            config = load_config(name, revision)
     pooler_type = None
     if config is not None:
-        revision = given.get("model_revision", "main")
-        pooler_type = Checkpoint.find(given["model_name_or_path"], config, revision=revision).pooler_type
-    decisions = resolve_command(given, defaults or {}, getattr(config, SECTION, None), config, pooler_type)
-    _log_decisions(decisions, defaults or {})
+        pooler_type = Checkpoint.find(name, config, revision=revision).pooler_type
+    decisions = resolve_command(given, defaults, getattr(config, SECTION, None), config, pooler_type)
+    _log_decisions(decisions, defaults)
     values = {name: decision.value for name, decision in decisions.items()}
     model, data, training = fill(ARGUMENT_CLASSES, values)
-    return CommandArguments(model, data, training, decisions)
+    return CommandArguments(model, data, training, decisions, config)
 
 
 def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any]) -> None:
@@ -291,15 +315,6 @@ def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any
                 listed.append(f"{name}={decision.value!r}")
         if listed:
             logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
-
-
-def _start_config(values: Mapping[str, Any]) -> PreTrainedConfig | None:
-    """Return the config of the model to start from; `None` without one, which loading the model refuses later."""
-    name = values.get("model_name_or_path")
-    try:
-        return None if not name else load_config(name, values.get("model_revision", "main"))
-    except ValueError:
-        return None
 
 
 def load_config(name: str, revision: str) -> PreTrainedConfig:

@@ -22,7 +22,7 @@ from .checkpoints import newest_whole_checkpoint
 from .dev_scores import DEV_SCORES, dev_change
 from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
 from .run_record import describe_change, hyperparameter_values
-from .script_arguments import CommandArguments, DataArguments, ModelArguments
+from .script_arguments import CommandArguments
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -114,9 +114,9 @@ def prepare_seeds(
             )
         if not record.exists():
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
-    settings = _settings(arguments.model, arguments.data, args)
+    settings = _settings(arguments)
     if overwrites or not record.exists():
-        check_output_dir(args, overwrites, inputs_of(arguments.model, arguments.data))
+        check_output_dir(args, overwrites, inputs_of(arguments))
         clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
@@ -130,34 +130,36 @@ def prepare_seeds(
     return {seed: _state(seed_folder(directory, seed)) for seed in seeds}
 
 
-def inputs_of(model_args: ModelArguments, data_args: DataArguments) -> dict[str, str | None]:
-    """Return the files and folders that a run reads, by the options that name them."""
-    inputs = {
-        "--model_name_or_path": model_args.model_name_or_path,
-        "--train_file": data_args.train_file,
-        "--dev_file": data_args.dev_file,
-    }
-    for task in data_args.dev_task:
+def inputs_of(arguments: CommandArguments) -> list[tuple[str, str | None]]:
+    """Return the options that name a file or folder that a run reads, with its path."""
+    data = arguments.data
+    inputs = [
+        ("--model_name_or_path", arguments.model.model_name_or_path),
+        ("--train_file", data.train_file),
+        ("--dev_file", data.dev_file),
+    ]
+    for task in data.dev_task:
         kind, _, path = task.partition("=")
-        inputs[f"--dev_task {kind}"] = path
+        inputs.append((f"--dev_task {kind}", path))
+    for name, own in arguments.tables.items():
+        inputs.append((f"datasets, {name}:", own.get("train_file")))
     return inputs
 
 
-def _settings(model_args: ModelArguments, data_args: DataArguments, args: SimCSETrainingArguments) -> dict:
+def _settings(arguments: CommandArguments) -> dict:
     """Return what all runs of an output directory have in common, in types that JSON can hold."""
-    values = vars(model_args) | vars(data_args) | hyperparameter_values(args)
+    args = arguments.training
+    values = vars(arguments.model) | vars(arguments.data) | hyperparameter_values(args)
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
     values["processes"] = args.world_size
-    paths: list[Any] = list(inputs_of(model_args, data_args).values())
-    tables: Any = args.datasets or {}
-    paths += [own.get("train_file") for own in tables.values()]
+    paths: list[Any] = [path for _, path in inputs_of(arguments)]
     for name in [*(args.teacher or ()), *(args.guide or ())]:
         paths.append(Path(split_weight(name)[0], MANIFEST))
     for path in paths:
         if path is not None and Path(path).is_file():
             values[f"digest of {path}"] = digest(path)
-    for file in sorted(Path(str(model_args.model_name_or_path)).glob("*.safetensors")):
+    for file in sorted(Path(str(arguments.model.model_name_or_path)).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)
     return json.loads(json.dumps(values, default=str))
 
@@ -240,8 +242,8 @@ def summarise(runs: dict[int, dict]) -> dict:
     metric = next(iter(runs.values()))["dev_metric"]
     listed = []
     for seed, run in runs.items():
-        listed.append({"seed": seed, "train_seconds": run["train_seconds"]})
-        listed[-1] |= {when: run[when] for when in _EVALUATIONS}
+        evaluations = {when: run[when] for when in _EVALUATIONS}
+        listed.append({"seed": seed, "train_seconds": run["train_seconds"], **evaluations})
     summary: dict = {
         "runs": listed,
         "mean": {},
@@ -259,12 +261,8 @@ def summarise(runs: dict[int, dict]) -> dict:
             if name not in _NOT_METRICS and len(values) == len(listed):
                 mean[name] = statistics.fmean(values)
                 sd[name] = statistics.stdev(values) if len(values) > 1 else None
-    listed = sorted(
-        listed,
-        key=lambda run: run["saved"][metric],
-        reverse=higher_is_better(metric),
-    )
-    summary["published"] = listed[0]["seed"]
+    choose = max if higher_is_better(metric) else min
+    summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
     return summary
 
 

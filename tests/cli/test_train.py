@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import tiny_config
@@ -23,7 +23,7 @@ from simcse_hf.training import run
 from simcse_hf.training.dev_sets import make_dev_sets
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
-from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
+from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
 
 SAMPLE = sample_files()[1]
 METHODS = {"unsup": "run.train_unsup", "sup": "run.train_sup", "mlm": "pretraining.train_mlm"}
@@ -83,19 +83,30 @@ def test_the_short_help_shows_the_defaults_of_a_real_run(method, classes, defaul
 
 
 @pytest.mark.parametrize(
-    "method, option",
-    [("unsup", "--train_file"), ("sup", "--dev_file"), ("unsup", "--dev_task"), ("mlm", "--train_file")],
+    "method, words",
+    [
+        ("unsup", "--train_file nosuch.csv"),
+        ("sup", "--dev_file nosuch.csv"),
+        ("unsup", "--dev_task pairs=nosuch.csv --dev_task pairs=texts.txt"),
+        ("mlm", "--train_file nosuch.csv"),
+    ],
 )
-def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, option, tmp_path, capsys, monkeypatch):
-    output = tmp_path / "out"
-    (output / "checkpoint-1").mkdir(parents=True)
-    (output / "results.json").write_text("{}")
-    words = {"--train_file": str(tmp_path / "texts.txt"), "--output_dir": str(output), "--model": str(SAMPLE)}
-    (tmp_path / "texts.txt").write_text("a cat\n" * 20)
-    words[option] = ("pairs=" if option == "--dev_task" else "") + str(tmp_path / "nosuch.csv")
-    assert main(["train", method, *chain(*words.items()), "--overwrite_output_dir", "--use_cpu"]) == 2
+def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("out/checkpoint-1").mkdir(parents=True)
+    Path("out/results.json").write_text("{}")
+    Path("texts.txt").write_text("a cat\n" * 20)
+    line = f"--train_file texts.txt --output_dir out --model {SAMPLE} --overwrite_output_dir --use_cpu {words}"
+    assert main(["train", method, *line.split()]) == 2
     assert "nosuch.csv: there is no such file" in capsys.readouterr().err.splitlines()[-1]
-    assert (output / "results.json").exists() and (output / "checkpoint-1").exists()
+    assert Path("out/results.json").exists() and Path("out/checkpoint-1").exists()
+
+
+def test_the_results_name_the_hub_data_sets_of_several(tmp_path):
+    (tmp_path / "run.yaml").write_text("datasets: {a: {dataset_name: org/a:train}, b: {train_file: b.txt}}\n")
+    trainer = Mock()
+    run.train_and_save(trainer, parse_arguments([str(tmp_path / "run.yaml"), "--use_cpu"]))
+    trainer.write_results.assert_called_once_with(None, ["org/a"])
 
 
 def test_a_dev_set_on_the_hub_is_named_like_those_of_evaluate(monkeypatch):

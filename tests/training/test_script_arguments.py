@@ -24,38 +24,37 @@ OF_OTHERS = [x for x in sorted(RECIPES.glob("*.yaml")) if x not in OF_SIMCSE and
 
 @pytest.fixture
 def parse(tmp_path, monkeypatch):
-    """`parse(words)` returns the three groups of arguments of a run on a CPU, in an empty folder."""
+    """`parse(words)` returns the arguments of a run on a CPU, in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def parse(words, *args, **options):
+    def parse(words, *args):
         words = words.split() if isinstance(words, str) else list(map(str, words))
-        arguments = parse_arguments([*words, "--use_cpu", "--output_dir", "out"], *args, **options)
-        return arguments.model, arguments.data, arguments.training
+        return parse_arguments([*words, "--use_cpu", "--output_dir", "out"], *args)
 
     return parse
 
 
-def settings_of(model_args):
+def settings_of(arguments):
     """The settings that a plain encoder gets from the arguments."""
     names = SETTING_NAMES | set(LOSS_OPTIONS)
-    return resolve_settings(**{name: value for name, value in model_args.settings().items() if name in names})
+    return resolve_settings(**{name: value for name, value in arguments.model.settings().items() if name in names})
 
 
 def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
-    model, data, training = parse(
+    arguments = parse(
         "--model_name_or_path bert-base-uncased --train_file data/wiki1m.txt --num_train_epochs 1 "
         "--per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32 "
         "--metric_for_best_model stsb_spearman --load_best_model_at_end --eval_strategy steps --eval_steps 125 "
         "--pooler_type cls --mlp_only_train --temp 0.07 --hard_negative_weight 0.5 --do_mlm --mlm_weight 0.2 "
         "--mlm_probability 0.2 --pad_to_max_length --do_train --do_eval --dev_file dev.tsv"
     )
-    settings = settings_of(model)
-    assert (settings.pooler_type, settings.mlp_only_train, settings.do_mlm, settings.mlm_weight) == (
-        *("cls", True, True, 0.2),
-    )
-    assert settings.objective == "simcse" and settings.objective_options["temperature"] == 0.07
+    settings = settings_of(arguments)
+    assert (settings.pooler_type, settings.mlp_only_train) == ("cls", True)
+    assert (settings.do_mlm, settings.mlm_weight, settings.objective) == (True, 0.2, "simcse")
+    assert settings.objective_options["temperature"] == 0.07
     assert settings.objective_options["hard_negative_weight"] == 0.5
-    assert data.train_file == "data/wiki1m.txt"
+    assert arguments.data.train_file == "data/wiki1m.txt"
+    training = arguments.training
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
 
 
@@ -69,20 +68,17 @@ def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(
         "matryoshka_dims: [64, 32]\nunpadded: false\nview: eda\nview_rate: 0.2\n"
     )
     for given in (words, "run.yaml"):
-        model, _, training = parse(given)
-        settings = model.settings()
-        assert (settings["objective"], settings["matryoshka_dims"], settings["unpadded"]) == (
-            "vicreg",
-            [64, 32],
-            False,
-        )
+        arguments = parse(given)
+        settings = arguments.model.settings()
+        assert settings["objective"] == "vicreg" and settings["matryoshka_dims"] == [64, 32]
         assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
-        assert (training.view, training.view_rate) == ("eda", 0.2)
+        assert settings["unpadded"] is False
+        assert (arguments.training.view, arguments.training.view_rate) == ("eda", 0.2)
 
 
 def test_the_command_line_and_yaml_give_columns_prompts_and_lengths(parse, tmp_path):
     prompts = ["--prompts", "anchor=query: ", "positive=passage: "]
-    _, _, training = parse(["--max_seq_length", "anchor=32,positive=256", *prompts])
+    training = parse(["--max_seq_length", "anchor=32,positive=256", *prompts]).training
     assert training.max_seq_length == {"anchor": 32, "positive": 256}
     assert training.prompts == {"anchor": "query: ", "positive": "passage: "}
     (tmp_path / "run.yaml").write_text(
@@ -94,21 +90,21 @@ def test_the_command_line_and_yaml_give_columns_prompts_and_lengths(parse, tmp_p
 
 def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
     for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
-        model, _, training = parse([name, "--bf16", "false", "--model", "m"])
-        assert training.learning_rate == 5e-5 and model.model_name_or_path == "m"
+        arguments = parse([name, "--bf16", "false", "--model", "m"])
+        assert arguments.training.learning_rate == 5e-5 and arguments.model.model_name_or_path == "m"
     (tmp_path / "sup-simcse-roberta-base.yaml").write_text("learning_rate: 1\n")  # a file of the user goes first
-    assert parse("sup-simcse-roberta-base.yaml")[2].learning_rate == 1
+    assert parse("sup-simcse-roberta-base.yaml").training.learning_rate == 1
     with pytest.raises(ValueError, match="(?s)something-else.* tsdae-bert-base-uncased"):
         parse("something-else")
 
 
 def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, tmp_path):
     (tmp_path / "run.yaml").write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n")
-    model, data, training = parse("run.yaml --temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64})
-    assert training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
-    assert training.max_seq_length == 64
-    assert model.temp == 0.2 and model.mlp_only_train
-    assert data.columns == ["a", "b"]
+    arguments = parse("run.yaml --temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64})
+    assert arguments.training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
+    assert arguments.training.max_seq_length == 64
+    assert arguments.model.temp == 0.2 and arguments.model.mlp_only_train
+    assert arguments.data.columns == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -149,10 +145,10 @@ def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_che
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config()), "start")
     words = f"--objective tsdae --model_name_or_path {start}"
     with caplog.at_level(logging.INFO, "simcse_hf"):
-        assert parse(words)[2].max_seq_length == 40
+        assert parse(words).training.max_seq_length == 40
     assert "max_seq_length is 40" in caplog.text
-    assert parse(f"{words} --max_seq_length 16")[2].max_seq_length == 16
-    assert parse("--objective tsdae", UNSUP_DEFAULTS, UNSUP_SAMPLE)[2].max_seq_length == 32
+    assert parse(f"{words} --max_seq_length 16").training.max_seq_length == 16
+    assert parse("--objective tsdae", UNSUP_DEFAULTS, UNSUP_SAMPLE).training.max_seq_length == 32
 
 
 class TwoDefaults(SimCSEObjective):
@@ -165,14 +161,15 @@ def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments
     monkeypatch.setitem(OBJECTIVES, "two_defaults", TwoDefaults)
     defaults = {"learning_rate": 3e-5, "mlp_only_train": True}
     with caplog.at_level("INFO", "simcse_hf"):
-        model, _, training = parse("--objective two_defaults", defaults)
-    settings = settings_of(model)
-    assert (settings.pooler_type, training.learning_rate) == ("avg", 7e-6)
+        arguments = parse("--objective two_defaults", defaults)
+    settings = settings_of(arguments)
+    assert (settings.pooler_type, arguments.training.learning_rate) == ("avg", 7e-6)
     assert not settings.mlp_only_train  # The head belongs to the pooler cls.
     assert "learning_rate=7e-06" in caplog.text
     (tmp_path / "run.yaml").write_text("learning_rate: 1e-3\n")
-    model, _, training = parse("run.yaml --objective two_defaults --pooler cls --mlp_only_train", defaults)
-    assert (model.pooler_type, model.mlp_only_train, training.learning_rate) == ("cls", True, 1e-3)
+    arguments = parse("run.yaml --objective two_defaults --pooler cls --mlp_only_train", defaults)
+    assert (arguments.model.pooler_type, arguments.model.mlp_only_train) == ("cls", True)
+    assert arguments.training.learning_rate == 1e-3
 
 
 def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(parse, save_checkpoint):
@@ -183,8 +180,8 @@ def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(
     modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in folders.items()]
     (start / "modules.json").write_text(json.dumps(modules))
     for words, expected in (("", ("avg", False)), ("--pooler_type cls", ("cls", True))):
-        model = parse(f"--model_name_or_path {start} {words}", {"mlp_only_train": True})[0]
-        settings = AutoModelForCL.from_pretrained(start, **model.load_options()).settings
+        arguments = parse(f"--model_name_or_path {start} {words}", {"mlp_only_train": True})
+        settings = AutoModelForCL.from_pretrained(start, **arguments.load_options()).settings
         assert (settings.pooler_type, settings.mlp_only_train) == expected
 
 
@@ -229,7 +226,7 @@ def test_every_method_of_the_papers_has_a_recipe():
 @pytest.mark.parametrize("path", OF_OTHERS, ids=lambda path: path.stem)
 def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, parse):
     values = yaml.safe_load(path.read_text())
-    settings = settings_of(parse([path, "--bf16", "false"])[0])
+    settings = settings_of(parse([path, "--bf16", "false"]))
     options = settings.objective_options
     if "projector_dim" in options:
         options = options | {"projector_dim": 16}
@@ -247,10 +244,11 @@ def test_each_recipe_is_valid_and_agrees_with_the_objectives_defaults(path, pars
 def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
     table = {}
     for recipe in OF_SIMCSE:
-        model, _, training = parse([recipe, "--bf16", "false"])
+        arguments = parse([recipe, "--bf16", "false"])
+        training = arguments.training
         unsupervised = recipe.stem.startswith("unsup")
-        assert model.mlp_only_train == unsupervised and training.max_seq_length == 32
-        assert settings_of(model).objective_options["temperature"] == 0.05
+        assert arguments.model.mlp_only_train == unsupervised and training.max_seq_length == 32
+        assert settings_of(arguments).objective_options["temperature"] == 0.05
         assert training.num_train_epochs == (1 if unsupervised else 3)
         assert yaml.safe_load(recipe.read_text())["bf16"] is True and training.eval_steps == 250
         table[recipe.stem] = (training.per_device_train_batch_size, training.learning_rate)
@@ -268,8 +266,8 @@ def test_the_simcse_recipes_match_table_a1_of_the_paper(parse):
 
 def test_texts_of_the_command_line_replace_the_hubs_data_set_of_a_recipe(parse):
     words = ["sup-simcse-bert-base-uncased", "--bf16", "false"]
-    _, data, _ = parse(words)
+    data = parse(words).data
     assert data.dataset_name == "sentence-transformers/nli-for-simcse:triplet" and data.train_file is None
     assert data.dev_file == "sentence-transformers/stsb:validation"
-    _, data, _ = parse([*words, "--train_file", "nli.csv", "--dev_file", "dev.csv"])
+    data = parse([*words, "--train_file", "nli.csv", "--dev_file", "dev.csv"]).data
     assert (data.dataset_name, data.train_file, data.dev_file) == (None, "nli.csv", "dev.csv")

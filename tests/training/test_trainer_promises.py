@@ -118,7 +118,7 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     start = save_checkpoint(model_of(**saved))
     line = f"--model_name_or_path {start} --train_file x.txt --output_dir {tmp_path} --use_cpu {words}".split()
     arguments = parse_arguments(line, UNSUP_DEFAULTS)
-    model = AutoModelForCL.from_pretrained(start, **arguments.model.load_options())
+    model = AutoModelForCL.from_pretrained(start, **arguments.load_options())
     settings = SimCSETrainer(model, arguments.training, dev_set=pairs()).model.settings
     found = settings.to_dict() | settings.objective_options
     assert {name: found[name] for name in expected} == expected

@@ -211,4 +211,4 @@ def train_stage(
         else:
             is_supervised = stage.method == LABELS
             arguments = parse_arguments(argv, SUP_DEFAULTS if is_supervised else UNSUP_DEFAULTS)
-            train_and_save(make_trainer(arguments, is_supervised), arguments.data)
+            train_and_save(make_trainer(arguments, is_supervised), arguments)
