@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser
 from dataclasses import fields
-from logging import WARNING
 from typing import Any
 
 from .common import (
@@ -83,8 +82,7 @@ def adapt_main(argv: list[str]) -> int:
         given[name] = tuple(given[name])
     given["tasks"] = tuple(arguments.task)
     settings: dict[str, Any] = {field.name: given.get(field.name) for field in fields(AdaptationSettings)}
-    levels = {"simcse_hf.evaluation.user_tasks": WARNING}
-    with messages_of("simcse_hf.training.adaptation", arguments.quiet, levels):
+    with messages_of("simcse_hf.training.adaptation", arguments.quiet, ["simcse_hf.evaluation.user_tasks"]):
         result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
     lines = [result["summary"]]
     for each in result["comparisons"]:

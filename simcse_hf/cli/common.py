@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -89,45 +89,40 @@ def positive_int(text: str) -> int:
 def add_model_options(
     parser: ArgumentParser,
     *,
-    model: str | None = "--model",
+    model: bool = True,
     default: str | None = None,
+    runtime: bool = True,
     postprocess: bool = True,
-    long_texts: bool = True,
-    backend: bool = True,
 ) -> None:
     """Add the options that say which model to load and how.
 
     Args:
         parser (`argparse.ArgumentParser`): Parser of the command.
-        model (`str`, *optional*, defaults to `"--model"`): The option that names the model. With `None` the command
-            declares it itself.
+        model (`bool`, *optional*, defaults to `True`): Whether to add `--model`.
         default (`str`, *optional*): What is used without `--model`, in words. Without it `--model` is required.
+        runtime (`bool`, *optional*, defaults to `True`): Whether to add `--long_texts` and `--model_backend`.
         postprocess (`bool`, *optional*, defaults to `True`): Whether to add `--no_postprocess`.
-        long_texts (`bool`, *optional*, defaults to `True`): Whether to add `--long_texts`.
-        backend (`bool`, *optional*, defaults to `True`): Whether to add `--model_backend`.
     """
     group = parser.add_argument_group("model")
-    if default is not None:
-        group.add_argument("--model", help=f"{MODEL_HELP}; default: {default}")
-    elif model is not None:
-        group.add_argument(model, required=True, help=MODEL_HELP)
+    group.set_defaults(long_texts=None, model_backend="torch", no_postprocess=False)
+    if model:
+        words = MODEL_HELP if default is None else f"{MODEL_HELP}; default: {default}"
+        group.add_argument("--model", required=default is None, help=words)
     add_pooler_option(group)
     group.add_argument(
         "--max_length", type=positive_int, help="number of tokens to which a text is cut; default: the model's"
     )
-    if long_texts:
+    group.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the model's weights; default: fp32")
+    group.add_argument("--device", help="such as cpu or cuda:0; default: a GPU if there is one")
+    if runtime:
         group.add_argument(
             "--long_texts",
             choices=("cut", "mean"),
             help="a text of more tokens is cut, or split into windows whose embeddings are averaged; default: cut",
         )
-    group.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the model's weights; default: fp32")
-    group.add_argument("--device", help="such as cpu or cuda:0; default: a GPU if there is one")
-    if backend:
         group.add_argument(
             "--model_backend",
             choices=BACKENDS,
-            default="torch",
             help="what computes the embeddings; onnx and openvino read what `simcse-hf export` wrote; default: torch",
         )
     if postprocess:
@@ -157,8 +152,9 @@ def add_text_options(parser: ArgumentParser, *, several_columns: bool = False) -
     group = parser.add_argument_group("texts")
     group.add_argument("--input", required=True, metavar="FILE", help=TEXT_FILE_HELP)
     if several_columns:
-        words = "columns of texts, if the file has several"
-        group.add_argument("--column", "--columns", nargs="+", metavar="NAME", help=words)
+        group.add_argument(
+            "--column", "--columns", nargs="+", metavar="NAME", help="columns of texts, if the file has several"
+        )
     else:
         group.add_argument("--column", metavar="NAME", help=COLUMN_HELP)
 
@@ -259,16 +255,14 @@ def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, 
 
     if arguments.quiet:
         _silence_libraries()
-    device = check_device(arguments.device or device)
-    given = vars(arguments)
     options = {
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
-        "device": device,
-        "postprocess": not given.get("no_postprocess"),
-        "long_texts": given.get("long_texts") or "cut",
-        "backend": given.get("model_backend", "torch"),
+        "device": check_device(arguments.device or device),
+        "postprocess": not arguments.no_postprocess,
+        "long_texts": arguments.long_texts or "cut",
+        "backend": arguments.model_backend,
     }
     try:
         return SimCSE(name, **options | settings)
@@ -279,6 +273,22 @@ def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, 
         elif "couldn't connect" in reason:
             reason = f"there is no such folder, and the hub cannot be reached ({reason})"
         raise ValueError(f"no model could be loaded from {name!r}: {reason}") from error
+
+
+def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
+    """Load a model in each of the processes that the launcher has started, among which it divides its texts.
+
+    Args:
+        name (`str`): Folder or hub name.
+        arguments (`argparse.Namespace`): The options of `add_model_options`.
+
+    Returns:
+        `SimCSE`: The model of this process, on its own device.
+    """
+    from ..ops.launch import join_processes
+
+    state = join_processes()
+    return load_encoder(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
 
 
 def set_prompt(model: "SimCSE", role: str, arguments: Namespace) -> None:
@@ -342,13 +352,13 @@ def report(arguments: Namespace, document: Any, text: str) -> None:
 
 
 @contextmanager
-def messages_of(package: str, quiet: bool, levels: Mapping[str, int] = {}) -> Iterator[None]:
+def messages_of(package: str, quiet: bool, warnings_of: Sequence[str] = ()) -> Iterator[None]:
     """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
 
     Args:
         package (`str`): The part, such as `"simcse_hf.training.adaptation"`.
         quiet (`bool`): Show only its warnings.
-        levels (`Mapping[str, int]`, *optional*): Levels of further parts by their name.
+        warnings_of (`Sequence[str]`, *optional*): Further parts whose warnings are shown.
     """
     import datasets
     from transformers.utils import logging
@@ -356,10 +366,10 @@ def messages_of(package: str, quiet: bool, levels: Mapping[str, int] = {}) -> It
     from ..training.run import set_up_logging
 
     set_up_logging()
-    shown = {"simcse_hf": ERROR, package: WARNING if quiet else INFO, **levels}
-    before = {name: getLogger(name).level for name in shown}
+    levels = {"simcse_hf": ERROR, package: WARNING if quiet else INFO, **dict.fromkeys(warnings_of, WARNING)}
+    before = {name: getLogger(name).level for name in levels}
     verbosity = logging.get_verbosity()
-    for name, level in shown.items():
+    for name, level in levels.items():
         getLogger(name).setLevel(level)
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -11,7 +11,7 @@ from .common import (
     add_prompt_options,
     add_text_options,
     command_parser,
-    load_encoder,
+    load_in_each_process,
     positive_int,
     report,
 )
@@ -99,7 +99,7 @@ def encode_main(argv: list[str]) -> int:
     settings = {name: getattr(arguments, name) for name in _SETTINGS}
     if arguments.no_normalize:
         settings["normalize_embeddings"] = False
-    model = load_encoder(arguments.model, arguments, device=str(state.device) if state.num_processes > 1 else None)
+    model = load_in_each_process(arguments.model, arguments)
     with hold_together(arguments.output):
         if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
             remove_run(arguments.output)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from .common import (
     add_output_options,
     add_task_option,
     command_parser,
-    load_encoder,
+    load_in_each_process,
     positive_int,
     report,
 )
@@ -21,6 +22,7 @@ from .outputs import check_output_file
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Protocol
+    from ..inference.simcse import SimCSE
 
 TASK_SETS = ("sts", "transfer", "full")
 TASKS = "STS12, STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5"
@@ -75,12 +77,13 @@ def _evaluate_parser() -> argparse.ArgumentParser:
 
 def _goal(text: str) -> str | float:
     """Read a goal of `--threshold`: `"f1"`, or the least precision."""
+    if text == "f1":
+        return text
     name, _, value = text.partition("=")
-    try:
-        if text == "f1" or (name == "precision" and 0 < float(value) <= 1):
-            return text if text == "f1" else float(value)
-    except ValueError:
-        pass
+    if name == "precision":
+        with suppress(ValueError):
+            if 0 < float(value) <= 1:
+                return float(value)
     raise argparse.ArgumentTypeError(f"must be f1, or precision=P with P above 0 and at most 1, got {text!r}")
 
 
@@ -99,21 +102,22 @@ def _check_threshold(parser: argparse.ArgumentParser, arguments: argparse.Namesp
 
 
 def _describe(
-    model: Any, evaluation: "Evaluation", arguments: argparse.Namespace, protocol: "Protocol"
+    model: "SimCSE", evaluation: "Evaluation", arguments: argparse.Namespace, protocol: "Protocol"
 ) -> dict[str, Any]:
     """Return the content of the result file: the scores, the model and the protocol."""
     from ..evaluation.report import describe_protocol, versions
     from ..evaluation.sts import HUB, HUB_REVISIONS
     from ..evaluation.transfer import CLASSIFIER_CONFIGS
 
+    transform = model.postprocessing
     return {
         "model": arguments.model,
-        "revision": getattr(model, "revision", None),
-        "pooler": getattr(model, "pooler_type", None),
-        "max_length": getattr(model, "max_length", None),
-        "long_texts": getattr(model, "long_texts", None),
-        "postprocessing": getattr(getattr(model, "postprocessing", None), "method", None),
-        "similarity": getattr(model, "similarity_fn_name", "cosine"),
+        "revision": model.revision,
+        "pooler": model.pooler_type,
+        "max_length": model.max_length,
+        "long_texts": model.long_texts,
+        "postprocessing": None if transform is None else transform.method,
+        "similarity": model.similarity_fn_name,
         "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -127,12 +131,12 @@ def _choose_threshold(evaluation: "Evaluation", goal: str | float) -> tuple[dict
     from ..evaluation.threshold import choose_threshold, describe_threshold
 
     precision = None if goal == "f1" else float(goal)
-    scores, source = evaluation.scores["pairs"]["pairs"], evaluation.results["pairs"]["source"]
-    threshold = choose_threshold(scores, precision, source)
+    source = evaluation.results["pairs"]["source"]
+    threshold = choose_threshold(evaluation.scores["pairs"]["pairs"], precision, source)
     return threshold, describe_threshold(threshold)
 
 
-def _save_threshold(model: Any, threshold: dict[str, Any]) -> str:
+def _save_threshold(model: "SimCSE", threshold: dict[str, Any]) -> str:
     """Write a threshold into the config.json of a local model, and into its card if this package wrote one.
 
     Args:
@@ -166,8 +170,9 @@ def _compare_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help=f"result file (.json) of `simcse-hf evaluate`, or {MODEL_HELP}"
     )
-    add_model_options(parser, model=None)
+    add_model_options(parser, model=False)
     _add_protocol_options(parser)
+    parser.set_defaults(geometry=False)
     parser.add_argument("--resamples", type=positive_int, default=1000, help="bootstrap resamples; default: 1000")
     parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
     add_output_options(parser, "JSON file of the comparison", required=False)
@@ -197,35 +202,29 @@ def evaluate_main(argv: list[str]) -> int:
     from ..evaluation.report import format_table, write_results
 
     protocol = _protocol(arguments)
-    model = _load(arguments.model, arguments)
-    similarity = getattr(model, "similarity_fn_name", "cosine")
-    if arguments.threshold is not None and similarity != "cosine":
-        parser.error(f"--threshold chooses a cosine, and {arguments.model} compares by {similarity}")
-    evaluation: Evaluation | None = Evaluation({}, {})
+    model = load_in_each_process(arguments.model, arguments)
+    if arguments.threshold is not None and model.similarity_fn_name != "cosine":
+        parser.error(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
+    evaluation = Evaluation({}, {})
     if _names_data(arguments):
         evaluation = _evaluate(model, arguments, protocol)
     if arguments.mteb:
         from ..evaluation.mteb import evaluate_mteb, mteb_averages
 
-        scores = evaluate_mteb(model, arguments.mteb, arguments.model, getattr(model, "revision", None))
-        if evaluation is not None:
-            evaluation.results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
-    if evaluation is None or not PartialState().is_main_process:
+        scores = evaluate_mteb(model, arguments.mteb, arguments.model, model.revision)
+        evaluation.results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
+    if not PartialState().is_main_process:
         return 0
     document = _describe(model, evaluation, arguments, protocol)
     table = format_table(evaluation.results, protocol, arguments.verbose)
-    failure = None
-    if arguments.threshold is not None:
-        try:
+    try:
+        if arguments.threshold is not None:
             document["threshold"], sentence = _choose_threshold(evaluation, arguments.threshold)
             table += f"\n\nthreshold: {sentence}"
-        except ValueError as error:
-            failure = error
-    report(arguments, document, table)
-    if arguments.output:
-        write_results(arguments.output, document, evaluation.scores)
-    if failure is not None:  # the results, which may have taken long, are written without a threshold
-        raise failure
+    finally:  # the results, which may have taken long, are also written without a threshold
+        report(arguments, document, table)
+        if arguments.output:
+            write_results(arguments.output, document, evaluation.scores)
     if arguments.save_threshold:
         saved = _save_threshold(model, document["threshold"])
         if not arguments.quiet:
@@ -247,8 +246,9 @@ def compare_main(argv: list[str]) -> int:
     if len(set(arguments.models)) < 2:
         parser.error("give at least two different models or result files")
     models = [name for name in arguments.models if not _is_result_file(name)]
-    if missing := [name for name in models if name.endswith(".json")]:
-        parser.error(f"{missing[0]}: there is no such file")
+    for name in models:
+        if name.endswith(".json"):
+            parser.error(f"{name}: there is no such file")
     if models and not _names_data(arguments):
         parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
     if not models and (_names_data(arguments) or arguments.tasks or arguments.task_set):
@@ -261,16 +261,15 @@ def compare_main(argv: list[str]) -> int:
     from ..evaluation.report import write_results
 
     protocol = _protocol(arguments)
-    evaluations = {
-        name: _read(name, protocol.mode)
-        if _is_result_file(name)
-        else _evaluate(_load(name, arguments), arguments, protocol)
-        for name in arguments.models
-    }
+    evaluations = {}
+    for name in arguments.models:
+        if name in models:
+            evaluations[name] = _evaluate(load_in_each_process(name, arguments), arguments, protocol)
+        else:
+            evaluations[name] = _read(name, protocol.mode)
     if not PartialState().is_main_process:
         return 0
-    named = {name: evaluation for name, evaluation in evaluations.items() if evaluation is not None}
-    comparison = compare_evaluations(named, protocol, arguments.resamples, arguments.confidence)
+    comparison = compare_evaluations(evaluations, protocol, arguments.resamples, arguments.confidence)
     report(arguments, comparison, format_comparison(comparison))
     if arguments.output:
         write_results(arguments.output, comparison, {})
@@ -291,17 +290,11 @@ def _protocol(arguments: argparse.Namespace) -> "Protocol":
     return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
 
 
-def _load(name: str, arguments: argparse.Namespace) -> Any:
-    from ..ops.launch import join_processes
-
-    state = join_processes()  # the encoder divides its batches among them
-    return load_encoder(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
-
-
-def _evaluate(model: Any, arguments: argparse.Namespace, protocol: "Protocol") -> "Evaluation | None":
-    """Evaluate a model. Only the main process scores; the others encode with it and return None."""
+def _evaluate(model: "SimCSE", arguments: argparse.Namespace, protocol: "Protocol") -> "Evaluation":
+    """Evaluate a model. Only the main process scores; the others encode with it and return no results."""
     from accelerate import PartialState
 
+    from ..evaluation import Evaluation
     from ..evaluation.embeddings import SentenceEmbeddings
     from ..evaluation.scoring import default_tasks, read_tasks, score_tasks
     from ..evaluation.sts import read_pairs_argument
@@ -317,11 +310,11 @@ def _evaluate(model: Any, arguments: argparse.Namespace, protocol: "Protocol") -
 
         own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
     pairs = tuple(map(read_pairs_argument, arguments.pairs))
-    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, getattr(arguments, "geometry", False), own)
+    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
     data = data.prompted_for(model)
     vectors = SentenceEmbeddings(model, data.texts(), show_progress_bar=not arguments.quiet)
     if not PartialState().is_main_process:
-        return None
+        return Evaluation({}, {})
     return score_tasks(data, vectors, tasks, protocol, arguments.device)
 
 
@@ -331,6 +324,7 @@ def _read(name: str, mode: str) -> "Evaluation":
     from ..evaluation.report import read_results
 
     document, scores = read_results(name)
-    if (found := document["protocol"]["mode"]) != mode:
+    found = document["protocol"]["mode"]
+    if found != mode:
         raise ValueError(f"{name} was evaluated with mode {found!r}, not {mode!r}: give the same --mode for all.")
     return Evaluation(document["results"], scores)

@@ -19,7 +19,11 @@ PACKAGE = str(Path(__file__).parents[1])
 
 #: Errors of the hub and of the connection to it, by name: importing their packages takes seconds.
 _HUB_ERRORS = {
-    *("ConnectionError", "DatasetNotFoundError", "HfHubHTTPError", "HTTPError", "LocalEntryNotFoundError"),
+    "ConnectionError",
+    "DatasetNotFoundError",
+    "HfHubHTTPError",
+    "HTTPError",
+    "LocalEntryNotFoundError",
     "OIDCError",
 }
 

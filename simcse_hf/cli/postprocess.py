@@ -42,7 +42,7 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("action", choices=("fit",), help="fit a transform")
     parser.add_argument("--method", required=True, choices=METHODS, help="kind of transform")
-    add_model_options(parser, postprocess=False, long_texts=False, backend=False)
+    add_model_options(parser, runtime=False, postprocess=False)
     add_text_options(parser, several_columns=True)
     add_batch_options(parser)
     for method, options in _OPTIONS.items():

@@ -32,7 +32,7 @@ def _export_parser() -> ArgumentParser:
         choices=EXPORTS + INT8_EXPORTS,
         help="what shall read the model; int8 chooses the runtime",
     )
-    add_model_options(parser, model=None, long_texts=False, backend=False)
+    add_model_options(parser, model=False, runtime=False)
     group = parser.add_argument_group("int8, which is measured against float32 before anything is written")
     group.add_argument("--texts", metavar="FILE", help=f"{TEXT_FILE_HELP}; the first 1,000 are encoded")
     group.add_argument("--data_dir", metavar="FOLDER", help="SentEval's downstream folder, to compare STS scores")

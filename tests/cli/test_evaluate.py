@@ -17,9 +17,14 @@ from evaluation_helpers import (
 from transformers import BertModel
 
 from simcse_hf.cli import evaluate
-from simcse_hf.cli.common import load_encoder
+from simcse_hf.cli.common import load_in_each_process
 from simcse_hf.cli.evaluate import compare_main, evaluate_main
 from simcse_hf.cli.main import main
+
+
+class Bag(BagOfWords):
+    revision = pooler_type = max_length = postprocessing = None
+    long_texts, similarity_fn_name = "cut", "cosine"
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +42,10 @@ def encoders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = {"wide": 64, "narrow": 2}
 
-    def load(name, arguments, **settings):
-        return BagOfWords(sizes[name]) if name in sizes else load_encoder(name, arguments, **settings)
+    def load(name, arguments):
+        return Bag(sizes[name]) if name in sizes else load_in_each_process(name, arguments)
 
-    monkeypatch.setattr(evaluate, "load_encoder", load)
+    monkeypatch.setattr(evaluate, "load_in_each_process", load)
 
 
 def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
