@@ -79,11 +79,9 @@ class AdaptationSettings:
 
     def arguments(self) -> dict:
         """Return what has to be the same when an adaptation continues, under the names of the command's options."""
-        given = asdict(self)
-        given.pop("output")
+        given = asdict(self) | {"labels": list(self.labels), "arms": list(self.arms)}
         given["task"] = ["=".join(task) for task in given.pop("tasks")]
-        given["labels"] = list(self.labels)
-        given["arms"] = list(self.arms)
+        given.pop("output")
         return given
 
 
@@ -139,11 +137,7 @@ class _Adaptation:
         self.tasks = read_tasks(settings.tasks)
         for name, dev in self.tasks.dev.items():
             record.check_unchanged(f"The task {name}", [*dev.texts, *self.tasks.held_out[name].texts])
-        self.texts, self.corpus = read_corpus(
-            settings.corpus,
-            self.tasks.scored,
-            settings.column,
-        )
+        self.texts, self.corpus = read_corpus(settings.corpus, self.tasks.scored, settings.column)
         record.check_unchanged(f"The text {settings.corpus}", self.texts)
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
@@ -200,16 +194,15 @@ class _Adaptation:
     def _plan(self) -> dict:
         """Return the names of the arms that fit into the budget, and why the others are left out."""
         wanted = self.settings.arms or ARM_NAMES
-        possible = [name for name in ARM_NAMES if name in wanted and (name in self.arms or name == UNTRAINED)]
-        if not possible:
+        possible = [name for name in ARM_NAMES if name in wanted and name in self.arms]
+        if not possible and UNTRAINED not in wanted:
             raise ValueError(f"no arm of {', '.join(wanted)} can be tried: give --labels and --pretrained")
         left_out = {}
         for name in self.settings.arms:
-            if name not in possible:
+            if name not in (UNTRAINED, *possible):
                 left_out[name] = "it needs --labels, or --labels and --pretrained"
         kept = [START]
-        if UNTRAINED in possible:
-            possible.remove(UNTRAINED)
+        if UNTRAINED in wanted:
             kept = [arm.name for arm in self.arms.values() if not arm.stages]
         left = 60 * self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept))
         costs = {START: 0.0, "": 0.0}
@@ -237,14 +230,7 @@ class _Adaptation:
             began = time.monotonic()
             few = replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
-                train_stage(
-                    few,
-                    arm.model,
-                    FIRST_SEED,
-                    Path(folder),
-                    options=self.options,
-                    pooler=arm.pooler,
-                )
+                train_stage(few, arm.model, FIRST_SEED, Path(folder), options=self.options, pooler=arm.pooler)
                 seconds = read_json_object(Path(folder, RESULTS))["train_seconds"]
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total
@@ -278,22 +264,16 @@ class _Adaptation:
         if chosen.control not in ("", START):
             against.append(chosen.control)
         results = defaultdict(list)
-        for name in {*against, chosen.name}:
-            for seed in self._seeds(self.arms[name]):
-                model = self._open(self.arms[name], seed)
-                for task in tasks:
-                    results[name, task].append(evaluate(model, tasks[task]))
-        return [
-            compare(
-                tasks[task],
-                task,
-                other,
-                results[other, task],
-                results[chosen.name, task],
-            )
-            for other in against
-            for task in tasks
-        ]
+        for arm in {*against, chosen.name}:
+            for seed in self._seeds(self.arms[arm]):
+                model = self._open(self.arms[arm], seed)
+                for name, task in tasks.items():
+                    results[arm, name].append(evaluate(model, task))
+        comparisons = []
+        for arm in against:
+            for name, task in tasks.items():
+                comparisons.append(compare(task, name, arm, results[arm, name], results[chosen.name, name]))
+        return comparisons
 
     def _seeds(self, arm: Arm) -> list[int | None]:
         """Return the seeds of the verdict: new ones for an arm that trains."""

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ class Arm:
         model (`str`): Folder or hub name of the model that it starts from.
         pooler (`str`, *optional*): Pooler of the embeddings; by default the model's own.
         whitening (`bool`, *optional*, defaults to `False`): Whether a whitening, fitted on the text, follows.
-        stages (`tuple[Stage, ...]`, *optional*, defaults to `()`): The training runs, one after the other.
+        stages (`Sequence[Stage]`, *optional*, defaults to `()`): The training runs, one after the other.
         control (`str`, *optional*): Name of the arm without the text of the domain; empty if this one reads none.
     """
 
@@ -67,7 +67,7 @@ class Arm:
     model: str
     pooler: str | None = None
     whitening: bool = False
-    stages: tuple[Stage, ...] = ()
+    stages: Sequence[Stage] = ()
     control: str = ""
 
 
@@ -95,22 +95,15 @@ def make_arms(
         `list[Arm]`: The arms. The first one is the present model as it is.
     """
 
-    def stages(
-        method: str | None,
-        rates: Mapping[str, float],
-        then_labels: bool = True,
-    ) -> tuple[Stage, ...]:
-        listed = []
-        left = steps
-        if method is not None:
-            own = round(TEXT_SHARE * steps) if then_labels else steps
-            listed.append(Stage(method, text, method, rates[method], own))
-            left -= own
-        if then_labels:
-            for number, (file, objective) in enumerate(labels.items()):
-                own = left * (number + 1) // len(labels) - left * number // len(labels)
-                listed.append(Stage(LABELS, file, objective, rates[LABELS], own))
-        return tuple(listed)
+    def from_text(method: str, rates: Mapping[str, float], steps: int) -> Stage:
+        return Stage(method, text, method, rates[method], steps)
+
+    def from_labels(rates: Mapping[str, float], steps: int) -> list[Stage]:
+        stages = []
+        for number, (file, objective) in enumerate(labels.items()):
+            share = steps * (number + 1) // len(labels) - steps * number // len(labels)
+            stages.append(Stage(LABELS, file, objective, rates[LABELS], share))
+        return stages
 
     arms = [Arm(START, model, pooler)]
     for name in dict.fromkeys([own, *POOLERS]):
@@ -118,28 +111,14 @@ def make_arms(
             arms.append(Arm(name, model, name))
         arms.append(Arm(f"{name}, whitening", model, name, whitening=True))
     if labels:
-        arms.append(Arm(LABELS, model, pooler, stages=stages(None, PRESENT_RATES)))
-    arms.append(
-        Arm(
-            "simcse",
-            model,
-            pooler,
-            stages=stages("simcse", PRESENT_RATES, False),
-            control=START,
-        )
-    )
+        arms.append(Arm(LABELS, model, pooler, stages=from_labels(PRESENT_RATES, steps)))
+    arms.append(Arm("simcse", model, pooler, stages=[from_text("simcse", PRESENT_RATES, steps)], control=START))
     if labels and pretrained is not None:
-        arms.append(Arm(CONTROL, pretrained, "avg", stages=stages(None, RATES)))
+        arms.append(Arm(CONTROL, pretrained, "avg", stages=from_labels(RATES, steps)))
+        first = round(TEXT_SHARE * steps)
         for method in (MASKED_LM, "tsdae", "simcse"):
-            arms.append(
-                Arm(
-                    f"{method}-labels",
-                    pretrained,
-                    "avg",
-                    stages=stages(method, RATES),
-                    control=CONTROL,
-                )
-            )
+            stages = [from_text(method, RATES, first), *from_labels(RATES, steps - first)]
+            arms.append(Arm(f"{method}-labels", pretrained, "avg", stages=stages, control=CONTROL))
     return arms
 
 

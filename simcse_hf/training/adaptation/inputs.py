@@ -127,19 +127,10 @@ def read_corpus(
             f"{path}: {len(drawn)} distinct texts that no task scores are too few to adapt a model to: give at least "
             f"{MIN_TEXTS}, better several thousand, with one text in each row."
         )
-    return drawn, {
-        "path": Path(path).name,
-        "texts": len(drawn),
-        "rows": rows,
-        "overlap": overlap,
-    }
+    return drawn, {"path": Path(path).name, "texts": len(drawn), "rows": rows, "overlap": overlap}
 
 
-def _warn_of_overlap(
-    path: str | os.PathLike[str],
-    overlap: int,
-    rows: int,
-) -> None:
+def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> None:
     if overlap:
         logger.warning(f"{path}: {overlap:,} of {rows:,} rows hold a text that a task scores. They are left out.")
 

@@ -52,22 +52,10 @@ def describe(
         "summary": _summary(chosen, arms, measured, judged),
         **asdict(first),
         "confidence": CONFIDENCE,
-        "chosen": {
-            **asdict(chosen),
-            "model": hub_id(chosen.model),
-            "stages": stages(chosen),
-            "seed": seeds[0],
-        },
+        "chosen": {**asdict(chosen), "model": hub_id(chosen.model), "stages": stages(chosen), "seed": seeds[0]},
         "seeds": [seed for seed in seeds if seed is not None],
         "comparisons": [{**asdict(each), "verdict": each.verdict} for each in judged],
-        "arms": [
-            {
-                "name": name,
-                "stages": stages(arms[name]),
-                **found,
-            }
-            for name, found in measured.items()
-        ],
+        "arms": [{"name": name, "stages": stages(arms[name]), **found} for name, found in measured.items()],
         "model": public_name(arms[START].model),
         "versions": {
             "simcse_hf": __version__,
@@ -121,6 +109,7 @@ def draw(result: dict, output: Path) -> None:
         result (`dict[str, Any]`): The content of `adaptation.json`.
         output (`Path`): The output directory.
     """
+    # The label of a bar, its figures, and the kind of its mark.
     bars = [(arm["name"], arm, 0) for arm in result["arms"] if arm["dev"] is not None]
     for each in result["comparisons"]:
         if each["task"] == result["task"]:
@@ -131,25 +120,10 @@ def draw(result: dict, output: Path) -> None:
         return
     axes = figure.subplots()
     for row, (_, found, kind) in enumerate(bars):
-        axes.plot(
-            found["interval"],
-            [row, row],
-            color=COLOURS[kind],
-            linewidth=1.5,
-        )
-        axes.plot(
-            found["difference"],
-            row,
-            MARKERS[kind],
-            color=COLOURS[kind],
-            markersize=5,
-        )
+        axes.plot(found["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
+        axes.plot(found["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
     axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
-    axes.set_yticks(
-        range(len(bars)),
-        [name for name, *_ in bars],
-        fontsize=8,
-    )
+    axes.set_yticks(range(len(bars)), [label for label, _, _ in bars], fontsize=8)
     axes.invert_yaxis()
     key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
     figure.supxlabel(f"change of {result['task']} ({result['metric']} × 100)\n{key}", fontsize=8)

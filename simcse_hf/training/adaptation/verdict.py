@@ -83,23 +83,8 @@ def compare(
     Returns:
         `Comparison`: The scores and their difference.
     """
-    interval = paired_interval(
-        task,
-        list(before),
-        list(after),
-        resamples=RESAMPLES,
-        confidence=CONFIDENCE,
-    )
+    interval = paired_interval(task, list(before), list(after), resamples=RESAMPLES, confidence=CONFIDENCE)
     difference, low, high = (round(float(value), 4) for value in interval)
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)
-    return Comparison(
-        name,
-        task.metric,
-        len(task),
-        against,
-        old,
-        new,
-        difference,
-        [low, high],
-    )
+    return Comparison(name, task.metric, len(task), against, old, new, difference, [low, high])
