@@ -2,7 +2,12 @@
 
 import argparse
 
+import torch
+from conftest import tiny_config
+
+from simcse_hf import AutoModelForCL
 from simcse_hf.cli.common import add_general_options, add_model_options
+from simcse_hf.cli.main import main
 
 
 def model_options(*words):
@@ -11,3 +16,19 @@ def model_options(*words):
     add_model_options(parser, model=False)
     add_general_options(parser)
     return parser.parse_args(words)
+
+
+def save_model(folder, tokenizer):
+    """Save a tiny model with the pooler avg, the same in every run, and return the folder."""
+    torch.manual_seed(1)
+    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def status(*words):
+    """The exit status of a command, also if its parser ends it."""
+    try:
+        return main(list(words))
+    except SystemExit as ended:
+        return ended.code

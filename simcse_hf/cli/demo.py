@@ -117,7 +117,8 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
     measure = index.similarity.capitalize()
 
     def search(query: str, top_k: int, threshold: float | None) -> str:
-        if problem := _problem(query):
+        problem = _problem(query)
+        if problem is not None:
             return problem
         best: Any = index.search(query, top_k=int(top_k))
         found = [match for match in best if threshold is None or match.score >= threshold]
@@ -128,13 +129,13 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
     def compare(first: str, second: str) -> str:
         return _problem(first) or _problem(second) or f"{measure}: {index.model.similarity(first, second):.4f}"
 
-    name = str(getattr(index.model, "name_or_path", ""))
+    name = index.model.name_or_path
     if Path(name).exists():
         name = Path(name).name
-    pooler = getattr(index.model, "pooler_type", "its own")
     examples = dict.fromkeys(index[row] for row in range(0, len(index), max(1, len(index) // 4)))
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
-        gr.Markdown(f"# Sentence search\n{len(index):,} sentences, model `{name}` with pooler `{pooler}`")
+        title = f"{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
+        gr.Markdown(f"# Sentence search\n{title}")
         with gr.Tab("Search"):
             with gr.Row(equal_height=True):
                 query = gr.Textbox(label="Query", placeholder="Type a sentence", elem_id="query", scale=6)

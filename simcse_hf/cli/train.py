@@ -69,7 +69,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
     """Make the parser that prints the short help of a method, and what a recipe sets."""
-    recipes = ", ".join(path.stem for path in sorted(_RECIPES.glob("*.yaml")) if f"train {method} " in _title(path))
+    recipes = []
+    for path in sorted(_RECIPES.glob("*.yaml")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0]
+        if f"train {method} " in title:
+            recipes.append(path.stem)
     wrap = partial(textwrap.fill, width=80, break_on_hyphens=False)
     parser = command_parser(
         f"train {method}",
@@ -78,22 +82,21 @@ def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
             "the package, with a learning rate, a batch size and a number of steps of its own."
         ),
         usage=f"simcse-hf train {method} [RECIPE] [--name value ...]",
-        epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {recipes}.") + _settings_of(recipe),
+        epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {', '.join(recipes)}.")
+        + _settings_of(recipe),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--help_all", action="store_true", help="list all options, those of transformers too")
+    others = _CONTRASTIVE if method == "mlm" else _MASKED_LM
     for name, (text, default) in _OPTIONS.items():
-        if name not in (_CONTRASTIVE if method == "mlm" else _MASKED_LM):
-            default = default[list(_METHODS).index(method)] if isinstance(default, tuple) else default
-            if default is not None:
-                text += "; default: %(default)s"
-            parser.add_argument(f"--{name}", metavar="", default=default, help=text)
+        if name in others:
+            continue
+        if isinstance(default, tuple):
+            default = default[list(_METHODS).index(method)]
+        if default is not None:
+            text += "; default: %(default)s"
+        parser.add_argument(f"--{name}", metavar="", default=default, help=text)
     return parser
-
-
-def _title(recipe: Path) -> str:
-    """Return the first line of a recipe, which names the method and the command."""
-    return recipe.read_text(encoding="utf-8").partition("\n")[0]
 
 
 def _settings_of(recipe: str) -> str:

@@ -42,11 +42,7 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def given_arguments(
-    argv: Sequence[str],
-    classes: Sequence[type],
-    defaults: dict | None = None,
-) -> dict:
+def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict | None = None) -> dict:
     """Return the arguments that a command line or its YAML file names, without any defaults.
 
     Args:
@@ -72,7 +68,8 @@ def given_arguments(
         parser.set_defaults(**(defaults or {}))
         parser.parse_args(["--help"])
     for action in parser._actions:
-        action.default, action.required = SUPPRESS, False
+        action.default = SUPPRESS
+        action.required = False
     typed, unknown = parser.parse_known_args(words)
     if unknown:
         wrong = [word.partition("=")[0] for word in unknown]
@@ -202,11 +199,7 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict:
     return convert_values(path, values, classes)
 
 
-def convert_values(
-    source: str,
-    values: Any,
-    classes: Sequence[type],
-) -> dict:
+def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
     """Check arguments that were read from a file, and convert them as if they had been typed on the command line.
 
     Args:
@@ -229,13 +222,7 @@ def convert_values(
     actions, types = _actions_and_types(tuple(classes))
     converted = {}
     for name, value in values.items():
-        converted[name] = _convert(
-            source,
-            name,
-            value,
-            actions[name],
-            types[name],
-        )
+        converted[name] = _convert(source, name, value, actions[name], types[name])
     return converted
 
 
@@ -272,13 +259,7 @@ def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], di
     return actions, types
 
 
-def _convert(
-    source: str,
-    name: str,
-    value: Any,
-    action: Action,
-    type_name: str,
-) -> Any:
+def _convert(source: str, name: str, value: Any, action: Action, type_name: str) -> Any:
     """Convert a value of a YAML file as if it had been typed on the command line, and refuse one of another type."""
     takes_table = "dict" in type_name or action.type is _lengths
     if value is None or name in _STRUCTURED or (isinstance(value, dict) and takes_table):
@@ -286,7 +267,8 @@ def _convert(
     if isinstance(value, list) and (action.nargs in ("+", "*") or "list" in type_name):
         return [_convert(source, name, item, action, "") for item in value]
     if isinstance(value, (dict, list)):
-        raise ValueError(f"{source}: {name} is a {'table' if isinstance(value, dict) else 'list'}, not a single value")
+        kind = "table" if isinstance(value, dict) else "list"
+        raise ValueError(f"{source}: {name} is a {kind}, not a single value")
     convert: Any = action.type or str
     try:
         return convert(str(value))

@@ -146,11 +146,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         with self.stop_on_signal.caught(self.args):
             return super().train(*args, **kwargs)
 
-    def _save(
-        self,
-        output_dir: str | None = None,
-        state_dict: dict | None = None,
-    ) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
@@ -351,10 +347,7 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
     results = {
         "held_out_sentences": len(held_out),
         "masked_lm_loss": {"before": before, "after": after},
-        "perplexity": {
-            "before": math.exp(before),
-            "after": math.exp(after),
-        },
+        "perplexity": {"before": math.exp(before), "after": math.exp(after)},
         "steps": trainer.state.global_step,
         "train_seconds": outcome.metrics["train_runtime"],
         "vocabulary": len(tokenizer),

@@ -83,11 +83,7 @@ def seed_folder(directory: str | Path, seed: int) -> Path:
     return Path(directory, f"seed-{seed}")
 
 
-def prepare_seeds(
-    seeds: Sequence[int],
-    arguments: CommandArguments,
-    overwrites: bool,
-) -> dict[int, str]:
+def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites: bool) -> dict[int, str]:
     """Check and clear the output directory, and say what the run of each seed still needs.
 
     A run with a `results.json` is finished. One with a whole checkpoint was interrupted and will be resumed.
@@ -244,23 +240,19 @@ def summarise(runs: dict[int, dict]) -> dict:
     for seed, run in runs.items():
         evaluations = {when: run[when] for when in _EVALUATIONS}
         listed.append({"seed": seed, "train_seconds": run["train_seconds"], **evaluations})
-    summary: dict = {
-        "runs": listed,
-        "mean": {},
-        "sd": {},
-        "published": listed[0]["seed"],
-        "chosen_by": metric,
-    }
+    summary: dict = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": metric}
     if metric is None:
         return summary
     for when in _EVALUATIONS:
-        mean = summary["mean"][when] = {}
-        sd = summary["sd"][when] = {}
+        mean: dict = {}
+        sd: dict = {}
         for name in listed[0][when]:
             values = [run[when][name] for run in listed if name in run[when]]
             if name not in _NOT_METRICS and len(values) == len(listed):
                 mean[name] = statistics.fmean(values)
                 sd[name] = statistics.stdev(values) if len(values) > 1 else None
+        summary["mean"][when] = mean
+        summary["sd"][when] = sd
     choose = max if higher_is_better(metric) else min
     summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
     return summary

@@ -8,13 +8,11 @@ import urllib.error
 import urllib.request
 
 import pytest
-import torch
-from conftest import tiny_config
-from transformers import BertTokenizer
+from cli_helpers import save_model
+from process_helpers import free_port
 
 from simcse_hf.cli.demo import MAX_BODY, DemoGuard, demo_main
 from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search import SentenceIndex
 
 WAIT = 60  # seconds; a machine may be busy
@@ -29,24 +27,14 @@ SENTENCES = [
 QUERY = "the cat slept on the big mat"
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tokenizer: BertTokenizer):
+def folder(tmp_path_factory, tokenizer):
     """An index with a kept column, beside its model."""
     pytest.importorskip("gradio", reason="the extra `demo` is not installed")
-    torch.manual_seed(1)
-    config = tiny_config("bert")
     base = tmp_path_factory.mktemp("demo")
-    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "my-model")
-    tokenizer.save_pretrained(base / "my-model")
     rows = [json.dumps({"text": text, "author": f"author <{row}>"}) for row, text in enumerate(SENTENCES)]
     (base / "texts.jsonl").write_text("\n".join(rows))
-    model = SimCSE(base / "my-model", device="cpu")
+    model = SimCSE(save_model(base / "my-model", tokenizer), device="cpu")
     SentenceIndex.build(model, base / "texts.jsonl", column="text", keep=["author"]).save(base / "index")
     return base
 
@@ -61,7 +49,8 @@ def demo(folder):
     """Run the command until it waits for the interrupt; return its address and the hosts that it looked up."""
     from gradio import Blocks
 
-    port, pages, hosts, look_up = free_port(), [], [], socket.getaddrinfo
+    port, look_up = free_port(), socket.getaddrinfo
+    pages, hosts = [], []
 
     def noted(host, *rest, **more):
         hosts.append(host)

@@ -3,13 +3,11 @@
 import json
 
 import pytest
-import torch
-from conftest import tiny_config
+from cli_helpers import save_model, status
 from evaluation_helpers import write
 
+from simcse_hf import load_text_dataset
 from simcse_hf.cli import mine
-from simcse_hf.cli.main import main
-from simcse_hf.models.auto import contrastive_class
 from simcse_hf.search.mining import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 
 PAIRS = [
@@ -24,11 +22,8 @@ PAIRS = [
 @pytest.fixture(scope="module")
 def base(tmp_path_factory, tokenizer):
     """A folder with a model, pairs and a corpus."""
-    torch.manual_seed(1)
     base = tmp_path_factory.mktemp("mine")
-    config = tiny_config("bert")
-    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "model")
-    tokenizer.save_pretrained(base / "model")
+    save_model(base / "model", tokenizer)
     write(base / "pairs.csv", PAIRS)
     write(base / "corpus.txt", ["a man slept", "A CAT  sat on a mat", "the woman ran"])
     return base
@@ -36,7 +31,7 @@ def base(tmp_path_factory, tokenizer):
 
 def run(base, name, *options):
     words = ["--model", str(base / "model"), "--input", str(base / "pairs.csv"), "--output", str(base / name)]
-    return main(["mine", *words, "--device", "cpu", "--quiet", *options])
+    return status("mine", *words, "--device", "cpu", "--quiet", *options)
 
 
 def test_choices_are_those_of_the_package():
@@ -45,8 +40,6 @@ def test_choices_are_those_of_the_package():
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_triplets_are_written_in_a_form_that_training_reads(base, suffix):
-    from simcse_hf import load_text_dataset
-
     assert run(base, f"triplets.{suffix}", "--corpus", str(base / "corpus.txt")) == 0
     rows = load_text_dataset(base / f"triplets.{suffix}", cache_dir=base)
     assert rows["sent0"] == [line.split(",")[0] for line in PAIRS[1:]] and rows.num_columns == 3
@@ -73,6 +66,5 @@ def test_bounds_that_leave_nothing_are_an_error_that_counts_them(base, capsys):
 
 def test_an_output_that_exists_is_refused_before_the_model_loads(base, capsys):
     write(base / "there.csv", ["sent0"])
-    with pytest.raises(SystemExit):
-        run(base, "there.csv")
+    assert run(base, "there.csv") == 2
     assert "--overwrite" in capsys.readouterr().err

@@ -5,14 +5,11 @@ import re
 
 import numpy as np
 import pytest
-import torch
-from conftest import tiny_config
+from cli_helpers import save_model, status
 from evaluation_helpers import write
 
 from simcse_hf import SimCSE
-from simcse_hf.cli.main import main
 from simcse_hf.inference.shards import read_shards
-from simcse_hf.models.auto import contrastive_class
 
 SENTENCES = ["a cat sat on a mat", "the dog ran in the house", "a bird sang in the tree", "the big red house"]
 
@@ -20,54 +17,48 @@ SENTENCES = ["a cat sat on a mat", "the dog ran in the house", "a bird sang in t
 @pytest.fixture(scope="module")
 def base(tmp_path_factory, tokenizer):
     """A folder with a model, texts and an index of them."""
-    torch.manual_seed(1)
     base = tmp_path_factory.mktemp("outputs")
-    config = tiny_config("bert")
-    contrastive_class(type(config))(config, pooler_type="avg").save_pretrained(base / "model")
-    tokenizer.save_pretrained(base / "model")
+    save_model(base / "model", tokenizer)
     write(base / "texts.txt", SENTENCES)
-    assert main(_index(base, "index")) == 0
+    assert _write("index", base, "index") == 0
     return base
 
 
-def _index(base, name, *options):
+def _write(command, base, name, *options):
     words = ["--model", str(base / "model"), "--input", str(base / "texts.txt"), "--output", str(base / name)]
-    return ["index", *words, "--device", "cpu", "--quiet", *options]
-
-
-def _encode(base, name, *options):
-    return ["encode", *_index(base, name, *options)[1:]]
+    return status(command, *words, "--device", "cpu", "--quiet", *options)
 
 
 def _search(base, name, capsys, *options):
+    """The answer to the query "a cat"."""
     capsys.readouterr()
-    assert main(["search", "--index", str(base / name), "--device", "cpu", "--json", "--quiet", *options]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    words = ["--index", str(base / name), "--device", "cpu", "--json", "--quiet"]
+    assert status("search", *words, "a cat", *options) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_a_threshold_that_hides_everything_names_the_best_score(base, capsys):
-    (answer,) = _search(base, "index", capsys, "a cat")
-    assert len(answer["results"]) == len(SENTENCES)
-    (answer,) = _search(base, "index", capsys, "a cat", "--threshold", "1")
+    assert len(_search(base, "index", capsys)["results"]) == len(SENTENCES)
+    answer = _search(base, "index", capsys, "--threshold", "1")
     assert answer["results"] == [] and 0 < answer["best_score"] < 1
-    assert main(["search", "--index", str(base / "index"), "--device", "cpu", "a cat", "--threshold", "1"]) == 0
+    assert status("search", "--index", str(base / "index"), "--device", "cpu", "a cat", "--threshold", "1") == 0
     assert f"no sentence reaches 1; the best one has {answer['best_score']:.4f}" in capsys.readouterr().out
 
 
 def test_prompts_are_put_before_queries_and_documents(base, capsys):
     prompt = "the woman : "
-    assert main(_index(base, "prompted", "--prompt", prompt)) == 0
+    assert _write("index", base, "prompted", "--prompt", prompt) == 0
     model = SimCSE(base / "model", device="cpu")
     query, documents = (model.encode(texts) for texts in ("the man a cat", [prompt + text for text in SENTENCES]))
     for options, embedding in (((), model.encode("a cat")), (("--prompt", "the man "), query)):
-        (answer,) = _search(base, "prompted", capsys, "a cat", *options)
+        answer = _search(base, "prompted", capsys, *options)
         scores = {result["sentence"]: result["score"] for result in answer["results"]}
         expected = dict(zip(SENTENCES, (documents @ embedding).tolist(), strict=True))
         assert scores == pytest.approx(expected, abs=1e-5)
 
 
 def test_encode_puts_the_prompt_before_each_text(base):
-    assert main(_encode(base, "prompted-vectors", "--prompt", "the man ")) == 0
+    assert _write("encode", base, "prompted-vectors", "--prompt", "the man ") == 0
     expected = SimCSE(base / "model", device="cpu").encode([f"the man {text}" for text in SENTENCES])
     np.testing.assert_allclose(np.concatenate(list(read_shards(base / "prompted-vectors"))), expected, atol=1e-5)
 
@@ -91,10 +82,7 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     words = COMMANDS[command].format(model=base / "model", texts=base / "texts.txt", pairs=pairs).split()
 
     def run(output, *more):
-        try:
-            return main([command, *words, "--output", str(output), *more])
-        except SystemExit as ended:
-            return ended.code
+        return status(command, *words, "--output", str(output), *more)
 
     output = tmp_path / "output"
     assert run(output, "--json") == 0

@@ -4,15 +4,16 @@ import re
 import sys
 
 import pytest
+from cli_helpers import status
 from conftest import tiny_config
 from evaluation_helpers import write
 from transformers import BertModel
 
 from simcse_hf.cli.common import check_device
 from simcse_hf.cli.demo import build_demo
-from simcse_hf.cli.main import main
 
 MODEL = ["--model", "./no/such/folder"]
+FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
 USAGE = {
     "an unknown command": (["trian"], "did you mean train"),
     "an unknown way to train": (["train", "unsupp"], "did you mean unsup"),
@@ -21,10 +22,7 @@ USAGE = {
     "a mistyped option of training": (["train", "unsup", "--max_step", "2"], "did you mean --max_steps"),
     "an option of earlier versions": (["train", "unsup", "--evaluation_strategy", "no"], "did you mean --eval_strate"),
     "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
-    "a mistyped recipe": (
-        ["train", "sup", "sup-simcse-bert-base-uncase"],
-        "did you mean sup-simcse-bert-base-uncased",
-    ),
+    "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
     "an option that does not exist": (["train", "mlm", "--nonsense"], "--nonsense"),
     "an option without its value": (["search", "--index"], "--index: expected"),
     "nothing to evaluate": (["evaluate", *MODEL], "give --data_dir, --pairs, --task or --mteb"),
@@ -39,47 +37,37 @@ USAGE = {
     "a count that is no number": (["search", "--index", "i", "--top_k", "many"], "--top_k: .*, got many"),
     "a repository without an owner": (["push", "model", "my-model"], "'my-model' names no owner: give OWNER/NAME"),
     "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "--output must end in .csv"),
-    "an unknown transform": (
-        ["postprocess", "fit", "--method", "zca", *MODEL, "--input", "a", "--output", "b"],
-        "invalid choice: 'zca'",
-    ),
-    "a smaller flow": (
-        ["postprocess", "fit", "--method", "flow", "--dim", "3", *MODEL, "--input", "a", "--output", "b"],
-        "--dim",
-    ),
+    "an unknown transform": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
+    "a smaller flow": ([*FIT, "--method", "flow", "--dim", "3"], "--dim"),
 }
 
 
 @pytest.mark.parametrize("case", USAGE)
 def test_wrong_usage(case, capsys):
     words, message = USAGE[case]
-    try:
-        status = main(words)
-    except SystemExit as ended:
-        status = ended.code
+    ended = status(*words)
     error = " ".join(capsys.readouterr().err.split())
-    assert status == 2 and "simcse-hf" in error and re.search(message, error), error
+    assert ended == 2 and "simcse-hf" in error and re.search(message, error), error
 
 
-def model_commands(folder):
-    """The words of every command that loads a model, without the model's name, which comes last."""
-    texts = str(write(folder / "texts.txt", ["a cat", "a dog"]))
-    pairs = str(write(folder / "p.tsv", ["1\ta\tb", "2\tb\tc"]))
-    output = ["--output", str(folder / "output")]
-    return {
-        "encode": ["--input", texts, *output, "--model"],
-        "index": ["--input", texts, *output, "--model"],
-        "evaluate": ["--pairs", pairs, "--model"],
-        "export": ["--to", "onnx", *output],
-        "postprocess": ["fit", "--method", "whitening", "--input", texts, *output, "--model"],
-        "train": ["unsup", "--train_file", texts, "--output_dir", str(folder / "output"), "--use_cpu", "--model"],
-    }
+#: Every command that loads a model, without the model's name, which comes last.
+MODEL_COMMANDS = {
+    "encode": "--input texts.txt --output output --model",
+    "index": "--input texts.txt --output output --model",
+    "evaluate": "--pairs p.tsv --model",
+    "export": "--to onnx --output output",
+    "postprocess": "fit --method whitening --input texts.txt --output output --model",
+    "train": "unsup --train_file texts.txt --output_dir output --use_cpu --model",
+}
 
 
-@pytest.mark.parametrize("command", ["encode", "index", "evaluate", "export", "postprocess", "train"])
-def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys):
+@pytest.mark.parametrize("command", MODEL_COMMANDS)
+def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "texts.txt", ["a cat", "a dog"])
+    write(tmp_path / "p.tsv", ["1\ta\tb", "2\tb\tc"])
     for model in ("bert-base-uncsed", "./no/such/folder", "two words"):
-        assert main([command, *model_commands(tmp_path)[command], model]) == 2
+        assert status(command, *MODEL_COMMANDS[command].split(), model) == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
         assert line.startswith(f"simcse-hf {command}: error: ") and model in line
         assert not (tmp_path / "output").exists()
@@ -97,7 +85,7 @@ INPUT = {
 def test_wrong_input_of_an_evaluation(case, save_checkpoint, capsys):
     words, message = INPUT[case]
     model = str(save_checkpoint(BertModel(tiny_config())))
-    assert main(["evaluate", "--model", model, "--pooler", "avg", "--device", "cpu", *words]) == 2
+    assert status("evaluate", "--model", model, "--pooler", "avg", "--device", "cpu", *words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("simcse-hf evaluate: error: ") and message in error
 
