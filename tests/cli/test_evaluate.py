@@ -1,8 +1,10 @@
 """`simcse-hf evaluate` and `simcse-hf compare`, from the command line to their files."""
 
 import json
+from pathlib import Path
 
 import pytest
+from cli_helpers import status
 from conftest import tiny_config
 from evaluation_helpers import (
     BagOfWords,
@@ -18,8 +20,6 @@ from transformers import BertModel
 
 from simcse_hf.cli import evaluate
 from simcse_hf.cli.common import load_in_each_process
-from simcse_hf.cli.evaluate import compare_main, evaluate_main
-from simcse_hf.cli.main import main
 
 
 class Bag(BagOfWords):
@@ -48,14 +48,22 @@ def encoders(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "load_in_each_process", load)
 
 
-def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
-    output = tmp_path / "out/results.json"
-    words = ["--model", "wide", "--data_dir", str(folder), "--output", str(output), "--verbose"]
-    assert evaluate_main([*words, "--aggregation", "wmean", "--geometry"]) == 0
-    printed = capsys.readouterr().out
+@pytest.fixture
+def run(capsys):
+    """`run(command, line)` returns what a command writes to `--output`, and what it prints."""
+
+    def run(command, line, output="results.json"):
+        assert status(command, *line.split(), "--output", output, "--overwrite") == 0
+        return json.loads(Path(output).read_text()), capsys.readouterr().out
+
+    return run
+
+
+def test_prints_a_table_and_writes_json(run, folder):
+    line = f"--model wide --data_dir {folder} --verbose --aggregation wmean --geometry"
+    document, printed = run("evaluate", line, "out/results.json")
     assert "Avg. over 3 of 7 tasks" in printed and "STS16 n/a" in printed and "STS12 MSRpar" in printed
     assert "alignment" in printed
-    document = json.loads(output.read_text())
     assert document["model"] == "wide" and "revision" in document
     assert document["protocol"]["aggregation"] == "wmean" and "torch" in document["versions"]
     results = document["results"]
@@ -65,35 +73,29 @@ def test_prints_a_table_and_writes_json(folder, tmp_path, capsys):
     assert results["geometry"]["sentences"] > 0
 
 
-def test_scores_only_the_requested_tasks(folder, capsys):
-    words = ["--model", "wide", "--data_dir", str(folder), "--tasks", "TREC,STS12", "--mode", "fasttest"]
-    assert evaluate_main([*words, "--device", "cpu"]) == 0
-    printed = capsys.readouterr().out
+def test_scores_only_the_requested_tasks(run, folder):
+    line = f"--model wide --data_dir {folder} --tasks TREC,STS12 --mode fasttest --device cpu"
+    printed = run("evaluate", line)[1]
     assert "TREC" in printed and "STS12" in printed and "accuracy" in printed
 
 
-def test_scores_a_file_of_pairs_without_a_data_dir(save_checkpoint, tmp_path, capsys):
-    path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(20, 0)])
-    output = tmp_path / "r.json"
+def test_scores_a_file_of_pairs_without_a_data_dir(run, save_checkpoint, tmp_path):
+    write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(20, 0)])
     model = save_checkpoint(BertModel(tiny_config()))
-    assert evaluate_main(f"--model {model} --pooler avg --pairs {path} --output {output}".split()) == 0
-    assert "mine" in capsys.readouterr().out
-    document = json.loads(output.read_text())
+    document, printed = run("evaluate", f"--model {model} --pooler avg --pairs mine.tsv")
+    assert "mine" in printed
     assert document["pooler"] == "avg" and document["results"]["mine"]["pairs"] == 20
 
 
-def test_compares_result_files_with_models(folder, tmp_path, capsys):
-    common = ["--data_dir", str(folder), "--tasks", "STS12,STSBenchmark"]
+def test_compares_result_files_with_models(run, folder, capsys):
+    common = f"--data_dir {folder} --tasks STS12,STSBenchmark"
     for name in ("wide", "narrow"):
-        evaluate_main(["--model", name, *common, "--output", f"{name}.json"])
-    capsys.readouterr()
-    assert compare_main(["wide.json", "narrow.json", "--output", "files.json"]) == 0
-    assert "narrow.json - wide.json" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        compare_main(["wide.json", "narrow.json", "--tasks", "STS12"])
+        run("evaluate", f"--model {name} {common}", f"{name}.json")
+    files, printed = run("compare", "wide.json narrow.json")
+    assert "narrow.json - wide.json" in printed
+    assert status("compare", "wide.json", "narrow.json", "--tasks", "STS12") == 2
     assert "result files have their tasks: leave out" in capsys.readouterr().err
-    assert compare_main(["wide.json", "narrow", *common, "--output", "mixed.json"]) == 0
-    files, mixed = (json.loads((tmp_path / name).read_text()) for name in ("files.json", "mixed.json"))
+    mixed, _ = run("compare", f"wide.json narrow {common}")
     differences = files["differences"]["narrow.json"]
     assert differences["STS12"]["low"] < differences["STS12"]["difference"] < differences["STS12"]["high"]
     assert differences == mixed["differences"]["narrow"]
@@ -102,13 +104,16 @@ def test_compares_result_files_with_models(folder, tmp_path, capsys):
 # --- tasks from the user's own files ---------------------------------------------------------------------------------
 
 
-HEADLINES = {
-    "classification": "accuracy",
-    "clustering": "v_measure",
-    "pairs": "average_precision",
-    "reranking": "map",
-    "retrieval": "ndcg@10",
+#: The headline metric of each kind of task, and the file of the task.
+TASKS = {
+    "classification": ("accuracy", "mine.csv"),
+    "clustering": ("v_measure", "mine.csv"),
+    "pairs": ("average_precision", "pairs.csv"),
+    "reranking": ("map", "ranked.jsonl"),
+    "retrieval": ("ndcg@10", "beir"),
 }
+HEADLINES = {kind: metric for kind, (metric, _) in TASKS.items()}
+EVERY_TASK = " ".join(f"--task {kind}={file}" for kind, (_, file) in TASKS.items())
 
 
 @pytest.fixture
@@ -124,23 +129,15 @@ def user_files(tmp_path):
         ranked.append(json.dumps({"query": a, "positive": [f"{b} {i}"], "negative": random_texts(3, i)}))
     write(tmp_path / "ranked.jsonl", ranked)
     found = random_texts(30, 5)
-    write(
-        tmp_path / "beir/corpus.jsonl", [json.dumps({"_id": f"d{i}", "text": f"{t} {i}"}) for i, t in enumerate(found)]
-    )
+    corpus = [json.dumps({"_id": f"d{i}", "text": f"{text} {i}"}) for i, text in enumerate(found)]
+    write(tmp_path / "beir/corpus.jsonl", corpus)
     write(tmp_path / "beir/queries.jsonl", [json.dumps({"_id": f"q{i}", "text": found[i]}) for i in range(8)])
     write(tmp_path / "beir/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(8))])
-    files = ("mine.csv", "mine.csv", "pairs.csv", "ranked.jsonl", "beir")
-    return [
-        word for kind, file in zip(HEADLINES, files, strict=True) for word in ("--task", f"{kind}={tmp_path / file}")
-    ]
 
 
-def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys):
-    for name in ("wide", "narrow"):
-        words = ["--model", name, "--output", f"{name}.json", *user_files]
-        assert evaluate_main([*words, "--task", f"classification={tmp_path / 'more.csv'}"]) == 0
-    printed = capsys.readouterr().out
-    document = json.loads((tmp_path / "wide.json").read_text())
+def test_scores_tasks_from_files_and_compares_them(run, user_files):
+    narrow = run("evaluate", f"--model narrow {EVERY_TASK} --task classification=more.csv", "narrow.json")[0]
+    document, printed = run("evaluate", f"--model wide {EVERY_TASK} --task classification=more.csv", "wide.json")
     results = document["results"]
     assert list(results) == [*HEADLINES, "classification:more"] and "scikit-learn" in document["versions"]
     for kind, metric in HEADLINES.items():
@@ -149,40 +146,40 @@ def test_scores_tasks_from_files_and_compares_them(user_files, tmp_path, capsys)
     assert {"mrr@10", "recall@100"} <= set(results["retrieval"])
     assert results["classification:more"]["source"].endswith("more.csv")
 
-    assert compare_main(["narrow.json", "wide.json", "--output", "c.json"]) == 0
-    printed = capsys.readouterr().out
+    comparison, printed = run("compare", "narrow.json wide.json")
     assert "classification accuracy" in printed and "retrieval ndcg@10" in printed and "Avg." not in printed
-    comparison = json.loads((tmp_path / "c.json").read_text())
-    narrow = json.loads((tmp_path / "narrow.json").read_text())["results"]
+    differences = comparison["differences"]["wide.json"]
     for kind, metric in HEADLINES.items():
-        difference = comparison["differences"]["wide.json"][kind]
-        assert difference["low"] <= difference["difference"] <= difference["high"]
-        assert difference["difference"] == pytest.approx(results[kind][metric] - narrow[kind][metric])
+        assert differences[kind]["low"] <= differences[kind]["difference"] <= differences[kind]["high"]
+        change = results[kind][metric] - narrow["results"][kind][metric]
+        assert differences[kind]["difference"] == pytest.approx(change)
     # Models are compared as result files are.
-    assert compare_main(["narrow", "wide.json", "--resamples", "50", *user_files, "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)["differences"]["wide.json"]["pairs"]["difference"]
-    assert again == pytest.approx(comparison["differences"]["wide.json"]["pairs"]["difference"])
+    again = json.loads(run("compare", f"narrow wide.json --resamples 50 {EVERY_TASK} --json")[1])
+    difference = again["differences"]["wide.json"]["pairs"]["difference"]
+    assert difference == pytest.approx(differences["pairs"]["difference"])
 
 
-def test_tasks_from_files_stay_out_of_the_average_of_sts(folder, user_files, capsys):
-    words = ["--model", "wide", "--data_dir", str(folder), "--tasks", "STS12", *user_files[:4]]
-    assert evaluate_main([*words, "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)["results"]
+def test_tasks_from_files_stay_out_of_the_average_of_sts(run, folder, user_files):
+    tasks = "--tasks STS12 --task classification=mine.csv --task clustering=mine.csv"
+    results = json.loads(run("evaluate", f"--model wide --data_dir {folder} {tasks} --json")[1])["results"]
     assert results["average"]["tasks"] == ["STS12"] and "accuracy" in results["classification"]
 
 
-def test_results_on_other_rows_are_not_compared(user_files, tmp_path):
-    for name, file in (("wide", "mine.csv"), ("narrow", "more.csv")):
-        task = f"classification={tmp_path / file}"
-        evaluate_main(["--model", name, "--output", f"{name}.json", "--task", task])
-    with pytest.raises(ValueError, match="classification: narrow.json and wide.json were not evaluated on the same"):
-        compare_main(["wide.json", "narrow.json"])
+def test_results_on_other_rows_are_not_compared(run, user_files, capsys):
+    run("evaluate", "--model wide --task classification=mine.csv", "wide.json")
+    run("evaluate", "--model narrow --task classification=more.csv", "narrow.json")
+    assert status("compare", "wide.json", "narrow.json") == 2
+    message = "classification: narrow.json and wide.json were not evaluated on the same"
+    assert message in capsys.readouterr().err
 
 
-def test_tasks_of_the_same_name_are_refused(user_files, tmp_path, capsys):
-    model = ["--model", "wide"]
-    twice = ["--task", f"pairs={tmp_path / 'pairs.csv'}", "--task", f"pairs={tmp_path / 'pairs.csv'}"]
-    assert main(["evaluate", *model, *twice, "--task", f"pairs={tmp_path / 'pairs.csv'}"]) == 2
-    assert "another pairs task is named pairs. Rename one of the files" in capsys.readouterr().err
-    assert main(["evaluate", *model, *twice[:2], "--pairs", str(tmp_path / "pairs.csv")]) == 2
-    assert "two tasks are named pairs" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--task", "pairs=pairs.csv"] * 3, "another pairs task is named pairs. Rename one of the files"),
+        (["--task", "pairs=pairs.csv", "--pairs", "pairs.csv"], "two tasks are named pairs"),
+    ],
+)
+def test_tasks_of_the_same_name_are_refused(user_files, capsys, words, message):
+    assert status("evaluate", "--model", "wide", *words) == 2
+    assert message in capsys.readouterr().err
