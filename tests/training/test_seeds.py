@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
 from pathlib import Path
+from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +25,7 @@ from simcse_hf.training import run as run_module
 from simcse_hf.training.run import UNSUP_DEFAULTS, train_sup, train_unsup
 from simcse_hf.training.script_arguments import parse_arguments
 from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
+from simcse_hf.training.trainer import SimCSETrainer
 
 
 @pytest.fixture
@@ -45,6 +48,17 @@ def words(tmp_path, start):
     return line.split()
 
 
+@pytest.fixture
+def train(tmp_path, words):
+    """`train(more, output="out")` trains with these arguments and further ones, and returns the output directory."""
+
+    def train(more="", output="out"):
+        train_unsup([*words, "--output_dir", str(tmp_path / output), *more.split()])
+        return tmp_path / output
+
+    return train
+
+
 def _results(folder):
     return json.loads((Path(folder) / "results.json").read_text())
 
@@ -61,33 +75,29 @@ def _same_weights(one, two, name="model.safetensors"):
 
 
 @pytest.mark.parametrize("objective", fast_first("simcse", "esimcse"))
-def test_a_seed_gives_the_same_bits_alone_and_after_another_seed(tmp_path, words, objective, capsys):
+def test_a_seed_gives_the_same_bits_alone_and_after_another_seed(train, objective):
     """The objective esimcse keeps a queue and a second encoder, and draws the words that it repeats."""
-    words = [*words, "--objective", objective]
-    train_unsup([*words, "--output_dir", f"{tmp_path}/both", "--seeds", "42", "43"])
-    train_unsup([*words, "--output_dir", f"{tmp_path}/alone", "--seed", "43"])
-    both, alone = tmp_path / "both/seed-43", tmp_path / "alone"
+    alone = train(f"--objective {objective} --seed 43", "alone")
+    both = train(f"--objective {objective} --seeds 42 43", "both") / "seed-43"
     assert _same_weights(both, alone) and _log(both) == _log(alone)
-    assert not _same_weights(both, tmp_path / "both/seed-42")
+    assert not _same_weights(both, both.with_name("seed-42"))
     # These hold times, or that the one seed was given.
     left_out = ("model", "command", "train_seconds", "initial", "best", "final", "saved", "decided_by")
     a, b = ({k: v for k, v in _results(x).items() if k not in left_out} for x in (both, alone))
     assert a == b
 
 
-def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tmp_path, words, capsys):
-    out = tmp_path / "out"
-    train_unsup([*words, "--output_dir", str(out), "--seeds", "3"])
+def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(train, capsys):
+    out = train("--seeds 3")
     runs = {seed: _results(out / f"seed-{seed}") for seed in (42, 43, 44)}
-    figures = [run["saved"]["stsb_spearman"] for run in runs.values()]
+    figures = {seed: run["saved"]["stsb_spearman"] for seed, run in runs.items()}
     results = _results(out)
     summary = results["seeds"]
-    best = max(runs, key=lambda seed: runs[seed]["saved"]["stsb_spearman"])
+    best = max(figures, key=figures.get)
     assert (summary["published"], summary["chosen_by"], results["seed"]) == (best, "stsb_spearman", best)
     assert [run["seed"] for run in summary["runs"]] == [42, 43, 44]
-    mean = sum(figures) / 3
+    mean, sd = fmean(figures.values()), stdev(figures.values())
     assert summary["mean"]["saved"]["stsb_spearman"] == pytest.approx(mean)
-    sd = (sum((x - mean) ** 2 for x in figures) / 2) ** 0.5
     assert summary["sd"]["saved"]["stsb_spearman"] == pytest.approx(sd)
     assert _same_weights(out, out / f"seed-{best}")
     change = results["change"]
@@ -101,32 +111,27 @@ def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tmp
     assert not [path for path in files_to_push(out) if "seed" in path], "only the published model is pushed"
 
 
-def test_repeating_the_command_trains_nothing_and_a_further_seed_is_added(tmp_path, words, monkeypatch):
-    out, trained = tmp_path / "out", []
+def test_repeating_the_command_trains_nothing_and_a_further_seed_is_added(tmp_path, train, monkeypatch):
+    trained = []
     monkeypatch.setattr(run_module, "release", lambda args: trained.append(args.seed))  # called after each training
-    words = [*words, "--max_steps", "2", "--output_dir", str(out), "--seeds"]
-    train_unsup([*words, "2"])
+    out = train("--max_steps 2 --seeds 2")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
-    train_unsup([*words, "2"])
+    train("--max_steps 2 --seeds 2")
     assert trained == [42, 43]
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
-    train_unsup([*words, "3", "--resume_from_checkpoint", "true"])
+    train("--max_steps 2 --seeds 3 --resume_from_checkpoint true")
     assert trained == [42, 43, 44] and len(_results(out)["seeds"]["runs"]) == 3
     shutil.copytree(out / "seed-43", tmp_path / "before")
     (out / "seed-43/results.json").unlink()
     (out / "seed-43/checkpoint-2/model.safetensors").unlink()
-    train_unsup([*words, "3"])
+    train("--max_steps 2 --seeds 3")
     assert trained[3:] == [43], "without a whole checkpoint, the run of a seed starts again"
     assert _same_weights(out / "seed-43", tmp_path / "before")
 
 
-def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, words, monkeypatch):
+def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, train, monkeypatch):
     """SIGTERM arrives in the middle of the second run, and the same command is given again."""
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    words = [*words, "--seeds", "42", "43", "--output_dir"]
-    train_unsup([*words, str(whole)])
-    from simcse_hf.training.trainer import SimCSETrainer
-
+    whole, out = train("--seeds 42 43", "whole"), tmp_path / "out"
     step = SimCSETrainer.training_step
 
     def interrupted(self, *args, **kwargs):
@@ -136,22 +141,20 @@ def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, wo
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(SimCSETrainer, "training_step", interrupted)
-        train_unsup([*words, str(out)])
+        train("--seeds 42 43")
     assert ended.value.code == 143
     assert not (out / "results.json").exists() and (out / "seed-43/checkpoint-3").is_dir()
-    train_unsup([*words, str(out)])
+    train("--seeds 42 43")
     for folder in ("seed-42", "seed-43", "."):
         assert _same_weights(whole / folder, out / folder)
-    assert [entry for entry in _log(whole / "seed-43") if "loss" in entry] == [
-        entry for entry in _log(out / "seed-43") if "loss" in entry
-    ]
+    first, second = ([x for x in _log(path / "seed-43") if "loss" in x] for path in (whole, out))
+    assert first == second
 
 
-def test_without_a_dev_set_the_first_seed_is_published(tmp_path, words, capsys):
+def test_without_a_dev_set_the_first_seed_is_published(train, words, capsys):
     at = words.index("--dev_file")
     del words[at : at + 2]
-    train_unsup([*words, "--max_steps", "1", "--output_dir", str(tmp_path / "out"), "--seeds", "7", "8"])
-    summary = _results(tmp_path / "out")["seeds"]
+    summary = _results(train("--max_steps 1 --seeds 7 8"))["seeds"]
     assert (summary["published"], summary["chosen_by"], summary["mean"]) == (7, None, {})
     assert "nothing says which seed is best" in capsys.readouterr().out
 
@@ -182,10 +185,9 @@ def test_seeds_are_a_number_of_runs_or_a_list(given, expected):
         ("--seeds 2 --resume_from_checkpoint true", "holds no runs of --seeds to resume"),
     ],
 )
-def test_contradictions_are_refused(tmp_path, words, more, message):
-    with pytest.raises(ValueError) as raised:
-        train_unsup([*words, "--output_dir", str(tmp_path / "out"), *more.split()])
-    assert message in str(raised.value)
+def test_contradictions_are_refused(tmp_path, train, more, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        train(more)
     assert not entries(tmp_path / "out")
 
 
@@ -206,23 +208,18 @@ def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words,
 
 
 @pytest.mark.slow
-def test_an_output_directory_with_another_run_or_other_settings_is_refused(tmp_path, words):
-    out = tmp_path / "out"
-    words = [*words, "--max_steps", "1", "--output_dir", str(out)]
-    train_unsup([*words, "--seeds", "2"])
+def test_an_output_directory_with_another_run_or_other_settings_is_refused(train):
+    out = train("--max_steps 1 --seeds 2")
     with pytest.raises(ValueError, match=r"other settings \(learning_rate: 0.001 there, 0.5 here\)"):
-        train_unsup([*words, "--seeds", "2", "--learning_rate", "0.5"])
+        train("--max_steps 1 --seeds 2 --learning_rate 0.5")
     with pytest.raises(ValueError, match="holds an earlier run"):
-        train_unsup([*words])
-    (tmp_path / "texts.txt").write_text("\n".join(sentences(40, 0)) + "\n")
-    with pytest.raises(ValueError, match="digest of .*texts.txt"):
-        train_unsup([*words, "--seeds", "2"])
-    train_unsup([*words, "--seeds", "8", "9", "--overwrite_output_dir"])
+        train("--max_steps 1")
+    train("--max_steps 1 --seeds 8 9 --overwrite_output_dir")
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-8", "seed-9"]
-    train_unsup([*words, "--overwrite_output_dir"])
+    train("--max_steps 1 --overwrite_output_dir")
     assert "seeds" not in _results(out)
     with pytest.raises(ValueError, match="holds an earlier run"):
-        train_unsup([*words, "--seeds", "2"])
+        train("--max_steps 1 --seeds 2")
 
 
 def test_a_tracker_begins_a_run_of_its_own_for_each_seed(monkeypatch):
@@ -254,12 +251,10 @@ def test_two_processes_train_every_seed_and_publish_the_best_once(tmp_path, word
         shutil.rmtree(tmp_path / "out/seed-43")
 
 
-def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(tmp_path, words, start):
-    out = tmp_path / "out"
-    train_unsup([*words, "--output_dir", str(out)])
-    again = [*words, "--output_dir", str(out), "--overwrite_output_dir", "true"]
+def test_a_run_that_starts_from_a_checkpoint_does_not_delete_it(train):
+    out = train()
     with pytest.raises(ValueError, match="checkpoint-4 is a part of the earlier run .*: choose another --output_dir"):
-        train_unsup([*again, "--model_name_or_path", str(out / "checkpoint-4")])
+        train(f"--overwrite_output_dir --model_name_or_path {out / 'checkpoint-4'}")
     with pytest.raises(ValueError, match="nothing"):
-        train_unsup([*again, "--columns", "nothing"])
+        train("--overwrite_output_dir --columns nothing")
     assert (out / "checkpoint-4").exists(), "a run that cannot start deletes nothing"
