@@ -12,9 +12,8 @@ from conftest import WORDS, tiny_config
 from evaluation_helpers import write
 from transformers import AutoTokenizer, BertForMaskedLM
 
-from simcse_hf import SimCSE
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
-from simcse_hf.models.auto import contrastive_class
 from simcse_hf.training.adaptation import adaptation as adapt_module
 from simcse_hf.training.adaptation import arms as arms_module
 from simcse_hf.training.adaptation import verdict as verdict_module
@@ -32,9 +31,7 @@ def sentence(noun, rng):
 @pytest.fixture
 def start(save_checkpoint):
     """A folder with a tiny contrastive model with random weights."""
-    config = tiny_config()
-    model = contrastive_class(type(config))(config, pooler_type="avg")
-    return save_checkpoint(model, "start")
+    return save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
 
 
 @pytest.fixture
@@ -45,8 +42,8 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
     corpus = write(tmp_path / "corpus.txt", [sentence(rng.choice(NOUNS), rng) for _ in range(120)])
     rows = []
     for i in range(120):
-        first, second = rng.choice(NOUNS), rng.choice(NOUNS)
-        second = first if i % 2 else second
+        first, other = rng.choice(NOUNS), rng.choice(NOUNS)
+        second = first if i % 2 else other
         rows.append(f"{sentence(first, rng)},{sentence(second, rng)},{int(first == second)}")
     pairs = write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])
     nouns = zip(NOUNS * 3, NOUNS[::-1] * 3, strict=True)
@@ -64,6 +61,26 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
         batch_size=4,
         seeds=2,
     )
+
+
+@pytest.fixture
+def run(settings):
+    """`run(arms=("untrained",))` adapts with these settings in place of the usual ones."""
+    return lambda **changes: adapt(replace(settings, **changes))
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The name and the seed of each arm that is trained."""
+    runs = []
+    train = adapt_module.train_arm
+
+    def noted(arm, seed, *rest):
+        runs.append((arm.name, seed))
+        train(arm, seed, *rest)
+
+    monkeypatch.setattr(adapt_module, "train_arm", noted)
+    return runs
 
 
 def judged(monkeypatch, *lows):
@@ -106,8 +123,8 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     prefer(monkeypatch, "mlm-labels")
     result = adapt(settings)
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
-    assert [arm["name"] for arm in result["arms"]][:1] == [START]
-    assert [arm["name"] for arm in result["arms"]][-2:] == [CONTROL, "mlm-labels"]
+    names = [arm["name"] for arm in result["arms"]]
+    assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
     assert {sum(stage["steps"] for stage in arm["stages"]) for arm in result["arms"][-2:]} == {4}
     assert [stage["method"] for stage in result["chosen"]["stages"]] == ["mlm", "labels"]
     assert [each["against"] for each in result["comparisons"]] == [START, CONTROL]
@@ -125,34 +142,32 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
     assert (tmp_path / "out" / "arms.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_seed_that_chose_an_arm_is_not_a_seed_of_its_verdict(settings, monkeypatch):
-    seeds = []
-    train = adapt_module.train_arm
-    monkeypatch.setattr(adapt_module, "train_arm", lambda arm, seed, *x: seeds.append(seed) or train(arm, seed, *x))
+def test_the_seed_that_chose_an_arm_is_not_a_seed_of_its_verdict(run, trained, monkeypatch):
     prefer(monkeypatch, CONTROL)
-    result = adapt(replace(settings, arms=(CONTROL,)))
-    assert seeds == [42, 43, 44] and result["seeds"] == [43, 44] and result["chosen"]["seed"] in (43, 44)
+    result = run(arms=(CONTROL,))
+    assert trained == [(CONTROL, seed) for seed in (42, 43, 44)]
+    assert result["seeds"] == [43, 44] and result["chosen"]["seed"] in (43, 44)
 
 
-def test_without_a_gain_the_present_model_is_kept_bit_for_bit(settings, monkeypatch, start, tmp_path):
+def test_without_a_gain_the_present_model_is_kept_bit_for_bit(run, monkeypatch, start, tmp_path):
     judged(monkeypatch, -0.5)
     prefer(monkeypatch, CONTROL)
-    result = adapt(settings)
+    result = run()
     assert result["verdict"] == "no gain" and result["chosen"]["name"] == CONTROL
     assert result["summary"].endswith("no arm with it was better on dev")
     assert files_of(tmp_path / "out" / "model") == files_of(start)
 
 
 def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repeated(
-    settings, monkeypatch, start, tmp_path
+    run, monkeypatch, start, tmp_path
 ):
     prefer(monkeypatch, START)
-    result = adapt(replace(settings, arms=("untrained",)))
+    result = run(arms=("untrained",))
     assert (result["verdict"], result["chosen"]["name"], result["seeds"]) == ("no gain", START, [])
     assert result["before"] == result["after"] and result["interval"] == [0.0, 0.0]
     assert files_of(tmp_path / "out" / "model") == files_of(start)
     monkeypatch.setattr(adapt_module, "_Adaptation", None)
-    assert adapt(replace(settings, arms=("untrained",))) == result
+    assert run(arms=("untrained",)) == result
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(
@@ -225,28 +240,27 @@ def test_a_process_that_is_killed_at_random_moments_and_repeated_ends_with_the_s
     assert [each["interval"] for each in documents[0]["comparisons"]] != [[0.0, 0.0]] * 2
 
 
-def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(settings, monkeypatch, tmp_path):
+def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(run, monkeypatch, tmp_path):
     judged(monkeypatch, 0.5, 0.5)
     prefer(monkeypatch, "mlm-labels")
     write(tmp_path / "corpus.txt", [f"the zebra {n} sat on the mat" for n in range(120)])
-    adapt(replace(settings, arms=("mlm-labels",), extend_tokenizer=9, seeds=1))
+    run(arms=("mlm-labels",), extend_tokenizer=9, seeds=1)
     assert "zebra" in AutoTokenizer.from_pretrained(tmp_path / "out" / "model").get_vocab()
 
 
-def test_the_choice_never_sees_the_held_out_part(settings, monkeypatch):
+def test_the_choice_never_sees_the_held_out_part(run, monkeypatch):
     seen = []
     score = adapt_module.evaluate
     monkeypatch.setattr(adapt_module, "evaluate", lambda model, task: seen.append(task) or score(model, task))
-    result = adapt(replace(settings, arms=("untrained",)))
+    result = run(arms=("untrained",))
     dev, held_out = ({text for task in seen if task.source.endswith(end) for text in task.texts} for end in "12")
     assert dev and held_out and not dev & held_out
     first = next(n for n, task in enumerate(seen) if task.source.endswith("part 2"))
     assert all(task.source.endswith("part 2") for task in seen[first:]) and first >= len(result["arms"])
 
 
-def test_training_reads_no_text_that_a_task_scores(settings, tmp_path, monkeypatch):
-    pairs = (tmp_path / "pairs.csv").read_text().splitlines()[1:]
-    leaked = pairs[0].split(",")[0]
+def test_training_reads_no_text_that_a_task_scores(run, settings, tmp_path, monkeypatch):
+    leaked = (tmp_path / "pairs.csv").read_text().splitlines()[1].split(",")[0]
     write(tmp_path / "labels.csv", ["text,label", *(f"text {n},{n % 2}" for n in range(8)), f"{leaked.upper()},1"])
     read = []
 
@@ -255,11 +269,11 @@ def test_training_reads_no_text_that_a_task_scores(settings, tmp_path, monkeypat
         raise ValueError("enough is seen")
 
     monkeypatch.setattr(adapt_module, "train_stage", train)
-    adapt(replace(settings, labels=(str(tmp_path / "labels.csv"),), arms=("labels",)))
+    run(labels=(str(tmp_path / "labels.csv"),), arms=("labels",))
     assert "text 7" in read[0] and leaked not in read[0].lower()
 
 
-def test_an_arm_that_fails_does_not_end_the_adaptation(settings, monkeypatch):
+def test_an_arm_that_fails_does_not_end_the_adaptation(run, monkeypatch):
     train = adapt_module.train_arm
 
     def diverges(arm, *rest):
@@ -268,35 +282,31 @@ def test_an_arm_that_fails_does_not_end_the_adaptation(settings, monkeypatch):
         return train(arm, *rest)
 
     monkeypatch.setattr(adapt_module, "train_arm", diverges)
-    arms = {arm["name"]: arm for arm in adapt(settings)["arms"]}
+    arms = {arm["name"]: arm for arm in run()["arms"]}
     assert "loss is nan" in arms["mlm-labels"]["failure"] and arms["mlm-labels"]["dev"] is None
     assert arms[CONTROL]["failure"] == "" and arms[CONTROL]["dev"] is not None
 
 
-def test_arms_that_do_not_fit_into_the_budget_are_left_out_by_name_before_training(settings, monkeypatch):
+def test_arms_that_do_not_fit_into_the_budget_are_left_out_by_name_before_training(run, trained, monkeypatch):
     costs = {"labels": 60.0, CONTROL: 60.0, "mlm-labels": 6000.0, "tsdae-labels": 60.0}
     monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: costs[arm.name])
-    trained = []
-    train = adapt_module.train_arm
-    monkeypatch.setattr(adapt_module, "train_arm", lambda arm, *rest: trained.append(arm.name) or train(arm, *rest))
-    names = ("untrained", *costs)
-    result = adapt(replace(settings, arms=names, budget=15.0, seeds=1))
-    assert list(result["left_out"]) == ["mlm-labels"] and "--budget leaves" in result["left_out"]["mlm-labels"]
-    assert "mlm-labels" not in trained and {CONTROL, "tsdae-labels"} <= set(trained)
+    left_out = run(arms=("untrained", *costs), budget=15.0, seeds=1)["left_out"]
+    assert list(left_out) == ["mlm-labels"] and "--budget leaves" in left_out["mlm-labels"]
+    names = {name for name, _ in trained}
+    assert "mlm-labels" not in names and {CONTROL, "tsdae-labels"} <= names
 
 
-def test_the_arms_follow_from_labels_and_the_pretrained_encoder(settings, monkeypatch):
+def test_the_arms_follow_from_labels_and_the_pretrained_encoder(run, settings, monkeypatch):
     monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9)
-    plan = adapt(replace(settings, arms=()))
-    assert list(plan["left_out"]) == [name for name in ARM_NAMES if name != "untrained"]
-    text_only = replace(settings, arms=(), labels=(), pretrained=None, output=settings.output + "2")
-    assert list(adapt(text_only)["left_out"]) == ["simcse"]
-    asked = replace(text_only, arms=("labels", "simcse"), output=settings.output + "3")
-    assert "--labels" in adapt(asked)["left_out"]["labels"], "an arm that was asked for is not dropped"
+    assert list(run(arms=())["left_out"]) == [name for name in ARM_NAMES if name != "untrained"]
+    text_only = {"labels": (), "pretrained": None}
+    assert list(run(**text_only, arms=(), output=settings.output + "2")["left_out"]) == ["simcse"]
+    left_out = run(**text_only, arms=("labels", "simcse"), output=settings.output + "3")["left_out"]
+    assert "--labels" in left_out["labels"], "an arm that was asked for is not dropped"
 
 
-def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings):
-    result = adapt(replace(settings, model=settings.pretrained, arms=("untrained",)))
+def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(run, settings):
+    result = run(model=settings.pretrained, arms=("untrained",))
     assert [arm["name"] for arm in result["arms"]][:2] == [START, "avg, whitening"]
 
 
@@ -308,18 +318,15 @@ def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(settings
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
         ({"model": "nowhere/at-all"}, "--model nowhere/at-all"),
-        ({"tasks": (("pairs", "FEW"),)}, "few.csv dev held-out"),
-        ({"labels": ("CORPUS",)}, "corpus.txt label"),
+        ({"tasks": (("pairs", "few.csv"),)}, "few.csv dev held-out"),
+        ({"labels": ("corpus.txt",)}, "corpus.txt label"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(settings, tmp_path, changes, words):
-    few = write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
-    if "FEW" in str(changes):
-        changes = {"tasks": (("pairs", str(few)),)}
-    if "CORPUS" in str(changes):
-        changes = {"labels": (settings.corpus,)}
+def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, changes, words):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "few.csv", ["sentence1,sentence2,label", "a cat,a dog,1", "a cat,a bird,0"])
     with pytest.raises(ValueError) as raised:
-        adapt(replace(settings, **changes))
+        run(**changes)
     assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
