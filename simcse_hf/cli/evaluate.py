@@ -22,6 +22,7 @@ from .outputs import check_output_file
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Protocol
+    from ..evaluation.scoring import TaskData
     from ..inference.simcse import SimCSE
 
 TASK_SETS = ("sts", "transfer", "full")
@@ -198,16 +199,14 @@ def evaluate_main(argv: list[str]) -> int:
 
     from accelerate import PartialState
 
-    from ..evaluation import Evaluation
     from ..evaluation.report import format_table, write_results
 
     protocol = _protocol(arguments)
+    tasks, data = _read_data(arguments, protocol)
     model = load_in_each_process(arguments.model, arguments)
     if arguments.threshold is not None and model.similarity_fn_name != "cosine":
         parser.error(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
-    evaluation = Evaluation({}, {})
-    if _names_data(arguments):
-        evaluation = _evaluate(model, arguments, protocol)
+    evaluation = _evaluate(model, tasks, data, protocol, arguments)
     if arguments.mteb:
         from ..evaluation.mteb import evaluate_mteb, mteb_averages
 
@@ -261,10 +260,12 @@ def compare_main(argv: list[str]) -> int:
     from ..evaluation.report import write_results
 
     protocol = _protocol(arguments)
+    tasks, data = _read_data(arguments, protocol)
     evaluations = {}
     for name in arguments.models:
         if name in models:
-            evaluations[name] = _evaluate(load_in_each_process(name, arguments), arguments, protocol)
+            model = load_in_each_process(name, arguments)
+            evaluations[name] = _evaluate(model, tasks, data, protocol, arguments)
         else:
             evaluations[name] = _read(name, protocol.mode)
     if not PartialState().is_main_process:
@@ -290,16 +291,14 @@ def _protocol(arguments: argparse.Namespace) -> "Protocol":
     return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
 
 
-def _evaluate(model: "SimCSE", arguments: argparse.Namespace, protocol: "Protocol") -> "Evaluation":
-    """Evaluate a model. Only the main process scores; the others encode with it and return no results."""
-    from accelerate import PartialState
-
-    from ..evaluation import Evaluation
-    from ..evaluation.embeddings import SentenceEmbeddings
-    from ..evaluation.scoring import default_tasks, read_tasks, score_tasks
+def _read_data(arguments: argparse.Namespace, protocol: "Protocol") -> tuple[tuple[str, ...], "TaskData"]:
+    """Return the names of the tasks of SentEval, and the data of all tasks."""
+    from ..evaluation.scoring import TaskData, default_tasks, read_tasks
     from ..evaluation.sts import read_pairs_argument
 
     tasks: tuple[str, ...] = ()
+    if not _names_data(arguments):
+        return tasks, TaskData()
     if arguments.tasks is not None:
         tasks = tuple(name.strip() for name in arguments.tasks.split(",") if name.strip())
     elif arguments.data_dir is not None:
@@ -310,7 +309,19 @@ def _evaluate(model: "SimCSE", arguments: argparse.Namespace, protocol: "Protoco
 
         own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
     pairs = tuple(map(read_pairs_argument, arguments.pairs))
-    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
+    return tasks, read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
+
+
+def _evaluate(
+    model: "SimCSE", tasks: tuple[str, ...], data: "TaskData", protocol: "Protocol", arguments: argparse.Namespace
+) -> "Evaluation":
+    """Evaluate a model. Only the main process scores; the others encode with it and return no results."""
+    from accelerate import PartialState
+
+    from ..evaluation import Evaluation
+    from ..evaluation.embeddings import SentenceEmbeddings
+    from ..evaluation.scoring import score_tasks
+
     data = data.prompted_for(model)
     vectors = SentenceEmbeddings(model, data.texts(), show_progress_bar=not arguments.quiet)
     if not PartialState().is_main_process:
