@@ -12,6 +12,7 @@ from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.postprocessing.transform import METHODS
 from simcse_hf.publishing.export import EXPORTS
 from simcse_hf.publishing.export_int8 import INSTRUCTIONS, INT8_EXPORTS
+from simcse_hf.search.mining import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 
 
 def test_choices_are_those_of_the_package():
@@ -23,6 +24,7 @@ def test_choices_are_those_of_the_package():
     assert sorted(postprocess.METHODS) == sorted(METHODS)
     assert evaluate.TASK_SETS == scoring.TASK_SETS and evaluate.TASKS == ", ".join(scoring.ALL_TASKS)
     assert evaluate.SEED == SEED
+    assert (mine.OUTPUT_FORMATS, mine.SAMPLING_STRATEGIES) == (OUTPUT_FORMATS, SAMPLING_STRATEGIES)
     assert common.TASK_KINDS == tuple(KINDS)
 
 

@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 
 from simcse_hf import __version__
+from simcse_hf.cli.common import check_device
 from simcse_hf.cli.main import COMMANDS, exit_status, main
+from simcse_hf.publishing.hub import PushError
 
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
 HELP += [["train", method, "--help"] for method in ("unsup", "sup", "mlm")]
@@ -16,12 +20,15 @@ HELP += [["train", method, "--help"] for method in ("unsup", "sup", "mlm")]
 HEAVY = {"torch", "transformers", "datasets", "numpy", "accelerate", "evaluate", "matplotlib", "mteb", "gradio"}
 
 
-def run(*words, **options):
-    return subprocess.run([sys.executable, "-m", "simcse_hf", *words], capture_output=True, text=True, **options)
+def python(*words, **options):
+    """Run Python with these arguments, and return what it has printed."""
+    ended = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
+    assert ended.returncode == 0, ended.stderr
+    return ended
 
 
 def test_version_of_the_module_is_that_of_the_package():
-    assert run("--version").stdout.strip() == f"simcse-hf {__version__}"
+    assert python("-m", "simcse_hf", "--version").stdout.strip() == f"simcse-hf {__version__}"
 
 
 def test_help_and_version_import_no_heavy_library():
@@ -34,8 +41,7 @@ def test_help_and_version_import_no_heavy_library():
         f"    heavy = {HEAVY!r} & set(sys.modules)\n"
         "    assert not heavy, (words, heavy)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    python("-c", program)
 
 
 def test_public_names_are_imported_on_first_use_and_listed_before():
@@ -48,8 +54,7 @@ def test_public_names_are_imported_on_first_use_and_listed_before():
         "assert SimCSE is simcse_hf.SimCSE and all(hasattr(simcse_hf, name) for name in simcse_hf.__all__)\n"
         "assert not hasattr(simcse_hf, 'SimCES')"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    python("-c", program)
 
 
 def test_traceback_shows_where_an_error_arose(tmp_path, capsys):
@@ -61,14 +66,12 @@ def test_traceback_shows_where_an_error_arose(tmp_path, capsys):
 # --- exit statuses ---------------------------------------------------------------------------------------------------
 
 
-def test_a_defect_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        exit_status(lambda: 1 // 0, "program")
-
-
-def test_a_value_error_of_a_library_keeps_its_traceback():
-    with pytest.raises(json.JSONDecodeError):
-        exit_status(lambda: json.loads("{"), "program")
+@pytest.mark.parametrize(
+    "program, error", [(lambda: 1 // 0, ZeroDivisionError), (lambda: json.loads("{"), json.JSONDecodeError)]
+)
+def test_a_defect_and_a_value_error_of_a_library_keep_their_traceback(program, error):
+    with pytest.raises(error):
+        exit_status(program, "program")
 
 
 def test_a_file_that_cannot_be_written_fails_in_one_line(tmp_path, capsys):
@@ -77,30 +80,21 @@ def test_a_file_that_cannot_be_written_fails_in_one_line(tmp_path, capsys):
 
 
 def test_a_failed_push_ends_with_status_1(tmp_path, capsys, monkeypatch):
-    from simcse_hf.publishing.hub import PushError
-
-    def fail(*_, **__):
-        raise PushError("org/name was not pushed: the connection failed")
-
-    monkeypatch.setattr("simcse_hf.publishing.hub.push_model", fail)
-    with pytest.raises(PushError):  # raised here, outside the package, so it would keep its traceback
+    error = PushError("org/name was not pushed: the connection failed")
+    monkeypatch.setattr("simcse_hf.publishing.hub.push_model", Mock(side_effect=error))
+    with pytest.raises(PushError):  # raised outside the package, so it would keep its traceback
         main(["push", str(tmp_path), "org/name"])
-    monkeypatch.setattr("simcse_hf.cli.main.PACKAGE", __file__)
+    monkeypatch.setattr("simcse_hf.cli.main.PACKAGE", mock.__file__)
     assert main(["push", str(tmp_path), "org/name"]) == 1
     assert capsys.readouterr().err == "simcse-hf push: error: org/name was not pushed: the connection failed\n"
 
 
 def test_an_interruption_ends_without_a_traceback(capsys):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    assert exit_status(interrupt, "program") == 130
+    assert exit_status(Mock(side_effect=KeyboardInterrupt), "program") == 130
     assert capsys.readouterr().err == "program: interrupted\n"
 
 
 def test_a_message_of_several_lines_is_joined_into_one(capsys):
-    from simcse_hf.cli.common import check_device
-
     def fail():
         try:
             check_device("gpu")
@@ -118,10 +112,7 @@ class LocalEntryNotFoundError(Exception):
 
 @pytest.mark.parametrize("error", [ConnectionError("no route"), LocalEntryNotFoundError("no route")])
 def test_a_hub_out_of_reach_is_one_line(error, capsys):
-    def fail():
-        raise error
-
-    assert exit_status(fail, "simcse-hf evaluate") == 1
+    assert exit_status(Mock(side_effect=error), "simcse-hf evaluate") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("simcse-hf evaluate: error: no route; check") and "HF_HUB_OFFLINE" in line
 
@@ -136,7 +127,5 @@ def test_quiet_hides_the_bars_of_every_library():
     )
     environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
     for words, shows in (([], True), (["--quiet"], False)):
-        ended = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment
-        )
-        assert ("3/3" in ended.stderr) == shows, ended.stderr
+        printed = python("-c", program, *words, env=environment).stderr
+        assert ("3/3" in printed) == shows, printed

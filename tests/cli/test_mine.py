@@ -7,8 +7,6 @@ from cli_helpers import save_model, status
 from evaluation_helpers import write
 
 from simcse_hf import load_text_dataset
-from simcse_hf.cli import mine
-from simcse_hf.search.mining import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 
 PAIRS = [
     "query,positive",
@@ -32,10 +30,6 @@ def base(tmp_path_factory, tokenizer):
 def run(base, name, *options):
     words = ["--model", str(base / "model"), "--input", str(base / "pairs.csv"), "--output", str(base / name)]
     return status("mine", *words, "--device", "cpu", "--quiet", *options)
-
-
-def test_choices_are_those_of_the_package():
-    assert (mine.OUTPUT_FORMATS, mine.SAMPLING_STRATEGIES) == (OUTPUT_FORMATS, SAMPLING_STRATEGIES)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
