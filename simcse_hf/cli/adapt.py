@@ -77,11 +77,8 @@ def adapt_main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
-    given = vars(arguments)
-    for name in ("labels", "arms"):
-        given[name] = tuple(given[name])
-    given["tasks"] = tuple(arguments.task)
-    settings: dict[str, Any] = {field.name: given.get(field.name) for field in fields(AdaptationSettings)}
+    arguments.tasks = arguments.task
+    settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(AdaptationSettings)}
     with messages_of("simcse_hf.training.adaptation", arguments.quiet, ["simcse_hf.evaluation.user_tasks"]):
         result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
     lines = [result["summary"]]

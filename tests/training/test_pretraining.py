@@ -24,7 +24,6 @@ from simcse_hf.training.pretraining import (
 )
 
 ROOT = Path(__file__).parents[2]
-QUIET = "--use_cpu true --disable_tqdm true --report_to none"
 
 
 @pytest.fixture
@@ -36,23 +35,29 @@ def sentences(tmp_path):
     return tmp_path / "texts.txt"
 
 
-def parse(*words):
-    return parse_pretraining_arguments(list(map(str, words)))
+def parse(line):
+    return parse_pretraining_arguments(line.split())
 
 
 @pytest.fixture
-def make_trainer(tokenizer, tmp_path):
-    def make(probability, **kwargs):
-        args = TrainingArguments(str(tmp_path), use_cpu=True, train_sampling_strategy="sequential", report_to="none")
-        return MaskedLMTrainer(BertForMaskedLM(tiny_config()), args, tokenizer, probability, **kwargs)
+def run(sentences, tmp_path):
+    """`run(line, output="out")` pretrains with these arguments and returns the results."""
 
-    return make
+    def run(line, output="out"):
+        common = f"--train_file {sentences} --output_dir {tmp_path / output}"
+        return pretrain(*parse(f"{common} --use_cpu true --disable_tqdm true --report_to none {line}"))
+
+    return run
+
+
+def trainer_of(model, tmp_path, tokenizer, probability):
+    return MaskedLMTrainer(model, TrainingArguments(str(tmp_path), use_cpu=True), tokenizer, probability)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(tokenizer, tmp_path, family):
     model = AutoModelForMaskedLM.from_config(tiny_config(family, dropout=0.0))
-    trainer = MaskedLMTrainer(model, TrainingArguments(str(tmp_path), use_cpu=True), tokenizer, 0.3)
+    trainer = trainer_of(model, tmp_path, tokenizer, 0.3)
     batch = with_masked_inputs(random_batch(5, length=9), seed=1)
     mask, labels = batch["attention_mask"], batch["mlm_targets"]
     inputs = {"input_ids": batch["mlm_input_ids"], "attention_mask": mask}
@@ -62,11 +67,11 @@ def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(tokenizer, 
     assert nothing.isfinite() and model(**inputs, labels=labels).loss == stock  # the model is as it was
 
 
-def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, make_trainer, sentences):
-    options, _ = parse("--train_file", sentences)
-    texts, held_out = read_sentences(options)
+def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, tmp_path, sentences):
+    texts, held_out = read_sentences(PretrainingArguments(train_file=str(sentences)))
     assert len(texts) == 108 and len(held_out) == 12 and texts + held_out == sentences.read_text().splitlines()
-    rows, trainer = tokenize(held_out, tokenizer, 8), make_trainer(0.5)
+    rows = tokenize(held_out, tokenizer, 8)
+    trainer = trainer_of(BertForMaskedLM(tiny_config()), tmp_path, tokenizer, 0.5)
     assert rows["length"] == [len(ids) for ids in rows["input_ids"]] and max(rows["length"]) == 8
     state = torch.get_rng_state()
     first, second = (trainer.mask_once(rows) for _ in range(2))
@@ -80,14 +85,13 @@ def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, 
     assert masked > 5 and kept > 24
 
 
-def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_from(sentences, tmp_path):
+def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_from(run, tmp_path):
     out = tmp_path / "out"
-    common = f"--train_file {sentences} --max_seq_length 16 --mlm_probability 0.3 --save_strategy no {QUIET}"
+    common = "--max_seq_length 16 --mlm_probability 0.3 --save_strategy no"
     sizes = "--vocab_size 120 --hidden_size 32 --num_hidden_layers 1 --num_attention_heads 2"
-    words = f"{common} --train_tokenizer {sizes} --max_position_embeddings 32 --output_dir {out} --max_steps 40"
-    words += " --learning_rate 5e-3 --warmup_steps 0 --per_device_train_batch_size 16"
-    options, args = parse(*words.split())
-    results = pretrain(options, args)
+    steps = "--max_steps 40 --learning_rate 5e-3 --warmup_steps 0 --per_device_train_batch_size 16"
+    words = f"{common} --train_tokenizer {sizes} --max_position_embeddings 32 {steps}"
+    results = run(words)
     assert results == json.loads((out / "results.json").read_text())
     losses = results["masked_lm_loss"]
     assert losses["after"] < losses["before"] - 0.5
@@ -98,30 +102,28 @@ def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_fro
     start = AutoModelForCL.from_pretrained(out)
     assert start.head_source == "fresh" and start.settings.pooler_type == "cls"
     with pytest.raises(ValueError, match="holds an earlier run"):
-        pretrain(options, args)
+        run(words)
 
-    more = parse(*f"{common} --model_name_or_path {out} --output_dir {tmp_path / 'more'} --max_steps 1".split())
-    assert pretrain(*more)["masked_lm_loss"]["before"] == pytest.approx(losses["after"], abs=1e-5)
+    more = run(f"{common} --model_name_or_path {out} --max_steps 1", "more")
+    assert more["masked_lm_loss"]["before"] == pytest.approx(losses["after"], abs=1e-5)
 
 
-def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, sentences, tmp_path):
+def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, run, tmp_path):
     start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
-    words = f"--train_file {sentences} --model_name_or_path {start} --output_dir {tmp_path / 'out'} --max_steps 1"
-    pretrain(*parse(*words.split(), *"--max_seq_length 16 --use_cpu --report_to none --save_strategy no".split()))
+    run(f"--model_name_or_path {start} --max_steps 1 --max_seq_length 16 --save_strategy no")
     assert "simcse" not in json.loads((tmp_path / "out/config.json").read_text())
 
 
-def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_one_takes_no_step(sentences, tmp_path):
+def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_one_takes_no_step(run, tmp_path):
     """A WordPiece tokenizer that is trained again would have another vocabulary."""
     sizes = "--train_tokenizer true --vocab_size 60 --hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2"
-    words = f"--train_file {sentences} {sizes} {QUIET} --max_steps 4 --per_device_train_batch_size 4 --save_steps 2"
-    words = [*words.split(), "--save_total_limit", "5", "--output_dir", tmp_path / "run"]
-    whole = pretrain(*parse(*words))
-    vocabulary = (tmp_path / "run/tokenizer.json").read_text()
-    for checkpoint in (tmp_path / "run/checkpoint-2", "true"):
-        again = pretrain(*parse(*words, "--resume_from_checkpoint", checkpoint))
+    words = f"{sizes} --max_steps 4 --per_device_train_batch_size 4 --save_steps 2 --save_total_limit 5"
+    whole = run(words)
+    vocabulary = (tmp_path / "out/tokenizer.json").read_text()
+    for checkpoint in (tmp_path / "out/checkpoint-2", "true"):
+        again = run(f"{words} --resume_from_checkpoint {checkpoint}")
         assert whole["masked_lm_loss"]["after"] == again["masked_lm_loss"]["after"] and again["steps"] == 4
-        assert (tmp_path / "run/tokenizer.json").read_text() == vocabulary
+        assert (tmp_path / "out/tokenizer.json").read_text() == vocabulary
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_on
 )
 def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(words, option, sentences):
     with pytest.raises(ValueError, match=option):
-        make_tokenizer(*parse("--train_file", sentences, *words.split()), ["a text"])
+        make_tokenizer(*parse(f"--train_file {sentences} {words}"), ["a text"])
 
 
 def test_bad_input_is_refused(tmp_path):
@@ -143,11 +145,11 @@ def test_bad_input_is_refused(tmp_path):
         read_sentences(PretrainingArguments(train_file=str(tmp_path / "few.txt")))
     (tmp_path / "wrong.yaml").write_text("hidden_sizes: 3\n")
     with pytest.raises(ValueError, match="wrong.yaml: unknown argument.*hidden_sizes"):
-        parse(tmp_path / "wrong.yaml")
+        parse(str(tmp_path / "wrong.yaml"))
 
 
 def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(tmp_path, monkeypatch, capsys):
-    options, args = parse("pretrain-mlm-small", "--hidden_size", 64)
+    options, args = parse("pretrain-mlm-small --hidden_size 64")
     assert (options.hidden_size, options.vocab_size, options.train_tokenizer) == (64, 16384, True)
     assert args.learning_rate == 5e-4
     script = str(ROOT / "examples" / "pretrain_mlm.py")
@@ -162,29 +164,21 @@ def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(tmp_
 # --- words of a domain ---
 
 
-def test_words_of_the_domain_are_added_measured_and_resumed(tmp_path, tokenizer):
-    texts = tmp_path / "texts.txt"
+def test_words_of_the_domain_are_added_measured_and_resumed(tmp_path, sentences, run, save_checkpoint, tokenizer):
     words = ["tachycardia", "the", "cat", "sat", "bradycardia", "dog"]
-    texts.write_text("\n".join(" ".join(words[(i + j) % 6] for j in range(3 + i % 4)) for i in range(120)))
-    BertForMaskedLM(tiny_config()).save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    weights = load_file(tmp_path / "encoder/model.safetensors")
+    sentences.write_text("\n".join(" ".join(words[(i + j) % 6] for j in range(3 + i % 4)) for i in range(120)))
+    encoder = save_checkpoint(BertForMaskedLM(tiny_config()))
+    weights = load_file(encoder / "model.safetensors")
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): x for name, x in weights.items()}
-    save_file(old, tmp_path / "encoder/model.safetensors", {"format": "pt"})  # as those of bert-base-uncased
-
-    def run(name, *more):
-        given = (
-            f"--train_file {texts} --model {tmp_path}/encoder --output_dir {tmp_path}/{name} --use_cpu --save_steps 2"
-        )
-        steps = "--max_steps 4 --max_seq_length 16 --per_device_train_batch_size 8 --report_to none"
-        return pretrain(*parse(*f"{given} --extend_tokenizer 5 {steps}".split(), *more))
-
-    whole = run("whole")
+    save_file(old, encoder / "model.safetensors", {"format": "pt"})  # as those of bert-base-uncased
+    steps = "--max_steps 4 --save_steps 2 --max_seq_length 16 --per_device_train_batch_size 8"
+    line = f"--model {encoder} --extend_tokenizer 5 {steps}"
+    whole = run(line, "whole")
     assert whole["added_words"] == 2 and whole["vocabulary"] == len(tokenizer) + 2
     assert whole["words_after"] == {"pieces_per_word": 1, "unknown_share": 0}
     assert whole["words_before"]["pieces_per_word"] > 1 or whole["words_before"]["unknown_share"] > 0
     shutil.copytree(tmp_path / "whole/checkpoint-2", tmp_path / "resumed/checkpoint-2")
-    resumed = run("resumed", "--resume_from_checkpoint", tmp_path / "resumed/checkpoint-2")
+    resumed = run(f"{line} --resume_from_checkpoint {tmp_path}/resumed/checkpoint-2", "resumed")
     drop = {"train_seconds", "masked_lm_loss", "perplexity"}
     assert {k: v for k, v in whole.items() if k not in drop} == {k: v for k, v in resumed.items() if k not in drop}
     assert whole["masked_lm_loss"]["after"] == resumed["masked_lm_loss"]["after"]

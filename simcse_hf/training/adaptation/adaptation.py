@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,10 +48,10 @@ class AdaptationSettings:
         corpus (`str`): File of unlabelled texts of the domain.
         model (`str`): Folder or hub name of the present model.
         output (`str`): Output directory.
-        tasks (`tuple[tuple[str, str], ...]`): Kind and file of each task. The first one decides.
-        labels (`tuple[str, ...]`, *optional*, defaults to `()`): Files to train on with labels, one after the other.
+        tasks (`Sequence[tuple[str, str]]`): Kind and file of each task. The first one decides.
+        labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on with labels, one after the other.
         pretrained (`str`, *optional*): An encoder that is not yet a sentence encoder.
-        arms (`tuple[str, ...]`, *optional*, defaults to `()`): Names in `ARM_NAMES` to try; by default all.
+        arms (`Sequence[str]`, *optional*, defaults to `()`): Names in `ARM_NAMES` to try; by default all.
         steps (`int`, *optional*, defaults to `400`): Steps of an arm.
         batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
         seeds (`int`, *optional*, defaults to `3`): Runs of the verdict, for the chosen arm and for its control.
@@ -64,10 +65,10 @@ class AdaptationSettings:
     corpus: str
     model: str
     output: str
-    tasks: tuple[tuple[str, str], ...]
-    labels: tuple[str, ...] = ()
+    tasks: Sequence[tuple[str, str]]
+    labels: Sequence[str] = ()
     pretrained: str | None = None
-    arms: tuple[str, ...] = ()
+    arms: Sequence[str] = ()
     steps: int = 400
     batch_size: int = 16
     seeds: int = 3
