@@ -180,8 +180,7 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
     """Parse a command line over a YAML file over `MLM_DEFAULTS`; without `--train_file`, name the sample corpus.
 
     Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument that ends in .yaml or .yml
-            names a file of argument names and values.
+        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` is a recipe.
 
     Returns:
         `tuple[PretrainingArguments, TrainingArguments]`: The parsed arguments.
@@ -383,8 +382,8 @@ def train_mlm(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
-            A first argument that ends in .yaml or .yml is a recipe. Without `--train_file`, the run trains offline on
-            the sample of the package.
+            A first argument without `--` is a recipe: a YAML file, or the name of one of the package. Without
+            `--train_file`, the run trains offline on the sample of the package.
 
     Returns:
         `int`: Exit code 0.

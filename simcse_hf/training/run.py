@@ -97,8 +97,8 @@ def train_unsup(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
-            A first argument that ends in .yaml or .yml is a recipe. Without a model and texts, the run trains offline
-            on the sample of the package.
+            A first argument without `--` is a recipe: a YAML file, or the name of one of the package. Without a model
+            and texts, the run trains offline on the sample of the package.
 
     Returns:
         `int`: Exit code 0.
@@ -116,8 +116,8 @@ def train_sup(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
-            A first argument that ends in .yaml or .yml is a recipe. Without a model and texts, the run trains offline
-            on the sample of the package.
+            A first argument without `--` is a recipe: a YAML file, or the name of one of the package. Without a model
+            and texts, the run trains offline on the sample of the package.
 
     Returns:
         `int`: Exit code 0.

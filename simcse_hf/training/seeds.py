@@ -184,19 +184,16 @@ def release(args: SimCSETrainingArguments) -> None:
             getattr(sys.modules[name], end)()
 
 
-def publish_best(directory: Path, seeds: Sequence[int]) -> dict:
+def publish_best(directory: Path, seeds: Sequence[int]) -> None:
     """Copy the model of the best run into `directory`, and write `results.json` over all seeds.
 
+    `results.json` is that of the published run with `seeds` (see [`summarise`]), and time and change of all runs.
     The best run has the highest dev metric with the weights that it saved. Without a dev set, the first seed is
     published. A call that finds everything in place changes nothing.
 
     Args:
         directory (`Path`): The folder that holds the folders of the runs.
         seeds (`Sequence[int]`): The seeds, whose runs are finished.
-
-    Returns:
-        `dict[str, Any]`: The content of `results.json`: that of the published run, with `seeds` (see
-        [`summarise`]).
 
     Raises:
         ValueError: If the results of a run cannot be read.
@@ -220,7 +217,6 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> dict:
             shutil.copytree(best, folder, ignore=_NOT_PUBLISHED, dirs_exist_ok=True)
         write_json(path, results)
     _print_summary(summary, results["change"], directory)
-    return results
 
 
 def summarise(runs: dict[int, dict]) -> dict:
@@ -231,8 +227,8 @@ def summarise(runs: dict[int, dict]) -> dict:
 
     Returns:
         `dict[str, Any]`: `runs` (for each seed, in the order given: `seed`, `train_seconds`, and its evaluations
-        `initial`, `saved`, `best` and `final`), `mean` and `sd` (of each metric in these evaluations; `sd` is the
-        sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
+        `initial`, `start`, `saved`, `best` and `final`), `mean` and `sd` (of each metric in these evaluations; `sd` is
+        the sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
     """
     metric = next(iter(runs.values()))["dev_metric"]
