@@ -188,7 +188,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> None:
     """Copy the model of the best run into `directory`, and write `results.json` over all seeds.
 
     `results.json` is that of the published run with `seeds` (see [`summarise`]), and time and change of all runs.
-    The best run has the highest dev metric with the weights that it saved. Without a dev set, the first seed is
+    The best run has the best dev metric with the weights that it saved. Without a dev set, the first seed is
     published. A call that finds everything in place changes nothing.
 
     Args:

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ DIM = 32
 DRAW = random.Random(0)
 SENTENCES = [" ".join(DRAW.choices(WORDS.split()[:20], k=DRAW.randint(2, 12))) for _ in range(150)]
 TEXTS = SENTENCES[:6]
+load = partial(SimCSE, device="cpu")
 FAST = {"whitening": [], "flow": ["--blocks", "1", "--width", "8", "--epochs", "1", "--batch_size", "50"]}
 
 
@@ -53,35 +55,29 @@ def fit(raw, sentences, tmp_path):
     return fit
 
 
-def raw_vectors(directory, texts=SENTENCES, pooler="avg_first_last"):
-    return SimCSE(directory, pooler_type=pooler, device="cpu", postprocess=False).encode(
-        texts, normalize_embeddings=False
-    )
-
-
 # --- fitting ------------------------------------------------------------------------------------------------------
 
 
 def test_whitened_embeddings_have_identity_covariance(fit, capsys):
     directory = fit("whitening")
     assert "whitening of pooler 'avg_first_last', 32 to 32 dimensions, fitted on 150" in capsys.readouterr().out
-    vectors = SimCSE(directory, device="cpu").encode(SENTENCES, normalize_embeddings=False).double()
+    vectors = load(directory).encode(SENTENCES, normalize_embeddings=False).double()
     torch.testing.assert_close(vectors.T.cov(correction=0), torch.eye(DIM).double(), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])
 def test_simcse_applies_the_transform_by_default(method, fit, raw):
     directory = fit(method)
-    applied, plain = SimCSE(directory, device="cpu"), SimCSE(directory, device="cpu", postprocess=False)
+    applied, plain = load(directory), load(directory, postprocess=False)
     assert applied.pooler_type == plain.pooler_type == "avg_first_last"
-    assert torch.equal(plain.encode(TEXTS), SimCSE(raw, pooler_type="avg_first_last", device="cpu").encode(TEXTS))
+    original = load(raw, pooler_type="avg_first_last")
+    assert torch.equal(plain.encode(TEXTS), original.encode(TEXTS))
     vectors = applied.encode(TEXTS, normalize_embeddings=False)
-    wanted = applied.postprocessing.transform(raw_vectors(raw, TEXTS))
+    wanted = applied.postprocessing.transform(original.encode(TEXTS, normalize_embeddings=False))
     torch.testing.assert_close(vectors, wanted, rtol=0, atol=1e-6)
     assert not torch.allclose(F.normalize(vectors, dim=1), plain.encode(TEXTS), atol=0.1)
-    torch.testing.assert_close(
-        applied.encode(TEXTS[0]), F.normalize(vectors[0], dim=0), rtol=0, atol=1e-4
-    )  # whitening magnifies rounding
+    one = F.normalize(vectors[0], dim=0)
+    torch.testing.assert_close(applied.encode(TEXTS[0]), one, rtol=0, atol=1e-4)  # whitening magnifies rounding
     assert plain.postprocessing is None and applied.encode([]).shape == (0, DIM)
 
 
@@ -95,7 +91,7 @@ def test_records_what_it_was_fitted_on(fit):
 
 
 def test_reduces_then_truncates_then_normalizes(fit):
-    model = SimCSE(fit("whitening", "--dim", "10"), device="cpu")
+    model = load(fit("whitening", "--dim", "10"))
     assert model.dim == 10 and model.encode([]).shape == (0, 10)
     full, cut = model.encode(TEXTS, normalize_embeddings=False), model.encode(TEXTS, truncate_dim=4)
     assert full.shape == (6, 10)
@@ -106,16 +102,15 @@ def test_reduces_then_truncates_then_normalizes(fit):
 
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     directory = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
-    before = {
-        path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and path.name != "modules.json"
-    }
-    plain = SimCSE(directory, device="cpu").encode(TEXTS)
+    files = [path for path in directory.iterdir() if path.is_file() and path.name != "modules.json"]
+    before = {path: path.read_bytes() for path in files}
+    plain = load(directory).encode(TEXTS)
     for method in ("whitening", "flow", "whitening"):  # the next is fitted on the vectors without the one before
         fit(method, "--overwrite", model=directory, output=directory, pooler=None)
-        model = SimCSE(directory, device="cpu")
+        model = load(directory)
         assert model.pooler_type == "avg" and model.postprocessing.method == method
-        assert torch.equal(SimCSE(directory, device="cpu", postprocess=False).encode(TEXTS), plain)
-    assert before == {name: (directory / name).read_bytes() for name in before}
+        assert torch.equal(load(directory, postprocess=False).encode(TEXTS), plain)
+    assert before == {path: path.read_bytes() for path in files}
     with pytest.raises(ValueError, match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'"):
         fit("whitening", "--overwrite", model=directory, output=directory, pooler="avg_first_last")
 
@@ -130,7 +125,7 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
     pairs = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in rows])
     results = []
     for name, options in (("applied", []), ("plain", ["--no_postprocess"])):
-        model = SimCSE(directory, device="cpu", postprocess=not options)
+        model = load(directory, postprocess=not options)
         assert encode_main([*common, str(tmp_path / name), "--input", str(sentences), *options]) == 0
         vectors = np.concatenate(list(read_shards(tmp_path / name)))
         np.testing.assert_allclose(vectors, model.encode(SENTENCES), rtol=0, atol=1e-5)
@@ -151,22 +146,21 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
 
 def test_a_transform_is_neither_lost_nor_applied_to_other_embeddings(fit, sentences, tmp_path):
     whitened, flow = fit("whitening"), fit("flow")
-    (full := tmp_path / "full").mkdir()
-    write(full / "notes.txt", ["mine"])
+    write(tmp_path / "full/notes.txt", ["mine"])
     for call, message in (
-        (lambda: SimCSE(whitened, pooler_type="avg", device="cpu"), "pooler_type 'avg_first_last', not 'avg'"),
-        (lambda: SimCSE(whitened, device="cpu").fit_postprocessing("flow", sentences), "postprocess=False"),
-        (lambda: fit("whitening", output=full), "full is not an empty directory"),
+        (lambda: load(whitened, pooler_type="avg"), "pooler_type 'avg_first_last', not 'avg'"),
+        (lambda: load(whitened).fit_postprocessing("flow", sentences), "postprocess=False"),
+        (lambda: fit("whitening", output=tmp_path / "full"), "full is not an empty directory"),
         (lambda: fit("flow", pooler=None, output=tmp_path / "headless"), "no trained head"),
-        (lambda: export_onnx(SimCSE(whitened, device="cpu"), tmp_path / "onnx"), "applies a whitening, but the ONNX"),
-        (lambda: export_sentence_transformers(SimCSE(flow, device="cpu"), tmp_path / "st"), "applies a flow"),
+        (lambda: export_onnx(load(whitened), tmp_path / "onnx"), "applies a whitening, but the ONNX"),
+        (lambda: export_sentence_transformers(load(flow), tmp_path / "st"), "applies a flow"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
-    assert SimCSE(whitened, pooler_type="avg", device="cpu", postprocess=False).pooler_type == "avg"
+    assert load(whitened, pooler_type="avg", postprocess=False).pooler_type == "avg"
     (whitened / "postprocessing/model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="postprocessing/model.safetensors: damaged"):
-        SimCSE(whitened, device="cpu")
+        load(whitened)
 
 
 def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
@@ -180,10 +174,10 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
 
 def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, tmp_path, save_checkpoint):
     folder = fit("whitening")
-    assert np.isfinite(SimCSE(folder, device="cpu", dtype=torch.bfloat16).encode(TEXTS).numpy()).all()
+    assert np.isfinite(load(folder, dtype=torch.bfloat16).encode(TEXTS).numpy()).all()
     torch.manual_seed(5)
     other = save_checkpoint(perturb(BertForMaskedLM(tiny_config())), "other")
     shutil.copytree(folder / "postprocessing", other / "postprocessing")
     with pytest.raises(ValueError, match=r"other/postprocessing were fitted on the embeddings of other weights"):
-        SimCSE(other, device="cpu")
-    assert SimCSE(other, device="cpu", postprocess=False).postprocessing is None
+        load(other)
+    assert load(other, postprocess=False).postprocessing is None
