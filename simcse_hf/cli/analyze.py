@@ -31,7 +31,9 @@ def analyze_main(argv: list[str]) -> int:
     add_general_options(parser)
     arguments = parser.parse_args(argv)
     paths = [Path(source) for source in arguments.sources]
-    names = arguments.names or [path.stem if path.stem not in ("", "results") else path.parent.name for path in paths]
+    names = arguments.names
+    if names is None:
+        names = [path.parent.name if path.stem in ("", "results") else path.stem for path in paths]
     if len(set(names)) != len(paths):
         parser.error(f"--names must give {len(paths)} different names, one for each source")
 

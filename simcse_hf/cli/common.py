@@ -48,8 +48,12 @@ class CommandParser(ArgumentParser):
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known += map(str, action.choices or ())
-        words = [word.partition("=")[0] for word in self._words if word.startswith("--") or word is self._words[0]]
-        wrong = [word for word in words if not any(name.startswith(word) for name in known)]
+        wrong = []
+        for number, word in enumerate(self._words):
+            if number == 0 or word.startswith("--"):
+                name = word.partition("=")[0]
+                if not any(other.startswith(name) for other in known):
+                    wrong.append(name)
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
@@ -335,7 +339,7 @@ def _silence_libraries() -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def report(arguments: Namespace, document: Any, text: str) -> None:

@@ -132,7 +132,8 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
     name = index.model.name_or_path
     if Path(name).exists():
         name = Path(name).name
-    examples = dict.fromkeys(index[row] for row in range(0, len(index), max(1, len(index) // 4)))
+    step = max(1, len(index) // 4)
+    examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
         title = f"{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
         gr.Markdown(f"# Sentence search\n{title}")
@@ -146,9 +147,7 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
                     least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
                 else:
                     least = gr.Number(threshold, label=f"Lowest {index.similarity}")
-            shown = gr.Examples(
-                list(examples)[:4], query, label="Examples: sentences of the index", elem_id="examples"
-            )
+            shown = gr.Examples(examples[:4], query, label="Examples: sentences of the index", elem_id="examples")
             inputs = [query, most, least]
             results = gr.HTML(elem_id="results")
             shown.load_input_event.then(search, inputs, results, api_name=False)
@@ -178,8 +177,8 @@ def _table(matches: Iterable[Any], kept: Iterable[str]) -> str:
     for match in matches:
         width = 100 * min(max(match.score, 0), 1)
         bar = f"linear-gradient(90deg, #fdba7480 {width:.0f}%, transparent 0); min-width: 8em"
-        cells = [str(match.row), escape(match.sentence), *(escape(match.columns[name]) for name in kept)]
-        columns = "".join(f"<td>{cell}</td>" for cell in cells)
+        cells = [str(match.row), match.sentence, *(match.columns[name] for name in kept)]
+        columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         lines.append(f'<tr><td style="background: {bar}">{match.score:.4f}</td>{columns}</tr>')
     table = f'<table style="width: 100%"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     return f'<div class="prose">{table}</div>'
@@ -227,7 +226,9 @@ class DemoGuard:
         await self.app(scope, bounded, send)
 
     def _refusal(self, scope: dict) -> tuple[int, str] | None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {}
+        for name, value in scope["headers"]:
+            headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         host = headers.get("host", "")
         length = headers.get("content-length", "0")
         try:

@@ -89,7 +89,8 @@ def _goal(text: str) -> str | float:
 
 
 def _check_threshold(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    if arguments.threshold is not None and [kind for kind, _ in arguments.task].count("pairs") != 1:
+    kinds = [kind for kind, _ in arguments.task]
+    if arguments.threshold is not None and kinds.count("pairs") != 1:
         parser.error("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
     if not arguments.save_threshold:
         return

@@ -162,7 +162,11 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             predicted[0, 0] = True
             labels[0, 0] = ids[0, 0]
         inputs = inputs | {"input_ids": ids, "labels": labels[predicted]}
-        with self.head.register_forward_pre_hook(lambda _, hidden: (hidden[0][predicted], *hidden[1:])):
+
+        def keep_predicted(head: torch.nn.Module, given: tuple) -> tuple:
+            return (given[0][predicted], *given[1:])
+
+        with self.head.register_forward_pre_hook(keep_predicted):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def mask_once(self, rows: Dataset) -> Dataset:

@@ -309,11 +309,11 @@ def _show_neighbours(directory: Path) -> None:
     # The sample's encoder has no head of its own.
     pooler = "cls_before_pooler" if trained.pooler_type == "cls" else trained.pooler_type
     start = SimCSE(_ENCODER, pooler_type=pooler, device="cpu")
-    texts = list(dict.fromkeys(read_scored_pairs(_CORPUS.test).texts))
+    texts = set(read_scored_pairs(_CORPUS.test).texts) - {_QUERY}
     for when, model in (("before", start), ("after", trained)):
-        print(f"\nNearest to {_QUERY!r} {when} training, of {len(texts) - 1:,} sentences:")
-        matches = SentenceIndex.build(model, [text for text in texts if text != _QUERY]).search([_QUERY], top_k=3)
-        print("\n".join(f"  {match.score:.4f}  {match.sentence}" for match in matches[0]))
+        print(f"\nNearest to {_QUERY!r} {when} training, of {len(texts):,} sentences:")
+        for match in SentenceIndex.build(model, sorted(texts)).search(_QUERY, top_k=3):
+            print(f"  {match.score:.4f}  {match.sentence}")
     print(
         "\nNext, search your own sentences, or train on them:\n"
         f"  simcse-hf index --model {directory} --input sentences.txt --output my-index\n"
