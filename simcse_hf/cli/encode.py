@@ -84,11 +84,13 @@ def encode_main(argv: list[str]) -> int:
     if arguments.resume and arguments.overwrite:
         parser.error("--resume keeps the shards that --overwrite would replace: give one of the two")
 
+    from ..data.table import open_table
     from ..inference.shards import encode_file, read_manifest, remove_run
     from ..ops.distributed import hold_together
     from ..ops.files import ARRAY_DAMAGE, read_npy
     from ..ops.launch import join_processes
 
+    open_table(arguments.input)  # which must be there before an earlier run is removed
     state = join_processes()
     ranges = None
     if arguments.ranges is not None:

@@ -20,6 +20,7 @@ from ...ops.files import hold, read_json_object, remove, write_json
 from ...ops.launch import check_alone
 from ...publishing.card_adaptation import ADAPTATION
 from ..output_folder import RESULTS
+from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
 from .inputs import prepare_labels, read_corpus, read_tasks, write_texts
 from .record import WORK, Record, clear_output
@@ -110,6 +111,10 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
     if settings.pretrained is not None and not settings.labels:
         raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
+    inputs: list[tuple[str, str | None]] = [("CORPUS", settings.corpus)]
+    inputs += [("--labels", file) for file in settings.labels]
+    inputs += [(f"--task {kind}", file) for kind, file in settings.tasks]
+    check_files(inputs)
     output = Path(settings.output).expanduser()
     with hold(output):
         if overwrite:

@@ -330,6 +330,16 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, chan
     assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
+@pytest.mark.parametrize(
+    "missing", [{"corpus": "nosuch.csv"}, {"labels": ["nosuch.csv"]}, {"tasks": [("pairs", "nosuch.csv")]}]
+)
+def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(settings, tmp_path, missing):
+    record = write(tmp_path / "out/search/record.json", ["{}"])
+    with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
+        adapt(replace(settings, **missing), overwrite=True)
+    assert record.exists()
+
+
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
     words = ["adapt", settings.corpus, "--model", settings.model, "--output", settings.output, "--json", "--quiet"]
     words += ["--arms", "untrained", "--task", "=".join(settings.tasks[0])]
