@@ -1,11 +1,11 @@
 """Arguments of the training scripts: names of the reference, and command line before YAML before defaults."""
 
-import json
 import logging
 
 import pytest
 import yaml
 from conftest import FAMILIES, tiny_config
+from inference_helpers import as_sentence_transformer
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL
@@ -24,11 +24,14 @@ OF_OTHERS = [x for x in sorted(RECIPES.glob("*.yaml")) if x not in OF_SIMCSE and
 
 @pytest.fixture
 def parse(tmp_path, monkeypatch):
-    """`parse(words)` returns the arguments of a run on a CPU, in an empty folder."""
+    """`parse(words, recipe="temp: 0.1")` returns the arguments of a run on a CPU, in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def parse(words, *args):
+    def parse(words, *args, recipe=None):
         words = words.split() if isinstance(words, str) else list(map(str, words))
+        if recipe is not None:
+            (tmp_path / "run.yaml").write_text(recipe)
+            words = ["run.yaml", *words]
         return parse_arguments([*words, "--use_cpu", "--output_dir", "out"], *args)
 
     return parse
@@ -58,22 +61,24 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
     assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
 
 
-def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(parse, tmp_path):
-    words = (
-        "--objective vicreg --objective_options projector_dim=64 covariance_weight=5e-1 --matryoshka_dims 64,32 "
-        "--view eda --view_rate 0.2 --no_unpadded"
-    )
-    (tmp_path / "run.yaml").write_text(
-        "objective: vicreg\nobjective_options:\n  projector_dim: 64\n  covariance_weight: 0.5\n"
-        "matryoshka_dims: [64, 32]\nunpadded: false\nview: eda\nview_rate: 0.2\n"
-    )
-    for given in (words, "run.yaml"):
-        arguments = parse(given)
-        settings = arguments.model.settings()
-        assert settings["objective"] == "vicreg" and settings["matryoshka_dims"] == [64, 32]
-        assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
-        assert settings["unpadded"] is False
-        assert (arguments.training.view, arguments.training.view_rate) == ("eda", 0.2)
+WORDS = (
+    "--objective vicreg --objective_options projector_dim=64 covariance_weight=5e-1 --matryoshka_dims 64,32 "
+    "--view eda --view_rate 0.2 --no_unpadded"
+)
+RECIPE = (
+    "objective: vicreg\nobjective_options:\n  projector_dim: 64\n  covariance_weight: 0.5\n"
+    "matryoshka_dims: [64, 32]\nunpadded: false\nview: eda\nview_rate: 0.2\n"
+)
+
+
+@pytest.mark.parametrize("words, recipe", [(WORDS, None), ("", RECIPE)])
+def test_an_objective_and_its_options_can_be_set_on_the_command_line_or_in_yaml(parse, words, recipe):
+    arguments = parse(words, recipe=recipe)
+    settings = arguments.model.settings()
+    assert settings["objective"] == "vicreg" and settings["matryoshka_dims"] == [64, 32]
+    assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
+    assert settings["unpadded"] is False
+    assert (arguments.training.view, arguments.training.view_rate) == ("eda", 0.2)
 
 
 def test_the_command_line_and_yaml_give_columns_prompts_and_lengths(parse, tmp_path):
@@ -98,9 +103,9 @@ def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
         parse("something-else")
 
 
-def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, tmp_path):
-    (tmp_path / "run.yaml").write_text("learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n")
-    arguments = parse("run.yaml --temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64})
+def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse):
+    recipe = "learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n"
+    arguments = parse("--temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64}, recipe=recipe)
     assert arguments.training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
     assert arguments.training.max_seq_length == 64
     assert arguments.model.temp == 0.2 and arguments.model.mlp_only_train
@@ -125,10 +130,9 @@ def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, 
         ("seeds: [5, x]\n", "seeds 'x' whole"),
     ],
 )
-def test_the_error_names_an_invalid_yaml_file(parse, tmp_path, text, words):
-    (tmp_path / "run.yaml").write_text(text)
+def test_the_error_names_an_invalid_yaml_file(parse, text, words):
     with pytest.raises(ValueError) as raised:
-        parse_arguments(["run.yaml"])
+        parse("", recipe=text)
     assert [word for word in words.split() if word not in str(raised.value)] == [], raised.value
 
 
@@ -157,7 +161,7 @@ class TwoDefaults(SimCSEObjective):
     defaults = {"pooler_type": "avg", "learning_rate": 7e-6}
 
 
-def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments(parse, tmp_path, caplog, monkeypatch):
+def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments(parse, caplog, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "two_defaults", TwoDefaults)
     defaults = {"learning_rate": 3e-5, "mlp_only_train": True}
     with caplog.at_level("INFO", "simcse_hf"):
@@ -166,19 +170,15 @@ def test_an_objectives_settings_override_the_defaults_but_not_explicit_arguments
     assert (settings.pooler_type, arguments.training.learning_rate) == ("avg", 7e-6)
     assert not settings.mlp_only_train  # The head belongs to the pooler cls.
     assert "learning_rate=7e-06" in caplog.text
-    (tmp_path / "run.yaml").write_text("learning_rate: 1e-3\n")
-    arguments = parse("run.yaml --objective two_defaults --pooler cls --mlp_only_train", defaults)
+    words = "--objective two_defaults --pooler cls --mlp_only_train"
+    arguments = parse(words, defaults, recipe="learning_rate: 1e-3\n")
     assert (arguments.model.pooler_type, arguments.model.mlp_only_train) == ("cls", True)
     assert arguments.training.learning_rate == 1e-3
 
 
 def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(parse, save_checkpoint):
     start = save_checkpoint(BertModel(tiny_config()))
-    (start / "1_Pooling").mkdir()
-    (start / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    folders = {"Transformer": "", "Pooling": "1_Pooling"}
-    modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in folders.items()]
-    (start / "modules.json").write_text(json.dumps(modules))
+    as_sentence_transformer(start, {"pooling_mode_mean_tokens": True}, normalize=False)
     for words, expected in (("", ("avg", False)), ("--pooler_type cls", ("cls", True))):
         arguments = parse(f"--model_name_or_path {start} {words}", {"mlp_only_train": True})
         settings = AutoModelForCL.from_pretrained(start, **arguments.load_options()).settings
