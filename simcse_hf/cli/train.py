@@ -100,8 +100,8 @@ def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
 
 
 def _settings_of(recipe: str) -> str:
-    """Return the text of a recipe of the package or of a YAML file."""
-    for path in (_RECIPES / f"{recipe.removesuffix('.yaml')}.yaml", Path(recipe)):
+    """Return the text of a YAML file or, if there is none, of a recipe of the package."""
+    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
         if path.is_file():
             return f"\n\n{recipe} sets:\n" + textwrap.indent(path.read_text(encoding="utf-8"), "  ")
     return ""

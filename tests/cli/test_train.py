@@ -9,18 +9,19 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from cli_helpers import status
 from conftest import tiny_config
 from transformers import AutoTokenizer, BertModel, TrainingArguments
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli import train
-from simcse_hf.cli.main import main
 from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation import sts
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training import run
 from simcse_hf.training.dev_sets import make_dev_sets
+from simcse_hf.training.parser import RECIPES
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
@@ -32,23 +33,16 @@ METHODS = {"unsup": "run.train_unsup", "sup": "run.train_sup", "mlm": "pretraini
 @pytest.mark.parametrize("method", METHODS)
 def test_arguments_after_the_method_are_passed_to_training(method, monkeypatch):
     calls = []
-
-    def train(argv):
-        calls.append((argv, list(sys.argv)))
-        return 0
-
-    monkeypatch.setattr(f"simcse_hf.training.{METHODS[method]}", train)
+    monkeypatch.setattr(f"simcse_hf.training.{METHODS[method]}", lambda argv: calls.append((argv, list(sys.argv))))
     before = list(sys.argv)
     words = ["recipe.yaml", "--learning_rate", "1e-4"]
-    assert main(["train", method, *words]) == 0
+    assert status("train", method, *words) == 0
     assert calls == [(words, [f"simcse-hf train {method}", *words])] and sys.argv == before
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_help_of_a_method_names_the_command(method, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["train", method, "--help"])
-    assert ended.value.code == 0
+    assert status("train", method, "--help") == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: simcse-hf train {method} ") and len(text.splitlines()) <= 120
     text = text.replace("\n", " ")
@@ -56,13 +50,15 @@ def test_help_of_a_method_names_the_command(method, capsys):
     assert [name for name, recipe in recipes.items() if recipe in text] == [method]
 
 
-def test_help_of_a_recipe_shows_what_it_sets(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "sup", "rankcse-bert-base", "--help"])
-    assert ended.value.code == 0
+def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert status("train", "sup", "rankcse-bert-base", "--help") == 0
     text = capsys.readouterr().out
-    recipe = (Path(simcse_hf.__file__).parent / "training/recipes/rankcse-bert-base.yaml").read_text()
+    recipe = (RECIPES / "rankcse-bert-base.yaml").read_text()
     assert all(line.strip() in text for line in recipe.splitlines())
+    Path("rankcse-bert-base.yaml").write_text("temp: 0.125\n")  # a file of the user goes first, as in training
+    assert status("train", "sup", "rankcse-bert-base.yaml", "--help") == 0
+    assert "temp: 0.125" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,7 @@ def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, wo
     Path("out/results.json").write_text("{}")
     Path("texts.txt").write_text("a cat\n" * 20)
     line = f"--train_file texts.txt --output_dir out --model {SAMPLE} --overwrite_output_dir --use_cpu {words}"
-    assert main(["train", method, *line.split()]) == 2
+    assert status("train", method, *line.split()) == 2
     assert "nosuch.csv: there is no such file" in capsys.readouterr().err.splitlines()[-1]
     assert Path("out/results.json").exists() and Path("out/checkpoint-1").exists()
 

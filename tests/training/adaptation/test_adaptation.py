@@ -179,7 +179,8 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     model = files_of(tmp_path / "out" / "model")
     shutil.rmtree(tmp_path / "out")
 
-    train, begun, finished = arms_module.train_stage, [], []
+    train = arms_module.train_stage
+    begun, finished = [], []
 
     def killed_once(stage, start, seed, output, **options):
         run = stage.method, stage.steps, seed, output.name.split(".")[1]
@@ -216,7 +217,8 @@ def adapt_to_the_arm_with_text(settings):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_at_random_moments_and_repeated_ends_with_the_same_verdict(settings, tmp_path):
-    settings, rng = replace(settings, arms=(CONTROL, "mlm-labels"), seeds=1), random.Random(0)
+    settings = replace(settings, arms=(CONTROL, "mlm-labels"), seeds=1)
+    rng = random.Random(0)
     processes = multiprocessing.get_context("forkserver")
 
     def run(output, seconds=None):
