@@ -69,6 +69,13 @@ class DevSetCallback(TrainerCallback, ABC):
         self._row = {text: row for row, text in enumerate(self.texts)}
         self._tokenized_with: Any = None
 
+    def use_prompts(self, settings: ContrastiveSettings) -> None:
+        """Put the model's prompts before the texts, where a dev set tells queries from documents.
+
+        Args:
+            settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
+        """
+
     def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Show a bar at each evaluation of the run, if the run shows bars."""
         self.shows_bar = not args.disable_tqdm
@@ -210,11 +217,7 @@ class TasksEvalCallback(DevSetCallback):
         self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
-        """Put the model's prompts `query` and `document` before the texts of tasks that tell the two apart.
-
-        Args:
-            settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
-        """
+        """Put the prompts `query` and `document` before the texts of a retrieval task; see the base class."""
         data = TaskData(user_tasks=self._given).prompted_for(settings)
         self.tasks = data.user_tasks
         self._set_texts(list(data.texts()))

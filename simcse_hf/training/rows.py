@@ -183,6 +183,11 @@ class Rows:
     # The rows of a run
 
     @property
+    def batch_multiple(self) -> int:
+        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
+        return 2 if self.plan.kind == "classes" else 1
+
+    @property
     def longest(self) -> int:
         """The most tokens of a text, with those of its template."""
         edges = [sum(edge) for edge in self.reader.settings.template_edges]

@@ -62,7 +62,7 @@ from .checkpoints import (
     resolve_checkpoint,
 )
 from .dev_scores import keep_dev_scores, report_better_start
-from .dev_sets import DevSetCallback, TasksEvalCallback, check_dev_sets, make_dev_sets
+from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
 from .rows import (
     Reader,
     Rows,
@@ -185,8 +185,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
         for callback in dev_sets:
-            if isinstance(callback, TasksEvalCallback):
-                callback.use_prompts(start.settings)
+            callback.use_prompts(start.settings)
         self.start_digest = weights_digest(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
@@ -264,8 +263,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not isinstance(added, DevSetCallback):
             return
         check_dev_sets(self.dev_sets, self.args)
-        if isinstance(added, TasksEvalCallback):
-            added.use_prompts(self.model.settings)
+        added.use_prompts(self.model.settings)
         if self.eval_dataset is None:
             self.eval_dataset = _no_rows(self.args)
 
@@ -523,8 +521,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
         assert self.rows is not None
-        if self.rows.plan.kind == "classes":  # whose texts are drawn in pairs
-            self._train_batch_size -= self._train_batch_size % 2
+        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
         if self.found_batch:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
