@@ -1,6 +1,6 @@
 """Paired bootstrap: score several systems on the same resampled examples."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 from numpy import ndarray
@@ -11,6 +11,7 @@ from .groups import groups_to_draw
 from .protocol import Protocol
 
 CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
+ROUNDING = 1e-9  # an interval that is narrower has ends that differ by rounding errors only
 
 #: Arrays by name, those of a task by subset or split, and those of an [`Evaluation`] by task.
 Arrays = dict[str, ndarray]
@@ -40,6 +41,22 @@ def resampled_counts(
     return counts.reshape(resamples, n)[:, groups]
 
 
+def counted_values(values: ndarray, counts: ndarray) -> ndarray:
+    """Count equal values together.
+
+    Args:
+        values (`numpy.ndarray`): Of shape `(n,)`.
+        counts (`numpy.ndarray`): How often each of them occurs in each sample, of shape `(samples, n)`.
+
+    Returns:
+        `numpy.ndarray`: How often each distinct value occurs in each sample, in ascending order of the values, of
+        shape `(samples, distinct)`.
+    """
+    order = np.argsort(values, kind="stable")
+    is_first = np.append(True, np.diff(values[order]) != 0)
+    return np.add.reduceat(counts[:, order], np.flatnonzero(is_first), axis=1)
+
+
 def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
     """Rank values within samples that hold each value `counts` times; tied values share their mean rank.
 
@@ -50,12 +67,11 @@ def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
     Returns:
         `numpy.ndarray`: The ranks, of shape `(samples, n)`. The rank of a value with count 0 has no meaning.
     """
-    group = np.unique(values, return_inverse=True)[1]
-    order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(group.max() + 1))
-    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
-    ranks = sizes.cumsum(axis=1) - sizes + (sizes + 1) / 2
-    return ranks[:, group]
+    tied = counted_values(values, counts)
+    below = tied.cumsum(axis=1) - tied
+    ranks = below + (tied + 1) / 2
+    place = np.unique(values, return_inverse=True)[1]
+    return ranks[:, place]
 
 
 def counted_correlation(
@@ -78,9 +94,9 @@ def counted_correlation(
     if metric == "spearman":
         x = counted_ranks(x, counts)
         y = counted_ranks(y, counts)
-    total = counts.sum(axis=1)
-    x = x - ((counts * x).sum(axis=1) / total)[:, None]
-    y = y - ((counts * y).sum(axis=1) / total)[:, None]
+    total = counts.sum(axis=1, keepdims=True)
+    x = x - (counts * x).sum(axis=1, keepdims=True) / total
+    y = y - (counts * y).sum(axis=1, keepdims=True) / total
     covariance = (counts * x * y).sum(axis=1)
     x_variance = (counts * x * x).sum(axis=1)
     y_variance = (counts * y * y).sum(axis=1)
@@ -101,10 +117,10 @@ def counted_average_precision(similarity: ndarray, gold: ndarray, counts: ndarra
         `numpy.ndarray`: Average precisions of shape `(samples,)`; NaN for a sample without a positive pair.
     """
     order = np.argsort(-similarity, kind="stable")
-    ends = np.flatnonzero(last_of_equals(similarity[order]))
     counts = counts[:, order]
-    retrieved = counts.cumsum(axis=1)[:, ends]
-    found = (counts * gold[order]).cumsum(axis=1)[:, ends]
+    cuts = last_of_equals(similarity[order])
+    retrieved = counts.cumsum(axis=1)[:, cuts]
+    found = (counts * gold[order]).cumsum(axis=1)[:, cuts]
     new = np.diff(found, axis=1, prepend=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = np.where(retrieved > 0, found / retrieved, 0)
@@ -137,11 +153,8 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
 
 
-def _counted_entropy(groups: ndarray, counts: ndarray) -> ndarray:
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=groups.min() - 1))
-    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
-    shares = sizes / counts.sum(axis=1)[:, None]
+def _counted_entropy(labels: ndarray, counts: ndarray) -> ndarray:
+    shares = counted_values(labels, counts) / counts.sum(axis=1, keepdims=True)
     logs = np.log(np.where(shares > 0, shares, 1))
     return -(shares * logs).sum(axis=1)
 
@@ -155,11 +168,12 @@ def check_resampling(resamples: int, confidence: float) -> None:
 
 
 def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
-    """Return the percentile interval of resampled values (Efron and Tibshirani 1993, chapter 13).
+    """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
     Resampling cannot see what did not happen in a single row. If two systems are right and wrong in the same rows, or
-    one is right wherever the other is wrong, every resample has the same difference, and the interval is that of
-    [`proportion_interval`] for the share of rows that differ.
+    one is right wherever the other is wrong, every resample has the same difference. The interval is then that of
+    [`proportion_interval`] for the share of rows that differ. Where no row differs, either system may be the better
+    one, so the interval reaches as far to both sides.
 
     Args:
         drawn (`numpy.ndarray`): The resampled differences, times 100.
@@ -169,12 +183,15 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
     Returns:
         `tuple[float, float]`: The two ends.
     """
-    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
-    low, high = np.nanquantile(drawn, ends)
-    if draws and low == high:
+    low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    if draws and high - low < ROUNDING:
         near, far = proportion_interval(abs(low) / 100, draws, confidence)
-        sign = -100 if low < 0 else 100
-        low, high = sorted([sign * (near if low else -far), sign * far])
+        if abs(low) < ROUNDING:
+            near = -far
+        if low < 0:
+            near, far = -far, -near
+        low = 100 * near
+        high = 100 * far
     return float(low), float(high)
 
 
@@ -186,16 +203,19 @@ def proportion_interval(share: float, draws: int, confidence: float) -> tuple[fl
 
 def independent_draws(systems: list[Parts]) -> int:
     """Return in how many independent draws a task's score is a mean of values from 0 to 1, or 0 if it is no mean."""
-    (name, part), *_ = _with_groups(systems).items()
-    if "correct" in part or "value" in part:
-        return len(np.unique(groups_to_draw(part, name)))
+    parts = _with_groups(systems)
+    name = next(iter(parts))
+    if "correct" in parts[name] or "value" in parts[name]:
+        return len(np.unique(groups_to_draw(parts[name], name)))
     return 0
 
 
 def _with_groups(systems: list[Parts]) -> Parts:
-    """Return the scores of a system that say which rows share texts, if there is one."""
-    known = [parts for parts in systems if all("group" in part for part in parts.values())]
-    return (known or systems)[0]
+    """Return the first system whose scores say which rows share texts, or the first of all if there is none."""
+    for parts in systems:
+        if all("group" in part for part in parts.values()):
+            return parts
+    return systems[0]
 
 
 def mean_over_drawn_seeds(
@@ -221,16 +241,16 @@ def mean_over_drawn_seeds(
         `numpy.ndarray`: Averages of shape `(resamples,)`; those of `scores` itself for one seed.
     """
     n = len(scores)
-    centre = scores.mean(axis=0)
+    average = scores.mean(axis=0)
     if n == 1:
-        return centre
-    deviations = scores - centre
-    of_seeds = np.nansum(np.nanmean(deviations, axis=1) ** 2) / (n - 1)
-    of_examples = np.nansum(np.nanvar(deviations, axis=1)) / (n - 1)
+        return average
+    deviations = scores - average
+    of_seeds = np.nansum(np.nanmean(deviations, axis=1) ** 2) / (n - 1)  # s²
+    of_examples = np.nansum(np.nanvar(deviations, axis=1)) / (n - 1)  # v
     added = np.sqrt(max(of_seeds - of_examples, 0) / n)
     quantile = (1 + confidence) / 2
     wider = stdtrit(n - 1, quantile) / ndtri(quantile)
-    return centre + wider * added * random.standard_normal(centre.shape)
+    return average + wider * added * random.standard_normal(average.shape)
 
 
 def resampled_scores(
@@ -266,7 +286,7 @@ def resampled_scores(
     groups = [groups_to_draw(part, name) for name, part in _with_groups(systems).items()]
 
     def scores(counts: list) -> list:
-        return [_scores(list(parts.values()), counts, aggregation, metric) for parts in systems]
+        return [_scores(parts, counts, aggregation, metric) for parts in systems]
 
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))
     drawn = []
@@ -308,21 +328,24 @@ def optimism_of_choice(start: Parts, candidates: list[Parts], chosen: int, resam
         left_out = resampled_scores(systems, resamples=resamples, left_out=True)
     best = 1 + np.nan_to_num(drawn[1:], nan=-np.inf).argmax(axis=0)
     measured = left_out[best, np.arange(resamples)] - left_out[0]
-    return max(0.0, float(np.nanmean(drawn[1 + chosen] - drawn[0]) - np.nanmean(measured)))
+    of_chosen = drawn[1 + chosen] - drawn[0]
+    optimism = np.nanmean(of_chosen) - np.nanmean(measured)
+    return max(0.0, float(optimism))
 
 
 def _scores(
-    parts: list,
+    task: Parts,
     counts: list,
     aggregation: str,
     metric: str,
 ) -> ndarray:
+    """Return the scores of one system on some samples, of shape `(samples,)`; only correlations have subsets."""
+    parts = list(task.values())
     if "predicted" not in parts[0]:
         return _score(parts[0], counts[0])
     if aggregation == "all":
         whole = join_parts(parts)
-        drawn = np.concatenate(counts, axis=1)
-        return counted_correlation(whole["predicted"], whole["gold"], drawn, metric)
+        return counted_correlation(whole["predicted"], whole["gold"], np.concatenate(counts, axis=1), metric)
     values = []
     for part, count in zip(parts, counts, strict=True):
         values.append(counted_correlation(part["predicted"], part["gold"], count, metric))
@@ -330,9 +353,8 @@ def _scores(
     return np.average(values, axis=0, weights=weights)
 
 
-def join_parts(parts: Iterable) -> Arrays:
+def join_parts(parts: Collection) -> Arrays:
     """Return the predicted and gold scores of several subsets as those of one."""
-    parts = list(parts)
     return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 

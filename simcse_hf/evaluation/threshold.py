@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from .bootstrap import interval, last_of_equals, proportion_interval, resampled_scores
+from .bootstrap import ROUNDING, interval, last_of_equals, proportion_interval, resampled_scores
 from .groups import divide_groups, groups_to_draw
 
 logger = logging.get_logger(__name__)
@@ -56,8 +56,7 @@ def choose_threshold(
     similar = similarity[~first] >= cosine
     if not similar.any():
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
-    numbers = np.unique(groups[~first], return_inverse=True)[1]
-    common = {"gold": gold[~first], "group": numbers}
+    common = {"gold": gold[~first], "group": np.unique(groups[~first], return_inverse=True)[1]}
     drawn_groups = groups_to_draw(common, source)
     found = positive & similar
     parts = [{source: {"value": each.astype(float), **common}} for each in (found, similar, positive)]
@@ -67,7 +66,7 @@ def choose_threshold(
         drawn = np.divide(hits, drawn, out=np.full_like(hits, np.nan), where=drawn > 0)
         share = found.sum() / among.sum()
         low, high = interval(drawn, CONFIDENCE)
-        if share in (0, 1):  # no pair is an exception, so no resample has one
+        if high - low < ROUNDING:  # all groups have the same share, so every resample has it as well
             low, high = proportion_interval(share, len(np.unique(drawn_groups[among])), CONFIDENCE)
         measured[name] = [round(100 * float(value), 2) for value in (share, low, high)]
     share = found.sum() / similar.sum()

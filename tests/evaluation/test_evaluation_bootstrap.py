@@ -84,6 +84,19 @@ def test_any_system_may_say_which_rows_belong_together():
     assert np.array_equal(drawn, resampled_scores(systems[::-1], resamples=50))
 
 
+def test_a_difference_that_is_the_same_in_every_group_has_an_interval_with_a_width():
+    """In each group, one system is right in one row of three more than the other, be it two or all three of them."""
+    group = np.arange(90) // 3
+    systems = []
+    for more in (0, 1):
+        correct = np.arange(90) % 3 < 1 + group % 2 + more
+        systems.append({"part": {"correct": correct, "gold": np.ones(90), "group": group}})
+    drawn = resampled_scores(systems)
+    wilson = scipy.stats.binomtest(10, 30).proportion_ci(method="wilson")
+    ends = bootstrap.interval(drawn[1] - drawn[0], 0.95, bootstrap.independent_draws(systems))
+    assert np.ptp(drawn[1] - drawn[0]) < 1e-12 and ends == pytest.approx([100 * wilson.low, 100 * wilson.high])
+
+
 @pytest.mark.parametrize(
     "groups, drawn",
     [

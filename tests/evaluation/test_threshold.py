@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
+from scipy.stats import binomtest
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.evaluate import evaluate_main
@@ -79,6 +80,16 @@ def test_the_interval_of_a_precision_without_an_error_is_that_of_as_many_draws_a
     other = ~divide_groups(numbers, 0.5, 0, "x")
     n = len(np.unique(numbers[other & (scores["similarity"] >= found["cosine"])]))
     assert found["precision"] == [100, pytest.approx(100 * n / (n + 1.96**2), abs=0.01), 100]
+
+
+def test_a_precision_that_is_the_same_in_every_group_has_an_interval_with_a_width():
+    numbers = np.arange(80) // 2
+    scores = {"similarity": np.where(numbers < 20, 0.9, 0.1), "gold": (numbers < 20) & (np.arange(80) % 2 == 0)}
+    found = choose_threshold(scores | {"group": numbers}, 0.5, "x")
+    similar = ~divide_groups(numbers, 0.5, 0, "x") & (numbers < 20)
+    n = similar.sum() // 2
+    wilson = binomtest(round(n / 2), n).proportion_ci(method="wilson")
+    assert found["precision"] == pytest.approx([50, 100 * wilson.low, 100 * wilson.high], abs=0.01)
 
 
 @pytest.mark.parametrize(
