@@ -141,9 +141,7 @@ def _draw(examples: LabelledTexts, count: int) -> LabelledTexts:
     """Return at most `count` examples, drawn at random; they are the same in every call."""
     if count >= len(examples):
         return examples
-    rows = sorted(random.Random(0).sample(range(len(examples)), count))
-    texts2 = examples.texts2 and [examples.texts2[row] for row in rows]
-    return LabelledTexts([examples.texts[row] for row in rows], [examples.labels[row] for row in rows], texts2)
+    return examples.select(sorted(random.Random(0).sample(range(len(examples)), count)))
 
 
 def measure(

@@ -1,8 +1,9 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -86,17 +87,19 @@ class LabelledTexts:
         """The group of each example, of shape `(n,)`; examples that share a text are in one group."""
         return connected_groups(list(zip(self.texts, self.texts2 or self.texts, strict=True)))
 
+    def select(self, rows: Sequence[int]) -> "LabelledTexts":
+        """Return the examples at some positions, in the order of these."""
+        texts2 = None
+        if self.texts2 is not None:
+            texts2 = [self.texts2[row] for row in rows]
+        return LabelledTexts([self.texts[row] for row in rows], [self.labels[row] for row in rows], texts2)
+
     def sorted_by_length(self) -> "LabelledTexts":
         """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
-        columns = [self.texts, self.texts2 or self.texts, self.labels]
-        rows = sorted(zip(*columns, strict=True), key=_length_and_label)
-        texts, texts2, labels = map(list, zip(*rows, strict=True))
-        return LabelledTexts(texts, labels, texts2 if self.texts2 else None)
-
-
-def _length_and_label(row: tuple) -> tuple:
-    text, text2, label = row
-    return len(text.split()), len(text2.split()), label
+        keys = []
+        for text, text2, label in zip(self.texts, self.texts2 or self.texts, self.labels, strict=True):
+            keys.append((len(text.split()), len(text2.split()), label))
+        return self.select(sorted(range(len(self)), key=keys.__getitem__))
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict:
@@ -190,7 +193,8 @@ def score_transfer_task(
         `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
         `examples` in each split), and the arrays `correct`, `gold` and `group` of shape `(n,)` of the test examples.
     """
-    from sklearn.model_selection import StratifiedKFold  # takes a second to import
+    from sklearn.metrics import f1_score  # takes a second to import
+    from sklearn.model_selection import StratifiedKFold
 
     config = CLASSIFIER_CONFIGS[mode]
     folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
@@ -208,7 +212,7 @@ def score_transfer_task(
         if "dev" in data:
             # SentEval fits again with the best weight, but the same seed and data give the same fit.
             accuracies = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
-            return float(accuracies.max()), fitted, accuracies.argmax()
+            return accuracies.max(), fitted, accuracies.argmax()
         held_out = []
         for train, held in tqdm(list(folds.split(y, y)), desc=task, leave=False):
             dev = x[held], y[held]
@@ -216,41 +220,38 @@ def score_transfer_task(
         accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
         fitted = grid((L2_GRID[accuracies.argmax()],))
         fitted.fit(x, y)
-        return float(accuracies.max()), fitted, 0
+        return accuracies.max(), fitted, 0
 
     x, y = data["train"]
-    scored = "test" if "test" in data else "train"
-    test_x, gold = data[scored]
-    whole = slice(None)
-    parts: Any = [(whole, whole)]
-    if scored == "train":
+    if "test" in data:
+        scored = "test"
+        everything = slice(None)
+        parts = [(everything, everything)]
+    else:
+        scored = "train"
         parts = folds.split(y, y)
+    test_x, gold = data[scored]
     correct = np.empty(len(gold), dtype=bool)
-    by_part = []
+    dev_accuracies = []
+    accuracies = []
     for train, held in parts:
         dev_accuracy, fitted, chosen = choose(x[train], y[train])
         correct[held] = fitted.correct(test_x[held], gold[held])[:, chosen]
-        by_part.append((dev_accuracy, 100 * correct[held].mean()))
-    dev_accuracy, accuracy = (float(np.mean(each)) for each in zip(*by_part, strict=True))
-    examples = {split: len(each) for split, each in splits.items()}
+        dev_accuracies.append(dev_accuracy)
+        accuracies.append(100 * correct[held].mean())
     result = {
-        "accuracy": accuracy,
-        "dev_accuracy": dev_accuracy,
-        "examples": examples,
+        "accuracy": float(np.mean(accuracies)),
+        "dev_accuracy": float(np.mean(dev_accuracies)),
+        "examples": {split: len(examples) for split, examples in splits.items()},
     }
     if task == "MRPC":
-        result["f1"] = 100 * f1(gold, correct)
+        predicted = np.where(correct, gold, 1 - gold)
+        result["f1"] = 100 * float(f1_score(gold, predicted))
     return result, {
         "correct": correct,
         "gold": gold,
         "group": ordered[scored].groups,
     }
-
-
-def f1(labels: ndarray, correct: ndarray) -> float:
-    """Compute the F1 of class 1 of two classes from the classes and whether each prediction was correct."""
-    hits = int((correct & (labels == 1)).sum())
-    return 2 * hits / (2 * hits + int((~correct).sum())) if hits else 0.0
 
 
 def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple:
