@@ -6,7 +6,7 @@ from zlib import crc32
 
 import numpy as np
 
-from .bootstrap import check_resampling, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
+from .bootstrap import Parts, check_resampling, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
 from .scoring import Evaluation
@@ -49,8 +49,7 @@ def compare_evaluations(
         raise ValueError("a comparison needs at least two different models or result files.")
     check_resampling(resamples, confidence)
     systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
-    everything = list(chain(*systems.values()))
-    named_tasks = dict.fromkeys(chain(*(each.results for each in everything)))
+    named_tasks = dict.fromkeys(chain(*(each.results for each in chain(*systems.values()))))
     tasks = [task for task in named_tasks if task not in NOT_TASKS]
     scores: dict = {}
     for name, seeds in systems.items():
@@ -58,42 +57,39 @@ def compare_evaluations(
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
-    users = {}
-    for each in everything:
-        for task in common:
-            result = each.results[task]
-            if is_user_task(result):
-                users[task] = f"{task} {result['metrics'][0]}"
+    baseline, *others = systems
+    labels = {}
+    for task in common:
+        result = systems[baseline][0].results[task]
+        if is_user_task(result):
+            labels[task] = f"{task} {result['metrics'][0]}"
 
-    groups = {task: [task] for task in common}
+    members = {task: [task] for task in common}
     averages: dict = {}
-    for key, members in average_members([task for task in common if task not in users]).items():
-        groups[key] = members
-        averages[key] = {name: _mean(each[task] for task in members) for name, each in scores.items()}
-        averages[key]["tasks"] = members
+    for key, averaged in average_members([task for task in common if task not in labels]).items():
+        members[key] = averaged
+        averages[key] = {name: _mean(each[task] for task in averaged) for name, each in scores.items()}
+        averages[key]["tasks"] = averaged
 
-    samples: dict = {}
-    draws: dict = {}
+    samples = {}
+    draws = {}
     for task in common:
         samples[task], draws[task] = _samples(systems, task, protocol, resamples, seed)
-    ends = np.cumsum([len(seeds) for seeds in systems.values()])
-    baseline, *others = systems
     differences: dict = {name: {} for name in others}
-    for key, members in groups.items():
-        drawn = None
-        if all(samples[task] is not None for task in members):
+    for key, averaged in members.items():
+        drawn = {}
+        if all(samples[task] for task in averaged):
             random = np.random.default_rng([seed, 1])
-            means = np.mean([samples[task] for task in members], axis=0)
-            by_system = np.split(means, ends[:-1])
-            drawn = [mean_over_drawn_seeds(seeds, random, confidence) for seeds in by_system]
-        for row, name in enumerate(others, start=1):
-            difference = _mean(scores[name][task] - scores[baseline][task] for task in members)
+            for name in systems:
+                means = np.mean([samples[task][name] for task in averaged], axis=0)
+                drawn[name] = mean_over_drawn_seeds(means, random, confidence)
+        for name in others:
             low = high = None
-            if drawn is not None:
-                fewest = min(draws[task] for task in members)
-                low, high = interval(drawn[row] - drawn[0], confidence, fewest)
+            if drawn:
+                fewest = min(draws[task] for task in averaged)
+                low, high = interval(drawn[name] - drawn[baseline], confidence, fewest)
             differences[name][key] = {
-                "difference": difference,
+                "difference": _mean(scores[name][task] - scores[baseline][task] for task in averaged),
                 "low": low,
                 "high": high,
             }
@@ -105,7 +101,7 @@ def compare_evaluations(
         "confidence": confidence,
         "resamples": resamples,
         "tasks": tasks,
-        "labels": users,
+        "labels": labels,
         "seeds": {name: len(seeds) for name, seeds in systems.items()},
         "scores": scores,
         "averages": averages,
@@ -192,15 +188,20 @@ def _samples(
     resamples: int,
     seed: int,
 ) -> tuple:
-    """Return the scores of all evaluations on the same resamples (`None` if some are not stored) and their draws."""
+    """Score all evaluations on the same resamples of a task.
+
+    Returns:
+        `tuple[dict[str, numpy.ndarray], int]`: The scores of each system, of shape `(seeds, resamples)`, and what
+        [`independent_draws`] returns; `{}` and 0 if what is to be resampled was not stored.
+    """
     found = []
     for name, seeds in systems.items():
         for each in seeds:
             if task not in each.scores:
-                return None, 0
+                return {}, 0
             found.append((name, each.scores[task]))
     if protocol.mode == "dev" and is_transfer(task):  # dev answers are not stored
-        return None, 0
+        return {}, 0
     first_name, first = found[0]
     stored = list(first)
     if stored in (["test"], ["dev"]) and stored != [protocol.split]:
@@ -209,11 +210,7 @@ def _samples(
             f"{stored[0]}. Evaluate again with this mode."
         )
     for name, parts in found:
-        same = list(parts) == stored
-        for part, key in product(first, ("gold", "unit")):
-            if same:
-                same = np.array_equal(parts[part].get(key, []), first[part].get(key, []))
-        if not same:
+        if not _same_examples(parts, first):
             raise ValueError(
                 f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "
                 "same data and mode."
@@ -221,4 +218,16 @@ def _samples(
     random = np.random.default_rng([seed, crc32(task.encode())])  # independent of the resamples of other tasks
     scores = [parts for _, parts in found]
     drawn = resampled_scores(scores, protocol.aggregation, protocol.metric, resamples, random)
-    return drawn, independent_draws(scores)
+    ends = np.cumsum([len(seeds) for seeds in systems.values()])
+    by_system = np.split(drawn, ends[:-1])
+    return dict(zip(systems, by_system, strict=True)), independent_draws(scores)
+
+
+def _same_examples(some: Parts, others: Parts) -> bool:
+    """Return whether the scores of two systems are those of the same examples, in the same order."""
+    if list(some) != list(others):
+        return False
+    for part, key in product(some, ("gold", "unit")):
+        if not np.array_equal(some[part].get(key, []), others[part].get(key, [])):
+            return False
+    return True

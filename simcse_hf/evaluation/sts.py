@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
 from ..data.columns import find_part, find_parts
-from ..data.read import check_scores, load_from_hub, parse_score
-from ..data.table import csv_records, open_table, read_lines
+from ..data.read import check_scores, dataset_table, load_from_hub, parse_score
+from ..data.table import Table, csv_records, open_table, read_lines
 from .bootstrap import Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .groups import connected_groups
@@ -66,9 +67,6 @@ HUB_REVISIONS = {  # those of mteb 2.26's tasks, so that a score here and one by
 }
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _PARTS = ("score", "sentence1", "sentence2")
-
-#: The place of a row, and its score, sentence 1 and sentence 2.
-_Row = tuple[str, Sequence]
 
 
 class TaskNotFound(Exception):
@@ -165,77 +163,81 @@ def load_hub_pairs(
         ValueError: If the columns or rows are not scored pairs. The message names data set, split and row.
     """
     rows = load_from_hub(dataset, split, revision=revision)
-    where = f"{dataset}, split {rows.split}"
-    columns = [rows[column] for column in find_parts(rows.column_names, _PARTS, where)]
-    numbered = enumerate(zip(*columns, strict=True), start=1)
-    return _collect(name, where, ((f"{where}, line {number}", cells) for number, cells in numbered))
+    table = dataset_table(rows, f"{dataset}, split {rows.split}")
+    return _collect(name, table.name, rows_of_parts(table, _PARTS))
+
+
+def rows_of_parts(table: Table, parts: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    """Yield the place of each row, for messages, and its cells in the columns that [`find_parts`] finds."""
+    for number, cells in table.rows(find_parts(table.columns, parts, table.name)):
+        yield table.at(number), cells
 
 
 def _collect(name: str, where: str, rows: Iterable) -> ScoredPairs:
     """Collect and check the rows that have a score."""
     pairs = ScoredPairs(name, [], [], [])
-    for place, (score, *sentences) in rows:
+    for place, (score, first, second) in rows:
         if score is None or score != score or not str(score).strip():  # NaN is not itself
             continue
         pairs.scores.append(parse_score(score, place))
-        for sentence in sentences:
-            if not isinstance(sentence, str):
-                raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
-            if not sentence.strip():
-                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
-        first, second = (" ".join(sentence.split()) for sentence in sentences)
-        pairs.sentences1.append(first)
-        pairs.sentences2.append(second)
+        pairs.sentences1.append(_sentence(first, place))
+        pairs.sentences2.append(_sentence(second, place))
     if not pairs.scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     check_scores(pairs.scores, where)
     return pairs
 
 
+def _sentence(cell: Any, place: str) -> str:
+    if not isinstance(cell, str):
+        raise ValueError(f"{place}: a sentence must be a string, got {cell!r}.")
+    if not cell.strip():
+        raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+    return " ".join(cell.split())
+
+
 def _rows(path: Path, suffix: str) -> Iterator:
-    numbered: Iterator
+    """Return the place and the cells of each row of a file: score, sentence 1 and sentence 2."""
     if suffix in (".jsonl", ".json", ".parquet"):
         table = open_table(path)
         table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
-        numbered = table.rows(find_parts(table.columns, _PARTS, table.name))
-    else:
-        lines = read_lines(path)
-        if lines and "\t" in lines[0]:
-            rows = (line.split("\t") if line.strip() else [] for line in lines)
-            numbered = ((number, row) for number, row in enumerate(rows, start=1) if row)
-        else:
-            numbered = csv_records(path, ",")
-        numbered = _table_rows(path, numbered)
-    for number, cells in numbered:
-        yield f"{path}, line {number}", cells
+        return rows_of_parts(table, _PARTS)
+    lines = read_lines(path)
+    if lines and "\t" in lines[0]:
+        rows = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip())
+        return _table_rows(path, rows)
+    return _table_rows(path, csv_records(path, ","))
 
 
 def _table_rows(path: Path, rows: Iterator) -> Iterator:
     """Yield the rows of a table, whose first row is a header or has one of the two layouts without a header."""
     first, header = next(rows, (1, list[str]()))
-    has_header = all(find_part(header, part) for part in _PARTS)
+    if not header:
+        return
     width = len(header)
-    picks = [0, 1, 2]
-    open_ended = False
-    if has_header:
+    has_sources = False
+    if all(find_part(header, part) for part in _PARTS):
         picks = [header.index(column) for column in find_parts(header, _PARTS, "")]
+    elif width == 3:
+        picks = [0, 1, 2]
+        rows = chain([(first, header)], rows)
     elif width >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
         picks = [4, 5, 6]
+        rows = chain([(first, header)], rows)
         width = 7
-        open_ended = True
-    elif width not in (0, 3):
+        has_sources = True
+    else:
         raise ValueError(
             f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
             "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
             f"{header}."
         )
-    if header and not has_header:
-        rows = chain([(first, header)], rows)
     for line, row in rows:
-        if len(row) < width or (len(row) > width and not open_ended):
-            least = "at least " if open_ended else ""
-            raise ValueError(f"{path}, line {line}: {len(row)} columns instead of {least}{width}.")
-        yield line, [row[pick] for pick in picks]
+        place = f"{path}, line {line}"
+        if len(row) < width or (len(row) > width and not has_sources):
+            least = "at least " if has_sources else ""
+            raise ValueError(f"{place}: {len(row)} columns instead of {least}{width}.")
+        yield place, [row[pick] for pick in picks]
 
 
 def read_sts_task(
@@ -355,7 +357,7 @@ def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> 
     """Return the similarities of `pairs`, of shape `(n,)`, by the model's own measure."""
     first = embeddings(pairs.sentences1)
     second = embeddings(pairs.sentences2)
-    return cosine_similarity_pairs(first, second, getattr(embeddings, "similarity", "cosine"))
+    return cosine_similarity_pairs(first, second, embeddings.similarity)
 
 
 def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:

@@ -183,7 +183,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: evaluate_tasks(BagOfWords(), None, ("STS12",)), "data_dir is missing"),
         (lambda x: read_scored_pairs(x / "absent.tsv"), "absent.tsv"),
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
-        (hub_set, "split test, line 1: a sentence is empty"),
+        (hub_set, "split test, row 1: a sentence is empty"),
         (lambda x: resampled_scores([{}], "sum"), "aggregation 'sum'"),
         (lambda x: score_parts("STS-B", CONSTANT), "^STS-B dev: all 3 values of the second sequence equal 2"),
         (lambda x: compared("one"), "at least two"),

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy import ndarray
 
-from ...data.columns import check_text, find_parts
+from ...data.columns import check_text
 from ...data.table import SUFFIX, open_table
 from ..bootstrap import (
     Arrays,
@@ -24,6 +24,7 @@ from ..bootstrap import (
 )
 from ..embeddings import SentenceEmbeddings
 from ..groups import connected_groups, divide_groups
+from ..sts import rows_of_parts
 
 
 @dataclass
@@ -236,10 +237,8 @@ def fingerprints(units: Sequence) -> ndarray:
 
 
 def read_columns(path: Path, *roles: str) -> Iterator:
-    """Yield the place of each row, for messages, and its cells in the columns of `roles`."""
-    table = open_table(path)
-    for number, cells in table.rows(find_parts(table.columns, roles, table.name)):
-        yield table.at(number), cells
+    """Return the rows of a file; see [`rows_of_parts`]."""
+    return rows_of_parts(open_table(path), roles)
 
 
 def checked_text(value: Any, where: str) -> str:
