@@ -188,12 +188,7 @@ def _samples(
     resamples: int,
     seed: int,
 ) -> tuple:
-    """Score all evaluations on the same resamples of a task.
-
-    Returns:
-        `tuple[dict[str, numpy.ndarray], int]`: The scores of each system, of shape `(seeds, resamples)`, and what
-        [`independent_draws`] returns; `{}` and 0 if what is to be resampled was not stored.
-    """
+    """Return the scores of each system on the same resamples (`{}` if some are not stored), and the task's draws."""
     found = []
     for name, seeds in systems.items():
         for each in seeds:

@@ -35,16 +35,16 @@ def as_float64(values: Any) -> ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-def _checked(a: Any, b: Any) -> list:
+def _checked(a: Any, b: Any) -> tuple:
     """Return two sequences as float64 arrays that can be correlated."""
-    pair = [as_float64(a), as_float64(b)]
-    shapes = [values.shape for values in pair]
-    if shapes[0] != shapes[1] or len(shapes[0]) != 1 or len(pair[0]) < 2:
+    x = as_float64(a)
+    y = as_float64(b)
+    if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
         raise ValueError(
             "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
-            f"{shapes[0]} and {shapes[1]}."
+            f"{x.shape} and {y.shape}."
         )
-    for which, values in zip(("first", "second"), pair, strict=True):
+    for which, values in (("first", x), ("second", y)):
         broken = np.count_nonzero(~np.isfinite(values))
         if broken:
             raise ValueError(
@@ -56,7 +56,7 @@ def _checked(a: Any, b: Any) -> list:
                 f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
                 "Either the embeddings have collapsed to one point, or all gold scores are the same."
             )
-    return pair
+    return x, y
 
 
 def spearman(a: Any, b: Any) -> float:
@@ -107,17 +107,16 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
         raise ValueError(
             f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    if torch.float64 in (x.dtype, y.dtype):
-        x = x.double()
-        y = y.double()
-    else:
-        x = x.float()
-        y = y.float()
+    dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
+    x = x.to(dtype)
+    y = y.to(dtype)
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
-    if similarity != "cosine":
-        return similarity_pairs(x, y, similarity).double().numpy()
-    return torch.nn.functional.cosine_similarity(x, y, dim=1).double().numpy()
+    if similarity == "cosine":
+        scores = torch.nn.functional.cosine_similarity(x, y, dim=1)
+    else:
+        scores = similarity_pairs(x, y, similarity)
+    return scores.double().numpy()
 
 
 def _normalized(x: Tensor) -> Tensor:
@@ -187,8 +186,8 @@ def uniformity(x: Tensor, t: float = 2) -> float:
         block = x[start : start + rows] @ x[start:].T
         block.sub_(1).mul_(2 * t).clamp_(max=0)  # -t ||x_i - x_j||^2 = 2 t (cos - 1)
         # Row i of the block is embedding start + i and column j is embedding start + j: keep the pairs with j > i.
-        others = torch.ones_like(block, dtype=torch.bool).triu(1)
-        block.masked_fill_(~others, -math.inf)
+        left_out = torch.ones_like(block, dtype=torch.bool).tril()
+        block.masked_fill_(left_out, -math.inf)
         # Each row is summed in the block's own type, and the rows are summed in float64.
         log_sums.append(block.logsumexp(dim=1).double())
     total = torch.cat(log_sums).logsumexp(dim=0)

@@ -129,25 +129,27 @@ def read_tasks(
         FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
         ValueError: If a task is unknown, data is malformed, or `data_dir` has none of the tasks.
     """
-    if unknown := [task for task in tasks if task not in ALL_TASKS]:
+    unknown = [task for task in tasks if task not in ALL_TASKS]
+    if unknown:
         raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(ALL_TASKS)}.")
     if len(set(tasks)) != len(tasks):
         raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")
-    if data_dir is None and (tasks or geometry):
-        raise ValueError(
-            "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
-        )
-    if data_dir is not None and data_dir != HUB and not Path(data_dir).is_dir():
+    if data_dir is None:
+        if tasks or geometry:
+            raise ValueError(
+                "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
+            )
+        data_dir = ""  # nothing is read from there
+    elif data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
-    folder: Any = data_dir
     data = TaskData(user_tasks=user_tasks or {})
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
     for task in tasks:
         try:
             if task in STS_TASKS:
-                data.sts[task] = read_sts_task(task, folder, splits)
+                data.sts[task] = read_sts_task(task, data_dir, splits)
             else:
-                data.transfer[task] = read_transfer_task(task, folder)
+                data.transfer[task] = read_transfer_task(task, data_dir)
         except TaskNotFound as error:
             data.missing[task] = str(error)
             logger.warning(f"{task} is not evaluated: {error}.")
@@ -162,7 +164,7 @@ def read_tasks(
         data.pairs[extra.name] = extra
     if geometry:
         try:
-            data.geometry = read_sts_task("STSBenchmark", folder, ("train", "dev", "test"))
+            data.geometry = read_sts_task("STSBenchmark", data_dir, ("train", "dev", "test"))
         except TaskNotFound as error:
             raise FileNotFoundError(f"the geometry is measured on STS-B, which is missing: {error}.") from error
     return data
@@ -233,21 +235,23 @@ def _predicted(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
 
 def _geometry(splits: dict, embeddings: SentenceEmbeddings) -> dict:
     """Measure alignment on STS-B pairs with scores above 4, and the rest on all its sentences (SimCSE, footnote 3)."""
-    sentences: dict = {}
-    positives: list = [[], []]
+    sentences: list = []
+    firsts = []
+    seconds = []
     for pairs in splits.values():
         for first, second, score in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True):
-            sentences |= {first: None, second: None}
+            sentences += [first, second]
             if score > ALIGNMENT_ABOVE:
-                positives[0].append(first)
-                positives[1].append(second)
-    x = torch.from_numpy(embeddings(list(sentences)))
+                firsts.append(first)
+                seconds.append(second)
+    sentences = list(dict.fromkeys(sentences))
+    x = torch.from_numpy(embeddings(sentences))
     return {
-        "alignment": alignment(*(torch.from_numpy(embeddings(side)) for side in positives)),
+        "alignment": alignment(torch.from_numpy(embeddings(firsts)), torch.from_numpy(embeddings(seconds))),
         "uniformity": uniformity(x),
         "isotropy": isotropy(x),
         "singular_spectrum": singular_spectrum(x),
-        "positive_pairs": len(positives[0]),
+        "positive_pairs": len(firsts),
         "sentences": len(sentences),
         "splits": list(splits),
     }

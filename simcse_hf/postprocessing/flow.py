@@ -30,7 +30,8 @@ class ActNorm(nn.Module):
 
     def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
-        return (x + self.shift) * self.log_scale.exp(), self.log_scale.sum()
+        z = (x + self.shift) * self.log_scale.exp()
+        return z, self.log_scale.sum()
 
 
 class InvertibleLinear(nn.Module):
@@ -57,7 +58,8 @@ class InvertibleLinear(nn.Module):
         """Return z and log |det dz/dx|."""
         lower = self.lower.tril(-1) + torch.eye(len(self.sign)).to(self.lower)
         upper = self.upper.triu(1) + torch.diag(self.sign * self.log_diagonal.exp())
-        return x @ (lower[self.permutation] @ upper).T, self.log_diagonal.sum()
+        weight = lower[self.permutation] @ upper
+        return x @ weight.T, self.log_diagonal.sum()
 
 
 class AffineCoupling(nn.Module):
@@ -85,7 +87,8 @@ class AffineCoupling(nn.Module):
         kept, changed = x.split([self.kept, self.changed], dim=-1)
         raw, shift = self.network(kept).chunk(2, dim=-1)
         log_scale = _LOG_SCALE_LIMIT * torch.tanh(raw / _LOG_SCALE_LIMIT)
-        return torch.cat([kept, changed * log_scale.exp() + shift], dim=-1), log_scale.sum(dim=-1)
+        z = torch.cat([kept, changed * log_scale.exp() + shift], dim=-1)
+        return z, log_scale.sum(dim=-1)
 
 
 class Flow(VectorTransform):
@@ -137,7 +140,9 @@ class Flow(VectorTransform):
     def log_likelihood(self, x: Tensor) -> Tensor:
         """Return the log densities of embeddings in nats: log N(z; 0, I) + log |det dz/dx| (Li et al. 2020, eq. 4)."""
         z, log_det = self(x)
-        return log_det - 0.5 * z.square().sum(dim=1) - 0.5 * self.input_dim * math.log(2 * math.pi)
+        distance = 0.5 * z.square().sum(dim=1)
+        constant = 0.5 * self.input_dim * math.log(2 * math.pi)
+        return log_det - distance - constant
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
@@ -184,10 +189,9 @@ def fit_flow(
     """
     check_embeddings(vectors)
     count, dim = vectors.shape
-    if epochs < 1:
-        raise ValueError(f"epochs must be at least 1, got {epochs}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     if not 0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate must be a number above 0, got {learning_rate}")
     if count <= dim:
@@ -211,26 +215,28 @@ def fit_flow(
         steps = epochs * math.ceil(count / batch_size)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
         history = [_mean_log_likelihood(flow, vectors)]
-        with tqdm(total=steps, desc="Fitting the flow", unit="step", disable=not show_progress_bar) as bar:
-            for epoch in range(epochs):
-                for rows in torch.randperm(count).split(batch_size):
-                    loss = -flow.log_likelihood(vectors[rows]).mean() / dim
-                    optimizer.zero_grad()
-                    loss.backward()
-                    nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
-                    optimizer.step()
-                    schedule.step()
-                    bar.update()
-                history.append(_mean_log_likelihood(flow, vectors))
-                bar.set_postfix(nats_per_dim=f"{history[-1]:.3f}")
-                if not math.isfinite(history[-1]):
-                    raise ValueError(
-                        f"the flow diverged in epoch {epoch + 1} (log-likelihood {history[-1]}): lower the learning "
-                        f"rate of {learning_rate}"
-                    )
+        bar = tqdm(total=steps, desc="Fitting the flow", unit="step", disable=not show_progress_bar)
+        for epoch in range(1, epochs + 1):
+            for rows in torch.randperm(count).split(batch_size):
+                loss = -flow.log_likelihood(vectors[rows]).mean() / dim
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                bar.update()
+            history.append(_mean_log_likelihood(flow, vectors))
+            bar.set_postfix(nats_per_dim=f"{history[-1]:.3f}")
+            if not math.isfinite(history[-1]):
+                raise ValueError(
+                    f"the flow diverged in epoch {epoch} (log-likelihood {history[-1]}): lower the learning rate of "
+                    f"{learning_rate}"
+                )
+        bar.close()
     return flow.requires_grad_(False).eval(), history
 
 
 @torch.no_grad()
 def _mean_log_likelihood(flow: Flow, vectors: Tensor) -> float:
-    return sum(flow.log_likelihood(part).sum().item() for part in vectors.split(8192)) / vectors.numel()
+    total = sum(flow.log_likelihood(part).sum().item() for part in vectors.split(8192))
+    return total / vectors.numel()

@@ -108,10 +108,11 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
     else:
         kept = input_dim
     if kept > rank:
+        smaller = f" or a dim of at most {rank}" if rank else ""
         raise ValueError(
             f"a whitening to {kept} dimensions needs embeddings that vary in as many directions, but these "
-            f"{running.count} vary in {rank}: give more sentences (at least {kept + 1} different ones, better "
-            + (f"ten times as many) or a dim of at most {rank}" if rank else "ten times as many)")
+            f"{running.count} vary in {rank}: give more sentences (at least {kept + 1} different ones, better ten "
+            f"times as many){smaller}"
         )
     weight = (directions[:, :kept] / variances[:kept].sqrt()).T
     whitening = Whitening(input_dim, kept)

@@ -226,14 +226,16 @@ def paired_interval(
     random = np.random.default_rng([seed, 1])
     start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
     end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
-    old, new = (np.mean([result.metrics[task.metric] for result in part]) for part in (before, after))
-    return float(new - old), *interval(end - start, confidence, independent_draws(systems))
+    low, high = interval(end - start, confidence, independent_draws(systems))
+    old = np.mean([result.metrics[task.metric] for result in before])
+    new = np.mean([result.metrics[task.metric] for result in after])
+    return float(new - old), low, high
 
 
 def fingerprints(units: Sequence) -> ndarray:
     """Return a 32-bit fingerprint of each unit's texts and labels, by which a comparison recognises the same data."""
-    joined = ("\0".join(unit).encode("utf-8", "surrogatepass") for unit in units)
-    return np.array(list(map(crc32, joined)), dtype=np.uint32)
+    marks = [crc32("\0".join(unit).encode("utf-8", "surrogatepass")) for unit in units]
+    return np.array(marks, dtype=np.uint32)
 
 
 def read_columns(path: Path, *roles: str) -> Iterator:

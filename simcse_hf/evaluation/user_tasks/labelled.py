@@ -56,7 +56,7 @@ class LabelledTask(UserTask):
 
     def _prepare(self) -> None:
         _check_labels(self.source, "scored", self.units)
-        self._rows = [*self.units, *(self.shared or [])]
+        self._rows = self.units + (self.shared or [])
         self.texts, self._positions = distinct([text for text, _ in self._rows])
 
     def linking_texts(self, unit: Row) -> Sequence[str]:
@@ -91,15 +91,8 @@ class LabelledTask(UserTask):
             "gold": gold,
             "unit": fingerprints(self.units),
         }
-        return TaskResult(
-            metrics,
-            scores,
-            {
-                "examples": len(self),
-                "labels": len(known),
-                **details,
-            },
-        )
+        counts = {"examples": len(self), "labels": len(known)}
+        return TaskResult(metrics, scores, counts | details)
 
 
 class ClassificationTask(LabelledTask):
@@ -147,10 +140,12 @@ class ClassificationTask(LabelledTask):
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
         x = unit_length(embeddings.astype(np.float32))[self._positions]
         y = np.array([label for _, label in self._rows], dtype=object)
+        train_examples = None
         if self.shared is not None:
+            train_examples = len(self.shared)
             scored, fitted_on = np.split(np.arange(len(x)), [len(self)])
             parts = [(fitted_on, scored)]
-            protocol = f"fitted on {len(self.shared)} training rows"
+            protocol = f"fitted on {train_examples} training rows"
         else:
             parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
             protocol = f"stratified {self.folds}-fold cross-validation"
@@ -169,7 +164,7 @@ class ClassificationTask(LabelledTask):
             correct,
             protocol=f"{protocol}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
             f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)",
-            train_examples=None if self.shared is None else len(self.shared),
+            train_examples=train_examples,
         )
 
 
@@ -268,18 +263,25 @@ def _read(path: Path, split: str | None = None) -> dict:
         roles.append("split")
     splits: dict = {}
     repeated = 0
-    other = 0
-    for where, cells in read_columns(path, *roles):
-        text = checked_text(cells[0], where)
-        label = checked_label(cells[1], where)
-        name = checked_label(cells[2], where).lower() if len(cells) > 2 else split or "test"
+    relabelled = 0
+    for where, (cell, label_cell, *split_cell) in read_columns(path, *roles):
+        text = checked_text(cell, where)
+        label = checked_label(label_cell, where)
+        name = split or "test"
+        if split_cell:
+            name = checked_label(split_cell[0], where).lower()
         rows = splits.setdefault(name, {})
-        repeated += text in rows
-        other += rows.setdefault(text, label) != label
+        if text not in rows:
+            rows[text] = label
+            continue
+        repeated += 1
+        if rows[text] != label:
+            relabelled += 1
     if not splits:
         raise ValueError(f"{path}: the file holds no rows.")
     if repeated:
         logger.warning_once(  # several tasks may read one file
-            f"{path}: left out {repeated} row(s) that repeat the text of an earlier row, {other} with another label."
+            f"{path}: left out {repeated} row(s) that repeat the text of an earlier row, {relabelled} with another "
+            "label."
         )
     return {name: list(rows.items()) for name, rows in splits.items()}

@@ -248,10 +248,11 @@ class RetrievalTask(RankingTask):
         recalls = []
         units = []
         for query, ranking in zip(self.units, rankings.tolist(), strict=True):
+            retrieved = [ids[position] for position in ranking]
             # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered
             # separately.
-            itself = query.id if self.shared.get(query.id, "").endswith(query.text) else None
-            retrieved = [ids[position] for position in ranking if ids[position] != itself]
+            if query.id in retrieved and self.shared[query.id].endswith(query.text):
+                retrieved.remove(query.id)
             relevant = {id: grade for id, grade in query.relevance.items() if grade > 0}
             grades = np.array([relevant.get(id, 0) for id in retrieved[:DEPTH]])
             ideal = np.sort(list(relevant.values()))[::-1]
@@ -318,9 +319,9 @@ def _find_qrels(folder: Path) -> Path:
     files = tables_of(folder / "qrels")
     named = [path for path in files if short_name(path) == "test"] or files
     if len(named) != 1:
-        there = f"there are {', '.join(path.name for path in files)}" if files else "there is none"
+        names = ", ".join(path.name for path in files) or "nothing"
         raise ValueError(
-            f"{folder}: no qrels/test.tsv with the judgements ({there}). Name one: retrieval=qrels/dev.tsv."
+            f"{folder}: no qrels/test.tsv with the judgements (there is {names}). Name one: retrieval=qrels/dev.tsv."
         )
     return named[0]
 
@@ -341,11 +342,11 @@ def _read_texts(folder: Path, stem: str) -> dict:
     if stem == "corpus" and "title" in table.columns:
         columns.append("title")
     texts: dict = {}
-    for number, (cell, text, *title) in table.rows(columns):
+    for number, (id, text, *title) in table.rows(columns):
         where = table.at(number)
-        id = "" if cell is None else str(cell)
-        if not id:
+        if id is None or id == "":
             raise ValueError(f"{where}: the _id is empty.")
+        id = str(id)
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
@@ -366,14 +367,14 @@ def _read_qrels(path: Path, queries: dict, corpus: dict) -> dict:
                 "separated by tabs."
             )
     relevance: dict = {}
-    for number, cells in table.rows(_QREL_COLUMNS):
+    for number, (query, document, score) in table.rows(_QREL_COLUMNS):
         where = table.at(number)
-        query = str(cells[0])
-        document = str(cells[1])
+        query = str(query)
+        document = str(document)
         try:
-            grade = int(cells[2])
+            grade = int(score)
         except (TypeError, ValueError):
-            raise ValueError(f"{where}: the score {cells[2]!r} is not a whole number.") from None
+            raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
         for what, id, known in (("query", query, queries), ("document", document, corpus)):
             if id not in known:
                 raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
