@@ -26,14 +26,11 @@ BENCHMARKS = {
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
     "learning_rates": "which learning rate suits which batch size",
     "long_texts": "retrieval of long documents, cut and as averaged windows",
-    "class_labels": "a classifier on few labels, before and after training on the same labels",
     "label_poolers": "a head or mean pooling for embeddings that learn from classes",
     "adapt_verdicts": "how often adapt says gain where arms differ by chance",
     "postprocessing": "what whitening and flow do to the STS scores",
-    "sts_evaluation": "the time of all STS tasks against SentEval's way",
     "interval_coverage": "how often the intervals hold the true value, by simulation",
     "chosen_checkpoint": "what the choice of a checkpoint adds to its change on the dev set, by simulation",
-    "commits": "training and encoding against another checkout",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
 }
 

@@ -65,7 +65,8 @@ def main(argv: list[str]) -> int:
 
 
 def _line(planned: dict[str, Any]) -> str:
-    done, missing = sum(run["done"] for run in planned["runs"]), len(planned["missing"])
+    done = sum(run["done"] for run in planned["runs"])
+    missing = len(planned["missing"])
     state = f"{missing} files or models missing" if missing else "can run here"
     return f"{planned['table']:<18} {planned['title']}: {len(planned['runs'])} runs, {done} done, {state}"
 

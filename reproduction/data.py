@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.table import read_lines
-from simcse_hf.ops.files import write_atomically
+from simcse_hf.ops.files import write_text
 
 #: Where a file that a recipe names as `data/NAME` stands in the folder of data, and how to get it.
 PLACES = {
@@ -46,7 +46,12 @@ PLACES = {
         "the STS Benchmark, https://ixa2.si.ehu.eus/stswiki/index.php/STSbenchmark",
     ),
 }
-SENTEVAL = "senteval/downstream"
+
+
+def find_senteval(data_dir: Path) -> Path:
+    """Return SentEval's `downstream` folder in the folder of data, or the folder itself."""
+    folder = data_dir / "senteval/downstream"
+    return folder if folder.is_dir() else data_dir
 
 
 def find_data(name: str, data_dir: Path) -> Path | None:
@@ -144,14 +149,13 @@ def draw_rows(source: Path, rows: int, unit: str, folder: Path) -> Path:
         frame = pd.read_csv(source, sep=separator, dtype=str, keep_default_na=False)
         keys = frame.iloc[:, 0] if unit == "premise" else frame.index
         numbers = pd.Series(range(len(frame))).groupby(keys.to_numpy(), sort=False).apply(list)
-        chosen = _draw(list(numbers), rows)
-        content = frame.iloc[sorted(number for group in chosen for number in group)].to_csv(sep=separator, index=False)
         units = list(numbers)
+        chosen = _draw(units, rows)
+        content = frame.iloc[sorted(itertools.chain(*chosen))].to_csv(sep=separator, index=False)
     if len(chosen) == len(units):
         return source
     folder.mkdir(parents=True, exist_ok=True)
-    with write_atomically(target) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+    write_text(target, content)
     return target
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from simcse_hf.evaluation.bootstrap import resampled_scores
+from simcse_hf.evaluation.bootstrap import Scores, resampled_scores
 from simcse_hf.evaluation.embeddings import Encoder, SentenceEmbeddings
 from simcse_hf.evaluation.mteb import evaluate_mteb, mteb_averages
-from simcse_hf.evaluation.report import Scores
 from simcse_hf.evaluation.scoring import ALL_TASKS, Evaluation, Protocol, TaskData, read_tasks, score_tasks
 from simcse_hf.evaluation.sts import STS_SUBSETS, STS_TASKS, read_scored_pairs, read_sts_task
 from simcse_hf.evaluation.transfer import TRANSFER_TASKS, LabelledTexts
@@ -233,7 +232,8 @@ def figure(
         `tuple[float, tuple[str, ...]]`: The figure, NaN if there is none, and the tasks that have data.
     """
     chosen = metric(name)
-    results, mode = measured.results.get(variant.of(chosen.group), {}), GROUPS[chosen.group][1]
+    results = measured.results.get(variant.of(chosen.group), {})
+    mode = GROUPS[chosen.group][1]
     values: dict[str, float | None]
     if chosen.group == "geometry":
         values = {task: results.get("geometry", {}).get(task) for task in chosen.tasks}
@@ -243,7 +243,8 @@ def figure(
         protocol = Protocol(mode, aggregation, correlation)
         values = {task: protocol.headline(results[task]) for task in chosen.tasks if task in results}
     present = {task: value for task, value in values.items() if value is not None}
-    return (float(np.mean(list(present.values()))) if present else float("nan")), tuple(present)
+    mean = float(np.mean(list(present.values()))) if present else float("nan")
+    return mean, tuple(present)
 
 
 def resample(

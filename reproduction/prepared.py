@@ -17,7 +17,7 @@ from simcse_hf.data.nli_pairs import build_nli_triplets
 from simcse_hf.evaluation.sts import STS_TASKS, TaskNotFound, read_sts_task
 from simcse_hf.ops.files import write_atomically
 
-from .data import SENTEVAL, digest, find_data
+from .data import digest, find_data, find_senteval
 
 PREFIX = "prepared/"
 _FILE = Path(__file__).with_name("prepared.yaml")
@@ -104,14 +104,13 @@ def _build(definition: dict[str, Any], data_dir: Path) -> pd.DataFrame:
     paths = [path for name in definition["sources"] if (path := find_data(name, data_dir)) is not None]
     options = definition.get("options", {})
     if definition["builder"] == "nli":
-        source: Any = (
-            [row for path in paths for row in _rows(path, definition)] if "leave_out" in definition else paths
-        )
+        source: Any = paths
+        if "leave_out" in definition:
+            source = [row for path in paths for row in _rows(path, definition)]
         return build_nli_triplets(source, **options).to_pandas()
     groups = [[row[name] for name in options["columns"]] for path in paths for row in _rows(path, definition)]
-    senteval = data_dir / SENTEVAL if (data_dir / SENTEVAL).is_dir() else data_dir
-    pairs = list(_pairs(groups, _sts_texts(senteval) if definition.get("exclude_sts") else []))
-    return pd.DataFrame(pairs, columns=["sent0", "sent1"])
+    exclude = _sts_texts(find_senteval(data_dir)) if definition.get("exclude_sts") else []
+    return pd.DataFrame(list(_pairs(groups, exclude)), columns=["sent0", "sent1"])
 
 
 def _rows(path: Path, definition: dict[str, Any]) -> list[dict[str, str]]:

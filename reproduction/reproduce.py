@@ -12,7 +12,7 @@ import numpy as np
 from transformers.utils import logging
 
 from simcse_hf import __version__
-from simcse_hf.ops.files import write_atomically
+from simcse_hf.ops.files import write_text
 
 from .figures import figure, is_resampled, metric, resample
 from .report import format_markdown
@@ -164,11 +164,8 @@ def summarise(
             _cell(table.paper_figure(row, number), samples.get((row.name, number)), number in trained)
             for number in range(len(table.columns))
         ]
-        why = {
-            failures[key]
-            for each in planned
-            if each.row.name == row.name and (key := each.run.key(options.sources)) in failures
-        }
+        keys = [each.run.key(options.sources) for each in planned if each.row.name == row.name]
+        why = {failures[key] for key in keys if key in failures}
         rows.append({"name": row.name, "cells": cells_of_row, "failure": "; ".join(sorted(why)) or None})
     names = [column.name for column in table.columns]
     verdicts = []
@@ -259,18 +256,18 @@ def write_document(document: dict[str, Any], options: Options, folder: Path | No
     folder = folder or options.sources.output
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{document_name(document['table'], options)}.json"
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    for target, content in ((path, text), (path.with_suffix(".md"), format_markdown(document))):
-        with write_atomically(target) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path.with_suffix(".md"), format_markdown(document))
     return path
 
 
 def document_name(table: str, options: Options) -> str:
     """Return the name of the files of a table, which says the scale and the start model if they are not the usual."""
     parts = [table.replace("/", "-")]
-    parts += ["paper"] if options.scale == "paper" else []
-    parts += [Path(options.sources.model).name] if options.sources.model is not None else []
+    if options.scale == "paper":
+        parts.append("paper")
+    if options.sources.model is not None:
+        parts.append(Path(options.sources.model).name)
     return "-".join(parts)
 
 

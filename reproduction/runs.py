@@ -19,13 +19,13 @@ from transformers import PrinterCallback
 from simcse_hf.evaluation.embeddings import Encoder
 from simcse_hf.evaluation.report import load_scores, save_scores, versions
 from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.ops.files import read_json_object, write_atomically
+from simcse_hf.ops.files import read_json_object, write_text
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
 from simcse_hf.training.script_arguments import parse_arguments
 from simcse_hf.training.trainer import SimCSETrainer
 
-from .data import SENTEVAL
+from .data import find_senteval
 from .figures import Measured, measure
 from .specs import Run, Sources
 from .variants import nli_file
@@ -142,10 +142,8 @@ class RunStore:
         scores = {
             f"{group}|{task}": parts for group, tasks in measured.scores.items() for task, parts in tasks.items()
         }
-        with write_atomically(self._path(run).with_suffix(".scores.npz")) as temporary:
-            save_scores(temporary, scores)
-        with write_atomically(self._path(run)) as temporary:
-            temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        save_scores(self._path(run).with_suffix(".scores.npz"), scores)
+        write_text(self._path(run), json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         if not self.keep_models:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -162,11 +160,6 @@ def _load(name: str, pooler: str | None) -> Encoder:
             raise ValueError(f"{name}: {error}") from error
     model = SimCSE(name, pooler_type=pooler, postprocess=False)
     return SimpleNamespace(encode=partial(model.encode, normalize_embeddings=None))
-
-
-def find_senteval(data_dir: Path) -> Path:
-    """Return SentEval's `downstream` folder in the folder of data, or the folder itself."""
-    return data_dir / SENTEVAL if (data_dir / SENTEVAL).is_dir() else data_dir
 
 
 def _train(run: Run, settings: dict[str, Any], folder: Path) -> SimCSETrainer:

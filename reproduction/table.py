@@ -242,6 +242,7 @@ def _check(table: Table, where: str) -> None:
             raise ValueError(f"{here} names {', '.join(unknown)}, and there is no such row")
         if claim.column is not None and claim.column not in columns:
             raise ValueError(f"{here} names the column {claim.column}, and there is no such column")
-        ordering, alike = claim.better is not None and claim.than, len(claim.similar) > 1 and claim.within is not None
-        if bool(ordering) == bool(alike):
+        is_ordering = claim.better is not None and bool(claim.than)
+        is_alike = len(claim.similar) > 1 and claim.within is not None
+        if is_ordering == is_alike:
             raise ValueError(f"{here} needs either better and than, or similar (two rows or more) and within")

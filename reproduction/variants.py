@@ -88,7 +88,12 @@ def transformed(embed: Embed, method: str, texts: Iterable[str]) -> Embed:
     """
     raw = torch.as_tensor(embed(list(dict.fromkeys(texts))))
     transform: VectorTransform = fit_whitening([raw]) if method == "whitening" else fit_flow(raw)[0]
-    return lambda some: transform.transform(torch.as_tensor(embed(some))).numpy()
+
+    def embed_transformed(some: list[str]) -> np.ndarray:
+        return transform.transform(torch.as_tensor(embed(some))).numpy()
+
+    cast(Any, embed_transformed).similarity = "cosine"  # as `SentenceEmbeddings` says it
+    return embed_transformed
 
 
 def score_per_set(data: TaskData, embed: Embed, protocol: Protocol, method: str) -> Evaluation:

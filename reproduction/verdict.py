@@ -94,7 +94,8 @@ def difference(first: Sample, second: Sample, confidence: float = CONFIDENCE) ->
         return value, -np.inf, np.inf, 1
     by_seed = np.stack([first.resampled[seed] - second.resampled[seed] for seed in seeds])
     figures = mean_over_drawn_seeds(by_seed, np.random.default_rng(0), confidence)
-    return value, *interval(figures, confidence), len(seeds)
+    low, high = interval(figures, confidence)
+    return value, low, high, len(seeds)
 
 
 def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
@@ -122,10 +123,10 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
     measured = [difference(samples[a], samples[b]) for a, b in pairs]
     if not all(seeds for *_, seeds in measured):
         return Verdict(claim.says, NOT_RUN, "no seed is finished for both rows of a difference")
-    found = [
-        Difference(a, b, value, low if seeds > 1 else None, high if seeds > 1 else None, seeds)
-        for (a, b), (value, low, high, seeds) in zip(pairs, measured, strict=True)
-    ]
+    found = []
+    for (a, b), (value, low, high, seeds) in zip(pairs, measured, strict=True):
+        ends = (low, high) if seeds > 1 else (None, None)
+        found.append(Difference(a, b, value, *ends, seeds))
     if min(each.seeds for each in found) < 2:
         return Verdict(
             claim.says, NOISE, "one seed says nothing about what another would give; use --seeds 2 or more", found
@@ -134,11 +135,15 @@ def judge(claim: Claim, samples: Mapping[str, Sample]) -> Verdict:
     wide = [difference(samples[a], samples[b], corrected) for a, b in pairs]
     margin = claim.within or 0.0
     if claim.better is not None:
-        passes, fails = [low > 0 for _, low, _, _ in measured], [high < 0 for _, _, high, _ in wide]
+        passes = [low > 0 for _, low, _, _ in measured]
+        fails = [high < 0 for _, _, high, _ in wide]
+        holds = "above 0"
+        violates = "below 0"
     else:
         passes = [-margin < low and high < margin for _, low, high, _ in measured]
         fails = [high < -margin or low > margin for _, low, high, _ in wide]
-    holds, violates = ("within the margin", "outside it") if claim.better is None else ("above 0", "below 0")
+        holds = "within the margin"
+        violates = "outside it"
     if all(passes):
         all_hold = f"all {len(pairs)} differences are" if len(pairs) > 1 else "the difference is"
         return Verdict(claim.says, AGREES, f"{all_hold} {holds}", found)
