@@ -77,8 +77,7 @@ class SentenceEmbeddings:
 def _encode(model: Encoder, texts: list, show_progress_bar: bool) -> ndarray:
     taken = inspect.signature(model.encode).parameters
     settings: dict = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
-    known = {name: value for name, value in settings.items() if name in taken}
-    embeddings = model.encode(texts, **known)
+    embeddings = model.encode(texts, **{name: settings[name] for name in settings if name in taken})
     if isinstance(embeddings, (list, tuple)) and isinstance(embeddings[0], torch.Tensor):
         embeddings = torch.stack(list(embeddings))
     if isinstance(embeddings, torch.Tensor):

@@ -41,7 +41,8 @@ def connected_groups(memberships: Sequence) -> ndarray:
     size = n + len(texts)
     links = np.ones(len(units), dtype=np.int8)
     graph = coo_array((links, tuple(ends)), shape=(size, size))
-    return connected_components(graph, directed=False)[1][:n]
+    _, groups = connected_components(graph, directed=False)
+    return groups[:n]
 
 
 def divide_groups(

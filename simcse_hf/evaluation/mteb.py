@@ -1,6 +1,7 @@
 """Evaluation with the package `mteb`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -39,17 +40,13 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
         number of data sets in it (`tasks`), and how many there are (`of`).
     """
     groups = {name: list(members) for name, members in (categories or english_tasks()).items()}
-    groups["average"] = [task for members in groups.values() for task in members]
-    present = {name: [scores[task] for task in members if task in scores] for name, members in groups.items()}
-    return {
-        name: {
-            "value": sum(values) / len(values),
-            "tasks": len(values),
-            "of": len(groups[name]),
-        }
-        for name, values in present.items()
-        if values
-    }
+    groups["average"] = list(chain(*groups.values()))
+    averages = {}
+    for name, members in groups.items():
+        values = [scores[task] for task in members if task in scores]
+        if values:
+            averages[name] = {"value": sum(values) / len(values), "tasks": len(values), "of": len(members)}
+    return averages
 
 
 def mteb_encoder(
@@ -113,8 +110,11 @@ def evaluate_mteb(
     """
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
     categories = english_tasks()
-    english = {name: task for members in categories.values() for name, task in members.items()}
-    groups, chosen = categories | {"all": english}, dict[str, Any]()
+    english: dict = {}
+    for members in categories.values():
+        english |= members
+    groups = categories | {"all": english}
+    chosen: dict = {}
     for task in tasks:
         try:
             chosen |= groups.get(task) or {task: english.get(task) or mteb.get_task(task)}

@@ -157,26 +157,29 @@ def _average_block(results: dict, average: dict, protocol: Protocol) -> str:
 
 def _details(results: dict) -> list:
     """Return a table of the correlations of all subsets and splits, and the lines of the accuracies."""
-    rows = [["", "pairs", *METRICS]]
-    accuracies = []
+    rows = []
+    lines = []
     for task, result in results.items():
         if task in NOT_TASKS or "missing" in result or is_user_task(result):
             continue
         if "accuracy" in result:
-            cells = []
-            for name, word in (("accuracy", "accuracy"), ("dev_accuracy", "dev"), ("f1", "F1")):
-                if name in result:
-                    cells.append(f"{word} {result[name]:.2f}")
-            cells += [f"{split} {count}" for split, count in result["examples"].items()]
-            accuracies.append(f"{task}: {', '.join(cells)}")
+            lines.append(_accuracy_line(task, result))
             continue
         parts = result.get("subsets") or result.get("splits") or {"": result}
         for part, scores in (parts | result.get("aggregate", {})).items():
             pairs = scores.get("pairs", result.get("pairs"))
             numbers = [format_number(scores[metric]) for metric in METRICS]
             rows.append([f"{task} {part}".rstrip(), str(pairs), *numbers])
-    table = format_rows(rows) if len(rows) > 1 else ""
-    return [table, "\n".join(accuracies)]
+    table = format_rows([["", "pairs", *METRICS], *rows]) if rows else ""
+    return [table, "\n".join(lines)]
+
+
+def _accuracy_line(task: str, result: dict) -> str:
+    cells = [f"accuracy {result['accuracy']:.2f}", f"dev {result['dev_accuracy']:.2f}"]
+    if "f1" in result:
+        cells.append(f"F1 {result['f1']:.2f}")
+    cells += [f"{split} {count}" for split, count in result["examples"].items()]
+    return f"{task}: {', '.join(cells)}"
 
 
 def describe_protocol(protocol: Protocol, classifier: ClassifierConfig) -> dict:
@@ -269,10 +272,13 @@ def read_results(path: str | Path) -> tuple:
     """
     path = Path(path)
     document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
-    # Only the name counts: a document never leads to a file in another folder.
-    scores_path = path.parent / Path(str(document.get("scores"))).name
-    has_scores = document.get("scores") and scores_path.is_file()
-    return document, load_scores(scores_path) if has_scores else {}
+    name = document.get("scores")
+    if name:
+        # Only the name counts: a document never leads to a file in another folder.
+        scores_path = path.with_name(Path(str(name)).name)
+        if scores_path.is_file():
+            return document, load_scores(scores_path)
+    return document, {}
 
 
 def spread(values: Iterable[float], digits: int = 2) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,10 @@ class TaskData:
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
         tasks = [*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()]
-        for part in chain(*map(dict.values, tasks)):
-            yield from part.texts
-            yield from getattr(part, "texts2", None) or ()
+        for parts in tasks:
+            for part in parts.values():
+                yield from part.texts
+                yield from getattr(part, "texts2", None) or ()
 
     def prompted_for(self, model: Any) -> "TaskData":
         """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
