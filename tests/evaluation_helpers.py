@@ -1,5 +1,7 @@
-"""Small SentEval folders and an encoder without a model, for the tests of the evaluation."""
+"""Small SentEval folders, files of users' tasks and encoders without a model, for the tests of the evaluation."""
 
+import csv
+import json
 import zlib
 from functools import cache
 from pathlib import Path
@@ -34,6 +36,16 @@ class BagOfWords:
         return vectors
 
 
+class Fixed:
+    """Returns the same vectors for any texts."""
+
+    def __init__(self, vectors):
+        self.vectors = vectors
+
+    def encode(self, texts):
+        return self.vectors
+
+
 def random_texts(n: int, seed: int, length: int = 6) -> list[str]:
     """Texts of `length` words."""
     random = np.random.RandomState(seed)
@@ -50,6 +62,11 @@ def random_pairs(n: int, seed: int) -> list[tuple[str, str, float]]:
         changed = [word if place < score else random.choice(WORDS) for place, word in enumerate(words)]
         rows.append((text, " ".join(changed), float(min(score + random.rand(), 5))))
     return rows
+
+
+def random_columns(n: int, seed: int) -> list[list]:
+    """The first sentences, the second sentences and the scores of `random_pairs`."""
+    return [list(column) for column in zip(*random_pairs(n, seed), strict=True)]
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -108,3 +125,42 @@ def write_transfer(folder: Path, n: int = 60) -> None:
             for i, (first, second, score) in enumerate(random_pairs(n, seed))
         ]
         write(folder / "MRPC" / f"msr_paraphrase_{split}.txt", [header, *rows])
+
+
+# --- users' tasks ---
+
+LABELS = ("good", "bad", "odd")
+
+
+def encode(texts):
+    """The embeddings of `BagOfWords`."""
+    return BagOfWords(32).encode(texts)
+
+
+def write_rows(path: Path, header: list[str], rows) -> Path:
+    """Writes a csv or tsv table, or JSON Lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return path
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writerows([header, *rows])
+    return path
+
+
+def labelled_rows(n: int = 60, seed: int = 0) -> list[tuple[str, str]]:
+    """Distinct texts, most of which repeat a word of their label."""
+    random = np.random.RandomState(seed)
+    texts = dict.fromkeys(random_texts(3 * n, seed, length=4))
+    rows = []
+    for i, text in enumerate(list(texts)[:n]):
+        label = LABELS[i % len(LABELS)]
+        rows.append((f"{text} {label} {label} {label}" if random.rand() < 0.8 else text, label))
+    return rows
+
+
+def binary_pairs(n: int = 60, seed: int = 0) -> list[tuple[str, str, int]]:
+    """Pairs of distinct texts; those with label 1 share more words."""
+    return [(f"{a} w{i}", f"{b} w{i}", int(score > 2.5)) for i, (a, b, score) in enumerate(random_pairs(n, seed))]

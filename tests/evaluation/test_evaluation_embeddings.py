@@ -3,19 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import BagOfWords
+from evaluation_helpers import BagOfWords, Fixed
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 
 TEXTS = ["a cat", "the dog sleeps", "a cat", "red", "the dog sleeps"]
-
-
-class Fixed:
-    def __init__(self, vectors):
-        self.vectors = vectors
-
-    def encode(self, texts):
-        return self.vectors
 
 
 def test_distinct_texts_are_encoded_in_one_call_with_the_longest_first():

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import BagOfWords, write_sts, write_transfer
+from evaluation_helpers import BagOfWords, Fixed, write_sts, write_transfer
 
 from simcse_hf.evaluation import (
     Evaluation,
@@ -159,11 +159,7 @@ def compared(change=None, **settings):
 
 
 def encoded(vectors):
-    class Fixed:
-        def encode(self, texts):
-            return np.array(vectors)
-
-    SentenceEmbeddings(Fixed(), ["bb", "a"])
+    SentenceEmbeddings(Fixed(np.array(vectors)), ["bb", "a"])
 
 
 CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}

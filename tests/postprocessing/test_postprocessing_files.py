@@ -4,25 +4,14 @@ import json
 
 import pytest
 import torch
-from postprocessing_helpers import skewed
+from postprocessing_helpers import FIT, skewed, small_flow
 
-from simcse_hf.postprocessing import fit_flow, fit_whitening
-from simcse_hf.postprocessing.transform import (
-    FOLDER,
-    MODULES,
-    Fit,
-    find_transform,
-    save_transform,
-)
-
-FIT = Fit("avg", 40, "texts.txt", ["text"], 60, {"dim": 4}, None)
+from simcse_hf.postprocessing import fit_whitening
+from simcse_hf.postprocessing.transform import FOLDER, MODULES, find_transform, save_transform
 
 
 def make(method):
-    x = skewed(60, 6)
-    if method == "whitening":
-        return fit_whitening([x], 4)
-    return fit_flow(x, blocks=2, width=5, epochs=1, batch_size=30)[0]
+    return fit_whitening([skewed(60, 6)], 4) if method == "whitening" else small_flow()
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 import torch
-from postprocessing_helpers import skewed
+from postprocessing_helpers import FIT, skewed, small_flow
 
 from simcse_hf.postprocessing import Flow, Whitening, fit_flow, fit_whitening
-from simcse_hf.postprocessing.transform import DESCRIPTION, FOLDER, WEIGHTS, Fit, find_transform, save_transform
+from simcse_hf.postprocessing.transform import DESCRIPTION, FOLDER, WEIGHTS, find_transform, save_transform
 
 
 def changed(value, row, column):
@@ -49,8 +49,7 @@ def test_a_refusal_names_what_is_wrong(call, words):
 
 @pytest.fixture
 def saved(tmp_path):
-    flow, _ = fit_flow(skewed(60, 6), blocks=2, width=5, epochs=1, batch_size=30)
-    save_transform(tmp_path, flow, Fit("avg", 40, "texts.txt", ["text"], 60, {"dim": 4}, None))
+    save_transform(tmp_path, small_flow(), FIT)
     return tmp_path
 
 

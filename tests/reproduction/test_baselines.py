@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import SHARED, BagOfWords, random_pairs, write
+from evaluation_helpers import SHARED, BagOfWords, random_columns, write
 
 from reproduction.regressor import score_regressor
 from reproduction.word_vectors import WordVectors
@@ -39,7 +39,7 @@ def score(parts):
 def test_the_regressor_learns_and_needs_every_split():
     parts = {}
     for seed, (split, size) in enumerate(zip(("train", "dev", "test"), (150, 40, 60), strict=True)):
-        parts[split] = ScoredPairs(split, *(list(column) for column in zip(*random_pairs(size, seed), strict=True)))
+        parts[split] = ScoredPairs(split, *random_columns(size, seed))
     result, scores = score(parts)
     assert result["test"]["spearman"] > 40 and result["dev"]["pairs"] == 40
     assert sorted(scores["test"]["gold"]) == sorted(parts["test"].scores)

@@ -7,35 +7,21 @@ import zlib
 import numpy as np
 import pytest
 import torch
-import yaml
-from evaluation_helpers import random_pairs
+from evaluation_helpers import random_pairs, write_rows
+from reproduction_helpers import table_of
 
 from reproduction.figures import Measured, figure, measure, resample
 from reproduction.prepared import content_digest, make_file, source_files
 from reproduction.reproduce import Options, _samples, plan
 from reproduction.specs import Sources, runs_of
-from reproduction.table import load_table
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.scoring import Protocol, TaskData
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
-TABLE = {
-    "paper": "simcse",
-    "table": "3",
-    "title": "A test",
-    "figure": "alignment",
-    "recipe": "unsup-simcse-bert-base-uncased",
-    "columns": [{"name": "max", "metric": "alignment"}, {"name": "q50", "metric": "alignment", "quantile": 0.5}],
-    "rows": [{"name": "scanned", "scan": {"small": {"temp": [0.1, 0.5, 1.0], "learning_rate": [1e-5, 3e-5]}}}],
-}
-
-
-def table_of(folder, **changes):
-    path = folder / "table.yaml"
-    path.write_text(yaml.safe_dump(TABLE | changes))
-    return load_table(str(path))
+ALIGNMENT = [{"name": "max", "metric": "alignment"}, {"name": "q50", "metric": "alignment", "quantile": 0.5}]
+SCANNED = [{"name": "scanned", "scan": {"small": {"temp": [0.1, 0.5, 1.0], "learning_rate": [1e-5, 3e-5]}}}]
 
 
 class RandomVectors:
@@ -54,7 +40,7 @@ class FinishedRuns:
 
 
 def test_a_scanned_row_shows_quantiles_over_all_combinations_once_all_are_finished(tmp_path):
-    table, sources = table_of(tmp_path), Sources(tmp_path, tmp_path)
+    table, sources = table_of(tmp_path, columns=ALIGNMENT, rows=SCANNED), Sources(tmp_path, tmp_path)
     planned = plan(table, Options(sources, seeds=2))
     assert len({each.run.key(sources) for each in planned}) == 6 * 2  # columns share the runs
     samples, _ = _samples(table, planned, planned, FinishedRuns())
@@ -71,16 +57,11 @@ def test_a_scanned_row_shows_quantiles_over_all_combinations_once_all_are_finish
 
 @pytest.fixture
 def scored(tmp_path):
-    path = tmp_path / "dev.csv"
-    with path.open("w", newline="") as stream:
-        csv.writer(stream).writerows([("sentence1", "sentence2", "score"), *random_pairs(40, 0)])
-    return path
+    return write_rows(tmp_path / "dev.csv", ["sentence1", "sentence2", "score"], random_pairs(40, 0))
 
 
 def test_a_model_is_measured_with_each_transform_and_encoded_once(tmp_path, scored):
-    texts = [text for first, second, _ in random_pairs(60, 1) for text in (first, second)]
-    with (tmp_path / "nli.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerows([("sent0", "sent1"), *zip(texts[::2], texts[1::2], strict=True)])
+    write_rows(tmp_path / "nli.csv", ["sent0", "sent1"], [pair[:2] for pair in random_pairs(60, 1)])
     variants = [Variant(), Variant(method="whitening", fit_on="target"), Variant(method="whitening", fit_on="nli")]
     assert all(split_variant(variant.of("dev")) == ("dev", variant) for variant in variants)
     loaded = []
@@ -123,7 +104,7 @@ def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
 
 def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):
     rows = [{"name": "start", "recipe": "evaluation", "pooler": "avg"}, {"name": "trained"}]
-    table = table_of(tmp_path, rows=rows, columns=[{"name": "dev"}])
+    table = table_of(tmp_path, rows=rows)
     keys = {"start": set(), "trained": set()}
     for row, _, run in runs_of(table, "small", 3, Sources(tmp_path, tmp_path)):
         keys[row.name].add(run.key(Sources(tmp_path, tmp_path)))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-import yaml
 from conftest import VOCABULARY, WORDS, tiny_config
+from reproduction_helpers import table_of
 from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
 
 from reproduction import runs as runs_module
@@ -15,7 +15,6 @@ from reproduction.__main__ import main
 from reproduction.report import format_markdown
 from reproduction.reproduce import Options, dry_run, plan, reproduce
 from reproduction.specs import Sources
-from reproduction.table import load_table
 
 SMALL = {
     "model_name_or_path": "tiny",
@@ -25,17 +24,9 @@ SMALL = {
     "per_device_train_batch_size": 4,
     "bf16": False,
 }
-TABLE = {
-    "paper": "simcse",
-    "table": "3",
-    "title": "A test",
-    "figure": "STS-B dev, Spearman x 100",
-    "recipe": "unsup-simcse-bert-base-uncased",
-    "columns": [{"name": "dev"}],
-    "rows": [{"name": "plain", "paper": [80.0]}, {"name": "cold", "settings": {"temp": 0.5}, "paper": [70.0]}],
-    "claims": [{"says": "plain is best", "better": "plain", "than": ["cold"]}],
-    "small": SMALL,
-}
+ROWS = [{"name": "plain", "paper": [80.0]}, {"name": "cold", "settings": {"temp": 0.5}, "paper": [70.0]}]
+CLAIMS = [{"says": "plain is best", "better": "plain", "than": ["cold"]}]
+DEFAULTS = {"rows": ROWS, "claims": CLAIMS, "small": SMALL}
 
 
 def sentences(count, seed):
@@ -62,11 +53,6 @@ def data_dir(tmp_path_factory):
     return data
 
 
-def table_of(folder, **changes):
-    (folder / "test.yaml").write_text(yaml.safe_dump(TABLE | changes))
-    return load_table(str(folder / "test.yaml"))
-
-
 def scores(document):
     return {row["name"]: row["cells"][0]["figures"] for row in document["rows"]}
 
@@ -75,7 +61,7 @@ def scores(document):
 def finished(tmp_path_factory, data_dir):
     """A table whose runs were finished by the command: two rows, two seeds."""
     folder = tmp_path_factory.mktemp("finished")
-    table_of(folder)
+    table_of(folder, **DEFAULTS)
     words = ["--data_dir", str(data_dir), "--output", str(folder / "out"), "--seeds", "2", "--quiet"]
     assert main([str(folder / "test.yaml"), "--write_docs", str(folder / "docs"), *words]) == 0
     assert sorted(path.name for path in (folder / "docs").iterdir()) == ["test.json", "test.md"]
@@ -99,7 +85,7 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     finished, data_dir, tmp_path, monkeypatch, whole_checkpoints
 ):
     """At the small scale it repeats the run that was killed; at the paper's it continues at the last checkpoint."""
-    table = table_of(tmp_path, small=SMALL | {"save_only_model": not whole_checkpoints})
+    table = table_of(tmp_path, **DEFAULTS | {"small": SMALL | {"save_only_model": not whole_checkpoints}})
     options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
     make, steps = runs_module.make_trainer, []
 
@@ -129,9 +115,9 @@ def test_equal_runs_of_two_tables_are_trained_once(finished, tmp_path, monkeypat
     rows = [{"name": "default"}, {"name": "warm", "settings": {"temp": 0.05}}]
     monkeypatch.setattr(runs_module, "_train", lambda *args: pytest.fail("a finished run was trained again"))
     # The recipe's temperature is 0.05, so both rows are the run "plain" of the other table.
-    first, second = scores(reproduce(table_of(tmp_path, rows=rows, claims=[]), options)).values()
+    first, second = scores(reproduce(table_of(tmp_path, rows=rows, small=SMALL), options)).values()
     assert first == second == scores(document)["plain"]
-    changed = table_of(tmp_path, rows=[TABLE["rows"][0], {"name": "cold", "settings": {"temp": 0.7}}])
+    changed = table_of(tmp_path, **DEFAULTS | {"rows": [ROWS[0], {"name": "cold", "settings": {"temp": 0.7}}]})
     listed = [(run["row"], run["done"]) for run in dry_run(changed, options)["runs"]]
     assert listed == [("plain", True), ("cold", False)] * 2
 
@@ -141,7 +127,8 @@ def test_a_row_that_cannot_be_run_says_why_and_the_others_are_run(data_dir, tmp_
         {"name": "broken", "settings": {"train_file": "wiki/nothing.txt"}},
         {"name": "start", "recipe": "evaluation", "pooler": "avg"},
     ]
-    table = table_of(tmp_path, rows=rows, claims=[{"says": "x", "better": "start", "than": ["broken"]}])
+    claims = [{"says": "x", "better": "start", "than": ["broken"]}]
+    table = table_of(tmp_path, rows=rows, claims=claims, small=SMALL)
     options = Options(Sources(data_dir, tmp_path / "out", model="tiny"), seeds=1)
     missing = f"wiki/nothing.txt: put this file at {data_dir / 'wiki/nothing.txt'}"
     assert dry_run(table, options)["missing"] == [missing]

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
+from reproduction_helpers import table_of
 
 from reproduction.__main__ import main
 from reproduction.specs import Sources, differences, runs_of
@@ -14,21 +14,6 @@ from reproduction.table import SCALES, load_table, table_names
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT.parent / "shared/papers"
 TEXTS = {"simcse": "simcse.txt", "liao": "supervised_contrastive.txt", "non_contrastive": "non_contrastive.txt"}
-MINIMAL = {
-    "paper": "simcse",
-    "table": "3",
-    "title": "A test",
-    "figure": "STS-B dev",
-    "recipe": "unsup-simcse-bert-base-uncased",
-    "columns": [{"name": "dev"}],
-    "rows": [{"name": "a", "paper": [1.0]}, {"name": "b", "paper": [2.0]}],
-}
-
-
-def write(folder, **changes):
-    path = folder / "table.yaml"
-    path.write_text(yaml.safe_dump(MINIMAL | changes))
-    return str(path)
 
 
 def test_the_command_lists_the_22_tables(tmp_path, capsys):
@@ -104,7 +89,7 @@ def test_runs_differ_by_seed_by_settings_and_by_the_content_of_their_files(tmp_p
 )
 def test_a_broken_table_is_refused_before_any_run(tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        list(runs_of(load_table(write(tmp_path, **changes)), "small", 1, Sources(tmp_path, tmp_path)))
+        list(runs_of(table_of(tmp_path, **changes), "small", 1, Sources(tmp_path, tmp_path)))
 
 
 def test_the_table_in_the_documentation_is_valid(tmp_path):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from evaluation_helpers import binary_pairs, labelled_rows, write_rows
 from sklearn.metrics import average_precision_score, v_measure_score
-from task_files import binary_pairs, labelled_rows, write_rows
 
 from simcse_hf.evaluation.bootstrap import counted_average_precision, counted_v_measure, resampled_counts
 from simcse_hf.evaluation.user_tasks import paired_interval, read_task

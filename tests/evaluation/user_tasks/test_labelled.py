@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from evaluation_helpers import LABELS, encode, labelled_rows, write_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import v_measure_score
 from sklearn.neighbors import KNeighborsClassifier
-from task_files import LABELS, encode, labelled_rows, write_rows
 
 from simcse_hf.evaluation.user_tasks import read_task
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from task_files import binary_pairs, encode, write_rows
+from evaluation_helpers import binary_pairs, encode, write_rows
 
 from simcse_hf.evaluation.groups import connected_groups, divide_groups
 from simcse_hf.evaluation.user_tasks import read_task
