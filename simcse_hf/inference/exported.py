@@ -147,4 +147,8 @@ def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute
         # A request of its own for each call, so that threads may share the model.
         return compiled.create_infer_request().infer([ids, mask])[output].copy()
 
+    # The first call prepares what all calls share. Two first calls in two threads have waited for each other for ever:
+    # one held Python's lock, and the other that of the preparation.
+    compute(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64))
+
     return compute, output.partial_shape[-1].get_length()

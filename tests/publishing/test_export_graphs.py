@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from threading import current_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,6 +74,20 @@ def test_openvino_computes_in_bfloat16_on_request(graph, model):
     else:
         vectors = SimCSE(folder, backend=backend, dtype=torch.bfloat16).encode(TEXTS)
         assert (vectors * SimCSE(model).encode(TEXTS)).sum(dim=1).min() > 0.999
+
+
+def test_openvino_is_called_once_before_threads_share_it(graph, monkeypatch):
+    backend, folder = graph
+    if backend == "onnx":
+        pytest.skip("its sessions need no first call")
+    openvino = pytest.importorskip("openvino")
+    make = openvino.CompiledModel.create_infer_request
+    callers = []
+    monkeypatch.setattr(
+        openvino.CompiledModel, "create_infer_request", lambda self: (callers.append(current_thread()), make(self))[1]
+    )
+    SimCSE(folder, backend=backend)
+    assert callers == [current_thread()]
 
 
 def test_clients_that_pool_the_first_output_themselves_get_the_same_embeddings(graph, model):
