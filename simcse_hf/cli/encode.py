@@ -84,13 +84,13 @@ def encode_main(argv: list[str]) -> int:
     if arguments.resume and arguments.overwrite:
         parser.error("--resume keeps the shards that --overwrite would replace: give one of the two")
 
-    from ..data.table import open_table
+    from ..data.columns import resolve_columns
+    from ..data.table import open_table, text_column
     from ..inference.shards import encode_file, read_manifest, remove_run
     from ..ops.distributed import hold_together
     from ..ops.files import ARRAY_DAMAGE, read_npy
     from ..ops.launch import join_processes
 
-    open_table(arguments.input)  # which must be there before an earlier run is removed
     state = join_processes()
     ranges = None
     if arguments.ranges is not None:
@@ -101,6 +101,12 @@ def encode_main(argv: list[str]) -> int:
     settings = {name: getattr(arguments, name) for name in _SETTINGS}
     if arguments.no_normalize:
         settings["normalize_embeddings"] = False
+    # The texts must be there before an earlier run is removed.
+    if arguments.columns is None:
+        text_column(arguments.input, arguments.column)
+    else:
+        table = open_table(arguments.input)
+        resolve_columns(table.columns, name=table.name, columns=arguments.columns)
     model = load_in_each_process(arguments.model, arguments)
     with hold_together(arguments.output):
         if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run

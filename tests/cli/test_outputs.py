@@ -93,6 +93,9 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     assert re.search("--overwrite|--resume", capsys.readouterr().err)
     assert run(output, "--overwrite") == 0
     before = files(output)
+    if command == "encode":
+        for option in ("--column", "--columns"):
+            assert run(output, "--overwrite", option, "nosuch") == 2 and files(output) == before
     if "--input" in words:
         words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
         assert run(output, "--overwrite") == 2 and files(output) == before
