@@ -17,8 +17,8 @@ from .ragged import ABSENT
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
 CHUNK_LOGITS = 2**23
-#: Similarities that differ by at most this many units of rounding are equal. Otherwise the place of two copies of a
-#: text in a matrix would decide which of them is closer to a third one.
+#: Two similarities count as equal if they differ by at most so many times the machine epsilon. Two copies of a text
+#: have embeddings that differ by rounding, and rounding must not decide which copy is closer to a third text.
 ROUNDING = 16
 
 
