@@ -54,7 +54,8 @@ def counted_values(values: ndarray, counts: ndarray) -> ndarray:
     """
     order = np.argsort(values, kind="stable")
     is_first = np.append(True, np.diff(values[order]) != 0)
-    return np.add.reduceat(counts[:, order], np.flatnonzero(is_first), axis=1)
+    starts = np.flatnonzero(is_first)
+    return np.add.reduceat(counts[:, order], starts, axis=1)
 
 
 def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
@@ -183,7 +184,8 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
     Returns:
         `tuple[float, float]`: The two ends.
     """
-    low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = np.nanquantile(drawn, ends)
     if draws and high - low < ROUNDING:
         near, far = proportion_interval(abs(low) / 100, draws, confidence)
         if abs(low) < ROUNDING:
@@ -245,8 +247,10 @@ def mean_over_drawn_seeds(
     if n == 1:
         return average
     deviations = scores - average
-    of_seeds = np.nansum(np.nanmean(deviations, axis=1) ** 2) / (n - 1)  # s²
-    of_examples = np.nansum(np.nanvar(deviations, axis=1)) / (n - 1)  # v
+    means = np.nanmean(deviations, axis=1)
+    variances = np.nanvar(deviations, axis=1)
+    of_seeds = np.nansum(means**2) / (n - 1)  # s²
+    of_examples = np.nansum(variances) / (n - 1)  # v
     added = np.sqrt(max(of_seeds - of_examples, 0) / n)
     quantile = (1 + confidence) / 2
     wider = stdtrit(n - 1, quantile) / ndtri(quantile)
@@ -300,7 +304,8 @@ def resampled_scores(
     if not left_out and any("clusters" in part for part in systems[0].values()):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
         # bias makes the resamples vary around the score of the whole task.
-        whole = scores([np.ones((1, len(each)), dtype=int) for each in groups])
+        once = [np.ones((1, len(each)), dtype=int) for each in groups]
+        whole = scores(once)
         values += np.array(whole) - values.mean(axis=1, keepdims=True)
     return 100 * values
 
@@ -326,7 +331,8 @@ def optimism_of_choice(start: Parts, candidates: list[Parts], chosen: int, resam
     drawn = resampled_scores(systems, resamples=resamples)
     with np.errstate(invalid="ignore", divide="ignore"):  # a resample may leave out too little to be scored
         left_out = resampled_scores(systems, resamples=resamples, left_out=True)
-    best = 1 + np.nan_to_num(drawn[1:], nan=-np.inf).argmax(axis=0)
+    comparable = np.nan_to_num(drawn[1:], nan=-np.inf)
+    best = 1 + comparable.argmax(axis=0)
     measured = left_out[best, np.arange(resamples)] - left_out[0]
     of_chosen = drawn[1 + chosen] - drawn[0]
     optimism = np.nanmean(of_chosen) - np.nanmean(measured)
@@ -345,7 +351,8 @@ def _scores(
         return _score(parts[0], counts[0])
     if aggregation == "all":
         whole = join_parts(parts)
-        return counted_correlation(whole["predicted"], whole["gold"], np.concatenate(counts, axis=1), metric)
+        count = np.concatenate(counts, axis=1)
+        return counted_correlation(whole["predicted"], whole["gold"], count, metric)
     values = []
     for part, count in zip(parts, counts, strict=True):
         values.append(counted_correlation(part["predicted"], part["gold"], count, metric))
@@ -355,7 +362,10 @@ def _scores(
 
 def join_parts(parts: Collection) -> Arrays:
     """Return the predicted and gold scores of several subsets as those of one."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
+    whole = {}
+    for name in ("predicted", "gold"):
+        whole[name] = np.concatenate([part[name] for part in parts])
+    return whole
 
 
 def _score(part: Arrays, counts: ndarray) -> ndarray:

@@ -137,7 +137,8 @@ class LogisticRegressionGrid:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             linear = torch.nn.Linear(dim, self.classes)
-        weight = torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
+        bias = linear.bias[:, None]
+        weight = torch.cat([linear.weight, bias], dim=1).detach()
         return weight.repeat(len(self.l2), 1).to(self.device)
 
     def _epoch(
@@ -149,7 +150,8 @@ class LogisticRegressionGrid:
         random: np.random.RandomState,
     ) -> None:
         order = torch.as_tensor(random.permutation(len(x)), device=self.device)
-        decay = torch.tensor(self.l2, device=self.device).repeat_interleave(self.classes)[:, None]
+        decays = torch.tensor(self.l2, device=self.device)
+        decay = decays.repeat_interleave(self.classes)[:, None]
         for batch in order.split(self.config.batch_size):
             features = x[batch]
             labels = y[batch]
@@ -157,7 +159,8 @@ class LogisticRegressionGrid:
             # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
             error = logits.softmax(dim=-1)
             error[torch.arange(len(labels), device=self.device), :, labels] -= 1
-            weight.grad = error.flatten(1).T @ features / len(features) + decay * weight
+            gradient = error.flatten(1).T @ features / len(features)
+            weight.grad = gradient + decay * weight
             optimizer.step()
 
     def _correct(
@@ -166,5 +169,6 @@ class LogisticRegressionGrid:
         x: Tensor,
         y: Tensor,
     ) -> ndarray:
-        predicted = (x @ weight.T).view(len(x), -1, self.classes).argmax(dim=-1)
+        logits = (x @ weight.T).view(len(x), -1, self.classes)
+        predicted = logits.argmax(dim=-1)
         return (predicted == y[:, None]).cpu().numpy()

@@ -48,13 +48,20 @@ def compare_evaluations(
     if len(named) < 2:
         raise ValueError("a comparison needs at least two different models or result files.")
     check_resampling(resamples, confidence)
-    systems = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in named.items()}
-    named_tasks = dict.fromkeys(chain(*(each.results for each in chain(*systems.values()))))
-    tasks = [task for task in named_tasks if task not in NOT_TASKS]
+    systems = {}
+    for name, given in named.items():
+        systems[name] = [given] if isinstance(given, Evaluation) else list(given)
+    evaluations = chain(*systems.values())
+    results = chain(*(each.results for each in evaluations))
+    tasks = [task for task in dict.fromkeys(results) if task not in NOT_TASKS]
     scores: dict = {}
     for name, seeds in systems.items():
         scores[name] = {task: _score(seeds, task, protocol) for task in tasks}
-    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
+    common = []
+    for task in tasks:
+        of_systems = [each[task] for each in scores.values()]
+        if None not in of_systems:
+            common.append(task)
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     baseline, *others = systems
@@ -66,9 +73,12 @@ def compare_evaluations(
 
     members = {task: [task] for task in common}
     averages: dict = {}
-    for key, averaged in average_members([task for task in common if task not in labels]).items():
+    known_tasks = [task for task in common if task not in labels]
+    for key, averaged in average_members(known_tasks).items():
         members[key] = averaged
-        averages[key] = {name: _mean(each[task] for task in averaged) for name, each in scores.items()}
+        averages[key] = {}
+        for name, each in scores.items():
+            averages[key][name] = _mean(each[task] for task in averaged)
         averages[key]["tasks"] = averaged
 
     samples = {}
@@ -88,8 +98,9 @@ def compare_evaluations(
             if drawn:
                 fewest = min(draws[task] for task in averaged)
                 low, high = interval(drawn[name] - drawn[baseline], confidence, fewest)
+            changes = [scores[name][task] - scores[baseline][task] for task in averaged]
             differences[name][key] = {
-                "difference": _mean(scores[name][task] - scores[baseline][task] for task in averaged),
+                "difference": _mean(changes),
                 "low": low,
                 "high": high,
             }
@@ -118,9 +129,11 @@ def format_comparison(comparison: dict) -> str:
         "average_transfer": "Avg. transfer",
         **comparison["labels"],
     }
-    rows = [["", *(labels.get(key, key) for key in (*tasks, *averages))]]
+    titles = [labels.get(key, key) for key in (*tasks, *averages)]
+    rows = [["", *titles]]
     for name, scores in comparison["scores"].items():
-        cells = [scores[task] for task in tasks] + [average[name] for average in averages.values()]
+        cells = [scores[task] for task in tasks]
+        cells += [average[name] for average in averages.values()]
         rows.append([name, *map(format_number, cells)])
     table = format_rows(rows)
     for key, average in averages.items():
@@ -176,9 +189,13 @@ def _score(
     protocol: Protocol,
 ) -> float | None:
     """Return the mean score of a system over its seeds, or `None` if one of them has none."""
-    scores = [protocol.headline(each.results.get(task, {"missing": ""})) for each in seeds]
-    present = [score for score in scores if score is not None]
-    return _mean(present) if len(present) == len(seeds) else None
+    scores = []
+    for each in seeds:
+        score = protocol.headline(each.results.get(task, {"missing": ""}))
+        if score is None:
+            return None
+        scores.append(score)
+    return _mean(scores)
 
 
 def _samples(

@@ -55,7 +55,8 @@ class SentenceEmbeddings:
 
     def __call__(self, texts: list[str]) -> ndarray:
         """Return the embeddings of `texts` as `(len(texts), dim)`, float32 (float64 if the model returns that)."""
-        return self._embeddings[[self._rows[text] for text in texts]]
+        rows = [self._rows[text] for text in texts]
+        return self._embeddings[rows]
 
     def _check(self, texts: list) -> None:
         embeddings = self._embeddings
@@ -76,8 +77,12 @@ class SentenceEmbeddings:
 
 def _encode(model: Encoder, texts: list, show_progress_bar: bool) -> ndarray:
     taken = inspect.signature(model.encode).parameters
-    settings: dict = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
-    embeddings = model.encode(texts, **{name: settings[name] for name in settings if name in taken})
+    settings: dict = {}
+    if "normalize_embeddings" in taken:
+        settings["normalize_embeddings"] = None
+    if "show_progress_bar" in taken:
+        settings["show_progress_bar"] = show_progress_bar
+    embeddings = model.encode(texts, **settings)
     if isinstance(embeddings, (list, tuple)) and isinstance(embeddings[0], torch.Tensor):
         embeddings = torch.stack(list(embeddings))
     if isinstance(embeddings, torch.Tensor):

@@ -156,7 +156,8 @@ def alignment(x: Tensor, y: Tensor) -> float:
         raise ValueError(
             f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    distances = (x - y.to(x)).double().pow(2).sum(dim=1)
+    differences = (x - y.to(x)).double()
+    distances = differences.pow(2).sum(dim=1)
     return distances.mean().item()
 
 
@@ -226,7 +227,8 @@ def mean_cosine(x: Tensor) -> float:
     n = len(x)
     if n < 2:
         raise ValueError("mean_cosine needs at least 2 embeddings, but there is 1.")
-    of_pairs = x.sum(dim=0).square().sum() - x.square().sum()
+    of_all = x.sum(dim=0).square().sum()  # each row with itself too
+    of_pairs = of_all - x.square().sum()
     return (of_pairs / (n * (n - 1))).item()
 
 
@@ -249,7 +251,8 @@ def effective_rank(x: Tensor) -> float:
     if len(x) > x.shape[1]:
         x = x.T
     gram = x @ x.T
-    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+    squares = torch.linalg.eigvalsh(gram)
+    values = squares.clamp(min=0).sqrt()
     entropy = torch.special.entr(values / values.sum()).sum()
     return entropy.exp().item()
 
@@ -272,5 +275,7 @@ def isotropy(x: Tensor) -> float:
     x = _normalized(x).double()
     directions = torch.linalg.eigh(x.T @ x).eigenvectors
     projections = x @ directions
-    log_z = torch.cat([projections.logsumexp(dim=0), (-projections).logsumexp(dim=0)])
+    along = projections.logsumexp(dim=0)
+    against = (-projections).logsumexp(dim=0)
+    log_z = torch.cat([along, against])
     return (log_z.min() - log_z.max()).exp().item()

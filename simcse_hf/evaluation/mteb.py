@@ -18,9 +18,11 @@ BENCHMARK = "MTEB(eng, v1)"
 
 def english_tasks() -> dict:
     """Return the tasks of the English benchmark by category (`STS`, `Clustering`, ...) and name."""
+    mteb = require_extra("mteb", "mteb", "an MTEB data set")
     categories: dict = {}
-    for task in require_extra("mteb", "mteb", "an MTEB data set").get_benchmark(BENCHMARK).tasks:
-        categories.setdefault(task.metadata.type, {})[task.metadata.name] = task
+    for task in mteb.get_benchmark(BENCHMARK).tasks:
+        category = categories.setdefault(task.metadata.type, {})
+        category[task.metadata.name] = task
     return dict(sorted(categories.items()))
 
 
@@ -39,13 +41,18 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
         `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
         number of data sets in it (`tasks`), and how many there are (`of`).
     """
-    groups = {name: list(members) for name, members in (categories or english_tasks()).items()}
+    categories = categories or english_tasks()
+    groups = {name: list(members) for name, members in categories.items()}
     groups["average"] = list(chain(*groups.values()))
     averages = {}
     for name, members in groups.items():
         values = [scores[task] for task in members if task in scores]
         if values:
-            averages[name] = {"value": sum(values) / len(values), "tasks": len(values), "of": len(members)}
+            averages[name] = {
+                "value": sum(values) / len(values),
+                "tasks": len(values),
+                "of": len(members),
+            }
     return averages
 
 

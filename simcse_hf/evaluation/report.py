@@ -62,8 +62,11 @@ def add_averages(
     for key, members in average_members(tasks).items():
         scores = {task: protocol.headline(results[task]) for task in members}
         present = {task: score for task, score in scores.items() if score is not None}
+        mean = None
+        if present:
+            mean = float(np.mean(list(present.values())))
         results[key] = {
-            "value": float(np.mean(list(present.values()))) if present else None,
+            "value": mean,
             "tasks": list(present),
             "missing": [task for task in members if task not in present],
         }
@@ -129,7 +132,8 @@ def format_mteb_averages(averages: dict) -> list:
     rows = []
     for name, average in averages.items():
         title = "Avg. over all data sets" if name == "average" else name
-        rows.append([title, format_number(average["value"]), f"{average['tasks']} of {average['of']}"])
+        number = f"{average['tasks']} of {average['of']}"
+        rows.append([title, format_number(average["value"]), number])
     return rows
 
 
@@ -140,13 +144,14 @@ def _user_task_line(name: str, result: dict) -> str:
 
 def _average_block(results: dict, average: dict, protocol: Protocol) -> str:
     members = [task for task in results if task in average["tasks"] or task in average["missing"]]
-    cells = [format_number(protocol.headline(results[task])) for task in members]
+    scores = [protocol.headline(results[task]) for task in members]
+    cells = [format_number(score) for score in (*scores, average["value"])]
     what = f"{protocol.metric}, aggregation {protocol.aggregation}"
     if is_transfer(members[0]):
         what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
     lines = [
         f"mode {protocol.mode}, {what}, x 100",
-        format_rows([[*members, "Avg."], [*cells, format_number(average["value"])]]),
+        format_rows([[*members, "Avg."], cells]),
         f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
     ]
     for task in average["missing"]:
@@ -166,7 +171,8 @@ def _details(results: dict) -> list:
             lines.append(_accuracy_line(task, result))
             continue
         parts = result.get("subsets") or result.get("splits") or {"": result}
-        for part, scores in (parts | result.get("aggregate", {})).items():
+        parts = parts | result.get("aggregate", {})
+        for part, scores in parts.items():
             pairs = scores.get("pairs", result.get("pairs"))
             numbers = [format_number(scores[metric]) for metric in METRICS]
             rows.append([f"{task} {part}".rstrip(), str(pairs), *numbers])

@@ -68,7 +68,13 @@ class TaskData:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
-        tasks = [*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()]
+        tasks = [
+            *self.sts.values(),
+            self.pairs,
+            self.geometry,
+            self.user_tasks,
+            *self.transfer.values(),
+        ]
         for parts in tasks:
             for part in parts.values():
                 yield from part.texts
@@ -198,7 +204,9 @@ def score_tasks(
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
         elif task in data.sts:
-            parts = {part: _predicted(embeddings, pairs) for part, pairs in data.sts[task].items()}
+            parts = {}
+            for name, pairs in data.sts[task].items():
+                parts[name] = _predicted(embeddings, pairs)
             if task in STS_SUBSETS:
                 scores[task] = parts
                 results[task] = score_subsets(task, parts)
@@ -239,15 +247,18 @@ def _geometry(splits: dict, embeddings: SentenceEmbeddings) -> dict:
     firsts = []
     seconds = []
     for pairs in splits.values():
-        for first, second, score in zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True):
+        scored = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+        for first, second, score in scored:
             sentences += [first, second]
             if score > ALIGNMENT_ABOVE:
                 firsts.append(first)
                 seconds.append(second)
     sentences = list(dict.fromkeys(sentences))
     x = torch.from_numpy(embeddings(sentences))
+    x_first = torch.from_numpy(embeddings(firsts))
+    x_second = torch.from_numpy(embeddings(seconds))
     return {
-        "alignment": alignment(torch.from_numpy(embeddings(firsts)), torch.from_numpy(embeddings(seconds))),
+        "alignment": alignment(x_first, x_second),
         "uniformity": uniformity(x),
         "isotropy": isotropy(x),
         "singular_spectrum": singular_spectrum(x),
@@ -286,7 +297,8 @@ def evaluate_tasks(
             embeddings.
     """
     data = read_tasks(tasks, data_dir, protocol, pairs, geometry)
-    return score_tasks(data, SentenceEmbeddings(model, data.texts()), tasks, protocol, device)
+    embeddings = SentenceEmbeddings(model, data.texts())
+    return score_tasks(data, embeddings, tasks, protocol, device)
 
 
 def evaluate_sts(
@@ -318,7 +330,8 @@ def evaluate_sts(
         ValueError: See [`evaluate_tasks`].
     """
     protocol = Protocol(mode, aggregation, metric)
-    return evaluate_tasks(model, data_dir, tuple(tasks or default_tasks("sts", mode)), protocol).results
+    tasks = tuple(tasks or default_tasks("sts", mode))
+    return evaluate_tasks(model, data_dir, tasks, protocol).results
 
 
 def evaluate_transfer(

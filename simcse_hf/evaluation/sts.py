@@ -131,7 +131,8 @@ def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> 
     """
     path = Path(path)
     table = Path(path.name.removesuffix(".gz"))
-    return _collect(name or table.stem, str(path), _rows(path, table.suffix.lower()))
+    rows = _rows(path, table.suffix.lower())
+    return _collect(name or table.stem, str(path), rows)
 
 
 def read_pairs_argument(argument: str) -> ScoredPairs:
@@ -169,7 +170,8 @@ def load_hub_pairs(
 
 def rows_of_parts(table: Table, parts: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     """Yield the place of each row, for messages, and its cells in the columns that [`find_parts`] finds."""
-    for number, cells in table.rows(find_parts(table.columns, parts, table.name)):
+    columns = find_parts(table.columns, parts, table.name)
+    for number, cells in table.rows(columns):
         yield table.at(number), cells
 
 
@@ -204,9 +206,15 @@ def _rows(path: Path, suffix: str) -> Iterator:
         return rows_of_parts(table, _PARTS)
     lines = read_lines(path)
     if lines and "\t" in lines[0]:
-        rows = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip())
-        return _table_rows(path, rows)
+        return _table_rows(path, _tab_separated(lines))
     return _table_rows(path, csv_records(path, ","))
+
+
+def _tab_separated(lines: list[str]) -> Iterator:
+    """Yield the number and the cells of each line that is not blank."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield number, line.split("\t")
 
 
 def _table_rows(path: Path, rows: Iterator) -> Iterator:
@@ -315,7 +323,10 @@ def _read_splits(task: str, data_dir: Path, splits: tuple) -> dict:
     files = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
     expected = files[splits[0]]
     if not expected.parent.is_dir():
-        files = {stem.split("-")[-1]: path for stem, path in _tables(data_dir / task).items()}
+        files = {}
+        for stem, path in _tables(data_dir / task).items():
+            split = stem.split("-")[-1]
+            files[split] = path
     present = [split for split in splits if split in files and files[split].is_file()]
     if splits[0] not in present:
         raise TaskNotFound(f"there is neither {expected} nor a table in {data_dir / task}")
@@ -344,7 +355,8 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
             "a line of texts. Download both files again."
         )
     rows = []
-    for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
+    lines = zip(texts, scores, strict=True)
+    for number, (text, score) in enumerate(lines, start=1):
         place = f"{texts_path} and {scores_path.name}, line {number}"
         sentences = text.split("\t")
         if len(sentences) != 2:

@@ -56,14 +56,23 @@ def choose_threshold(
     similar = similarity[~first] >= cosine
     if not similar.any():
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
-    common = {"gold": gold[~first], "group": np.unique(groups[~first], return_inverse=True)[1]}
+    _, group_numbers = np.unique(groups[~first], return_inverse=True)
+    common = {"gold": gold[~first], "group": group_numbers}
     drawn_groups = groups_to_draw(common, source)
     found = positive & similar
-    parts = [{source: {"value": each.astype(float), **common}} for each in (found, similar, positive)]
-    hits, *totals = resampled_scores(parts, random=np.random.default_rng(SEED))
+    counted = []
+    for each in (found, similar, positive):
+        part = {"value": each.astype(float), **common}
+        counted.append({source: part})
+    hits, of_similar, of_positive = resampled_scores(counted, random=np.random.default_rng(SEED))
+    shares = {
+        "precision": (of_similar, similar),
+        "recall": (of_positive, positive),
+    }
     measured = {}
-    for name, drawn, among in zip(("precision", "recall"), totals, (similar, positive), strict=True):
-        drawn = np.divide(hits, drawn, out=np.full_like(hits, np.nan), where=drawn > 0)
+    for name, (totals, among) in shares.items():
+        drawn = np.full_like(hits, np.nan)
+        np.divide(hits, totals, out=drawn, where=totals > 0)
         share = found.sum() / among.sum()
         low, high = interval(drawn, CONFIDENCE)
         if high - low < ROUNDING:  # all groups have the same share, so every resample has it as well

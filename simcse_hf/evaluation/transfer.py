@@ -89,17 +89,22 @@ class LabelledTexts:
 
     def select(self, rows: Sequence[int]) -> "LabelledTexts":
         """Return the examples at some positions, in the order of these."""
+        texts = [self.texts[row] for row in rows]
+        labels = [self.labels[row] for row in rows]
         texts2 = None
         if self.texts2 is not None:
             texts2 = [self.texts2[row] for row in rows]
-        return LabelledTexts([self.texts[row] for row in rows], [self.labels[row] for row in rows], texts2)
+        return LabelledTexts(texts, labels, texts2)
 
     def sorted_by_length(self) -> "LabelledTexts":
         """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
         keys = []
         for text, text2, label in zip(self.texts, self.texts2 or self.texts, self.labels, strict=True):
-            keys.append((len(text.split()), len(text2.split()), label))
-        return self.select(sorted(range(len(self)), key=keys.__getitem__))
+            length = len(text.split())
+            length2 = len(text2.split())
+            keys.append((length, length2, label))
+        order = sorted(range(len(self)), key=keys.__getitem__)
+        return self.select(order)
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict:
@@ -198,7 +203,8 @@ def score_transfer_task(
 
     config = CLASSIFIER_CONFIGS[mode]
     folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not device:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     ordered = {split: examples.sorted_by_length() for split, examples in splits.items()}
     data = {split: _features(examples, embeddings) for split, examples in ordered.items()}
     classes = 1 + max(int(labels.max()) for _, labels in data.values())
@@ -214,11 +220,13 @@ def score_transfer_task(
             accuracies = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
             return accuracies.max(), fitted, accuracies.argmax()
         held_out = []
-        for train, held in tqdm(list(folds.split(y, y)), desc=task, leave=False):
+        inner_folds = list(folds.split(y, y))
+        for train, held in tqdm(inner_folds, desc=task, leave=False):
             dev = x[held], y[held]
             held_out.append(fitted.fit(x[train], y[train], dev))
         accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
-        fitted = grid((L2_GRID[accuracies.argmax()],))
+        best = L2_GRID[accuracies.argmax()]
+        fitted = grid((best,))
         fitted.fit(x, y)
         return accuracies.max(), fitted, 0
 

@@ -234,7 +234,10 @@ def paired_interval(
 
 def fingerprints(units: Sequence) -> ndarray:
     """Return a 32-bit fingerprint of each unit's texts and labels, by which a comparison recognises the same data."""
-    marks = [crc32("\0".join(unit).encode("utf-8", "surrogatepass")) for unit in units]
+    marks = []
+    for unit in units:
+        joined = "\0".join(unit)
+        marks.append(crc32(joined.encode("utf-8", "surrogatepass")))
     return np.array(marks, dtype=np.uint32)
 
 

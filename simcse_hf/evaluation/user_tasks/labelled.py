@@ -121,7 +121,8 @@ class ClassificationTask(LabelledTask):
         if self.shared is None:
             self.least = 2
             if self.folds < 2:
-                label = min(label for label, count in counts.items() if count == 1)
+                single = [label for label, count in counts.items() if count == 1]
+                label = min(single)
                 raise ValueError(
                     f"{self.source}: the label {label!r} has one row, which cannot be both trained on and scored. Add "
                     "rows of this label, remove it, or give training rows (a column 'split', or a folder with "
@@ -147,7 +148,8 @@ class ClassificationTask(LabelledTask):
             parts = [(fitted_on, scored)]
             protocol = f"fitted on {train_examples} training rows"
         else:
-            parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
+            folds = StratifiedKFold(self.folds, shuffle=True, random_state=SEED)
+            parts = folds.split(x, y)
             protocol = f"stratified {self.folds}-fold cross-validation"
         correct = np.empty(len(self), dtype=bool)
         nearest_correct = correct.copy()
@@ -159,7 +161,10 @@ class ClassificationTask(LabelledTask):
             nearest.fit(x[train], y[train])
             nearest_correct[held] = nearest.predict(x[held]) == y[held]
         return self._result(
-            {"accuracy": 100 * float(correct.mean()), "knn_accuracy": 100 * float(nearest_correct.mean())},
+            {
+                "accuracy": 100 * float(correct.mean()),
+                "knn_accuracy": 100 * float(nearest_correct.mean()),
+            },
             "correct",
             correct,
             protocol=f"{protocol}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
@@ -183,8 +188,11 @@ class ClusteringTask(LabelledTask):
         count = len(set(self.labels))
         x = unit_length(embeddings.astype(np.float32))
         # Several threads add up the centres in the order in which they finish, so the last digits would vary.
+        clusters = []
         with threadpool_limits(1, user_api="openmp"):
-            clusters = [KMeans(count, n_init=1, random_state=seed).fit_predict(x) for seed in range(RESTARTS)]
+            for seed in range(RESTARTS):
+                kmeans = KMeans(count, n_init=1, random_state=seed)
+                clusters.append(kmeans.fit_predict(x))
         values = [100 * float(v_measure_score(self.labels, each)) for each in clusters]
         return self._result(
             {"v_measure": float(np.mean(values))},
@@ -210,7 +218,8 @@ def read_classification(path: Path) -> ClassificationTask:
 
 def read_clustering(path: Path) -> ClusteringTask:
     """Read a clustering task from a table with the columns `text` and `label`; training rows are left out."""
-    return ClusteringTask(str(path), short_name(path), read_labelled_rows(path)[0])
+    rows, _ = read_labelled_rows(path)
+    return ClusteringTask(str(path), short_name(path), rows)
 
 
 def read_labelled_rows(path: Path) -> tuple:

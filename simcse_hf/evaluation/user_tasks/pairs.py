@@ -55,7 +55,8 @@ class PairsTask(UserTask):
         first, second = np.split(embeddings[self._positions], 2)
         predicted = cosine_similarity_pairs(first, second, similarity)
         gold = np.array([label for *_, label in self.units], dtype=np.int64)
-        units = fingerprints([(first, second, f"{label:g}") for first, second, label in self.units])
+        marked = [(first, second, f"{label:g}") for first, second, label in self.units]
+        units = fingerprints(marked)
         return TaskResult(
             {"average_precision": 100 * float(average_precision_score(gold, predicted))},
             {"similarity": predicted, "gold": gold, "unit": units},

@@ -134,7 +134,9 @@ class RankingTask(UserTask):
         """Average the metrics over the queries; the first one is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
-        metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
+        metrics = {}
+        for name, each in values.items():
+            metrics[name] = 100 * float(np.mean(each))
         marks = fingerprints(units)
         scores = {
             "value": np.array(values[self.metric]),
@@ -167,7 +169,8 @@ class RerankingTask(RankingTask):
         start = 0
         for query, row in zip(self.units, self._query_rows, strict=True):
             end = start + len(query.candidates)
-            scores = similarity_matrix(x[[row]], x[self._document_rows[start:end]], similarity)[0].numpy()
+            candidates = x[self._document_rows[start:end]]
+            scores = similarity_matrix(x[[row]], candidates, similarity)[0].numpy()
             start = end
             relevant = np.arange(len(scores)) < len(query.positives)
             precision.append(average_precision_score(relevant, scores))
