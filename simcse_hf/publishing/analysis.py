@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..evaluation.bootstrap import join_parts
 from ..evaluation.report import read_results
 from ..ops.errors import require_extra
 from ..ops.files import write_atomically, write_json
@@ -107,22 +108,26 @@ def cosine_densities(scores: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
     for name, tasks in scores.items():
         for task, parts in tasks.items():
             if parts and all("predicted" in arrays for arrays in parts.values()):
-                predicted = np.concatenate([arrays["predicted"] for arrays in parts.values()])
-                gold = np.concatenate([arrays["gold"] for arrays in parts.values()])
-                sets.setdefault(task, {})[name] = (predicted, gold)
+                whole = join_parts(parts.values())
+                models = sets.setdefault(task, {})
+                models[name] = (whole["predicted"], whole["gold"])
     if not sets:
         return {}
     chosen = sets.get(STSB) or max(sets.values(), key=len)
     every = np.concatenate([gold for _, gold in chosen.values()])
-    edges = np.linspace(math.floor(every.min()), math.ceil(every.max()), BANDS + 1)
+    lowest = math.floor(every.min())
+    highest = math.ceil(every.max())
+    edges = np.linspace(lowest, highest, BANDS + 1)
     densities = {}
     for name, (predicted, gold) in chosen.items():
         # A score on an edge belongs to the band above it, and the highest score to the last band.
         band_of = np.digitize(gold, edges[1:-1])
         bands = []
         for number in range(BANDS):
-            cosines = predicted[(band_of == number) & np.isfinite(predicted)]
-            band = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
+            inside = (band_of == number) & np.isfinite(predicted)
+            cosines = predicted[inside]
+            ends = edges[number : number + 2]
+            band = {"gold": ends.tolist(), "pairs": len(cosines)}
             bands.append(band | _density(cosines))
         densities[name] = bands
     return densities
@@ -142,7 +147,11 @@ def _density(cosines: np.ndarray) -> dict:
     lowest = max(-1, cosines.min() - margin)
     highest = min(1, cosines.max() + margin)
     points = np.linspace(lowest, highest, DENSITY_POINTS)
-    return {"mean": mean, "cosine": points.tolist(), "density": density(points).tolist()}
+    return {
+        "mean": mean,
+        "cosine": points.tolist(),
+        "density": density(points).tolist(),
+    }
 
 
 def training_curves(runs: Mapping[str, Run]) -> dict:
@@ -150,7 +159,10 @@ def training_curves(runs: Mapping[str, Run]) -> dict:
     curves: dict = {}
     for name, run in runs.items():
         path = run.geometry()
-        series = {key: run.series(key) for key in ("loss", "eval_loss", run.dev_metric) if key}
+        series = {}
+        for key in ("loss", "eval_loss", run.dev_metric):
+            if key:
+                series[key] = run.series(key)
         series["alignment"] = {step: alignment for step, alignment, _ in path}
         series["uniformity"] = {step: uniformity for step, _, uniformity in path}
         for key, values in series.items():

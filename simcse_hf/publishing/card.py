@@ -118,6 +118,10 @@ def write_card(
     datasets = list(dict.fromkeys(datasets)) or None
     in_sentence_transformers = _is_sentence_transformers_model(directory)
     library = FRONT_MATTER["library_name"] if in_sentence_transformers else "transformers"
+    front_matter = FRONT_MATTER | {
+        "library_name": library,
+        "tags": _tags(settings.objective, library, run, tags or ()),
+    }
     data = ModelCardData(
         language=language or previous.get("language"),
         license=license or previous.get("license"),
@@ -126,7 +130,7 @@ def write_card(
         model_name=name if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
-        **FRONT_MATTER | {"library_name": library, "tags": _tags(settings.objective, library, run, tags or ())},
+        **front_matter,
         **_about(scores, run),
     )
     content = render_card(
@@ -158,9 +162,13 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> st
         `str`: The text of the card.
     """
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.ChainableUndefined)
-    template = environment.from_string(Path(__file__).with_name("template.md").read_text(encoding="utf-8"))
-    context = {name: value if name in _WRITTEN_HERE else _plain(value) for name, value in context.items()}
-    return template.render(card_data=data.to_yaml(), marker=marker, papers=PAPERS, **context).strip() + "\n"
+    source = Path(__file__).with_name("template.md")
+    template = environment.from_string(source.read_text(encoding="utf-8"))
+    for name, value in context.items():
+        if name not in _WRITTEN_HERE:
+            context[name] = _plain(value)
+    text = template.render(card_data=data.to_yaml(), marker=marker, papers=PAPERS, **context)
+    return text.strip() + "\n"
 
 
 def _plain(value: Any) -> Any:
@@ -198,11 +206,14 @@ def model_context(
         `dict`: Values for the template.
     """
     context = training_context(settings, run, datasets)
-    context["citation"] = bibtex_of(papers_of(settings, run, transform.method if transform else None))
-    encoder_dim = settings.dense_layers[-1]["out_features"] if settings.dense_layers else config.hidden_size
+    papers = papers_of(settings, run, transform.method if transform else None)
+    context["citation"] = bibtex_of(papers)
+    encoder_dim = config.hidden_size
+    if settings.dense_layers:
+        encoder_dim = settings.dense_layers[-1]["out_features"]
     context["widths"] = [width for width in context["matryoshka_dims"] if width < encoder_dim]
     context["dim"] = encoder_dim
-    limits = [max_positions(config), settings.max_length]
+    lengths = [max_positions(config), settings.max_length]
     if transform is not None and fit is not None:
         if fit.pooler != settings.inference_pooler:
             settings = replace(
@@ -213,7 +224,7 @@ def model_context(
                 denoising="none",
                 dense_layers=[],
             )
-        limits.append(fit.max_length)
+        lengths.append(fit.max_length)
         context["dim"] = transform.output_dim
         context["transform"] = {
             "method": transform.method,
@@ -228,6 +239,7 @@ def model_context(
     for number, layer in enumerate(settings.dense_layers):
         activation = layer.get("activation_function", TANH).rpartition(".")[2]  # its name in torch.nn
         dense_layers.append({"folder": f"{DENSE_FOLDER}/{number}", "activation": activation, **layer})
+    limits = [length for length in lengths if length is not None]
     threshold = getattr(config, THRESHOLD, None)
     roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
     return context | {
@@ -235,7 +247,7 @@ def model_context(
         "dense_layers": dense_layers,
         "pooler": settings.inference_pooler,
         "mlp_only_train": settings.mlp_only_train,
-        "max_length": min((limit for limit in limits if limit is not None), default=None),
+        "max_length": min(limits, default=None),
         "template": settings.templates[0] if settings.templates else None,
         "denoising": settings.denoising,
         "template_edges": settings.template_edges,
@@ -264,7 +276,8 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
 
 def _replace_text(path: Path, old: str, new: str) -> None:
     if path.exists():
-        write_text(path, path.read_text(encoding="utf-8").replace(old, new))
+        text = path.read_text(encoding="utf-8")
+        write_text(path, text.replace(old, new))
 
 
 def _read_model(directory: Path) -> tuple[PreTrainedConfig, list[str]]:
@@ -302,7 +315,8 @@ def _tags(objective: str, library: str, run: dict, more: Sequence[str]) -> list[
         tags.remove("simcse")
     tags += objectives
     if run:
-        tags += ["generated_from_trainer", *(f"loss:{name}" for name in objectives)]
+        tags.append("generated_from_trainer")
+        tags += [f"loss:{name}" for name in objectives]
     if run.get("train_rows"):
         tags.append(f"dataset_size:{run['train_rows']}")
     return list(dict.fromkeys([*tags, *more]))
@@ -327,7 +341,12 @@ def _about(scores: Sequence[EvalResult], run: dict) -> dict:
 def _is_sentence_transformers_model(directory: Path) -> bool:
     """Return whether all modules are sentence-transformers' own. It refuses to load ours (a flow)."""
     path = directory / "modules.json"
-    return path.exists() and all(module["type"].startswith("sentence_transformers.") for module in read_json(path))
+    if not path.exists():
+        return False
+    for module in read_json(path):
+        if not module["type"].startswith("sentence_transformers."):
+            return False
+    return True
 
 
 def _placeholder(directory: Path) -> str:

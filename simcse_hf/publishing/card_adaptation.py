@@ -41,7 +41,8 @@ def adaptation_table(adaptation: dict) -> Table:
     )
     rows = []
     for each in adaptation["comparisons"]:
-        before, after = f"{each['before']:.2f}", f"{each['after']:.2f}"
+        before = f"{each['before']:.2f}"
+        after = f"{each['after']:.2f}"
         difference = "{difference:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]".format(**each)
         rows.append([each["task"], each["metric"], each["against"], before, after, difference])
     return Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)

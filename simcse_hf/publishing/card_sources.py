@@ -110,7 +110,10 @@ def _read_evaluation(path: Path, directory: Path, repo_id: str | None, pooler: s
     """Read a result file of `simcse-hf evaluate` and check that it belongs to the model in `directory`."""
     document, scores = read_results(path)
     model = document.get("model")
-    if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
+    is_this_model = model is not None
+    if is_this_model and model != repo_id:
+        is_this_model = Path(model).resolve().name == directory.resolve().name
+    if not is_this_model:
         raise ValueError(
             f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
         )

@@ -99,16 +99,23 @@ def dev_table(run: dict, transform: str | None = None) -> Table:
     rows = []
 
     def add_row(label: str, scores: dict) -> None:
-        rows.append([label, *(_number(scores.get(name), name) for name in metrics)])
+        cells = [_number(scores.get(name), name) for name in metrics]
+        rows.append([label, *cells])
 
     start = run.get("start") or {}
     if start.get("pooler"):  # an encoder without a pooler of its own, as one would use it
         add_row(f"before training, pooler `{start['pooler']}`", start)
     if len(seeds_of(run)) > 1:
-        runs = run["seeds"]["runs"]
-        for key, label in {"initial": "before training", "final": "last evaluation", "saved": "saved weights"}.items():
-            means = [_mean([each[key].get(name) for each in runs], name) for name in metrics]
-            rows.append([label, *means])
+        for key, label in {
+            "initial": "before training",
+            "final": "last evaluation",
+            "saved": "saved weights",
+        }.items():
+            cells = []
+            for name in metrics:
+                values = [each[key].get(name) for each in run["seeds"]["runs"]]
+                cells.append(_mean(values, name))
+            rows.append([label, *cells])
         add_row(f"seed {run['seeds']['published']}, saved weights", run["saved"])
     else:
         for key, label in {
@@ -116,7 +123,8 @@ def dev_table(run: dict, transform: str | None = None) -> Table:
             "best": "best evaluation",
             "final": "last evaluation",
         }.items():
-            if scores := run.get(key):
+            scores = run.get(key)
+            if scores:
                 add_row(f"{label} (step {scores['step']})", scores)
     protocol = (
         "Measured on the dev set during training; all but alignment and uniformity x 100."
@@ -145,9 +153,11 @@ def _change_note(run: dict) -> str:
     if not change:
         return ""
     start = f"{public_name(run.get('base_model')) or 'the model'} before training"
-    if pooler := (run.get("start") or {}).get("pooler"):
+    pooler = (run.get("start") or {}).get("pooler")
+    if pooler:
         start += f" with the pooler `{pooler}`"
-    described = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], start)
+    numbers = [change[name] for name in ("difference", "low", "high", "confidence")]
+    described = describe_difference(*numbers, start)
     drawn = f" and the {change['seeds']} seeds" if change["seeds"] > 1 else ""
     note = f" Change of `{change['metric']}`: {described} (paired bootstrap over the examples{drawn})."
     chosen = []
@@ -210,12 +220,15 @@ def evaluation_tables(measured: Measured, run: dict) -> list[Table]:
             f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
             f"lower is better. {several}"
         )
-        columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
+        columns = {}
+        for name in GEOMETRY:
+            columns[name] = [each["geometry"][name] for each in measured.every]
         tables.append(_wide_table("Geometry", protocol, columns))
-    mteb = [[task, format_number(score)] for task, score in results.get("mteb", {}).items()]
+    mteb = results.get("mteb")
     if mteb:
+        rows = [[task, format_number(score)] for task, score in mteb.items()]
         protocol = f"Main scores, measured with the package `mteb`. {note}"
-        tables.append(Table("MTEB", protocol, ["task", "score"], mteb))
+        tables.append(Table("MTEB", protocol, ["task", "score"], rows))
     averages = format_mteb_averages(results.get("mteb_averages", {}))
     if averages:
         protocol = f"Means of the main scores; each data set counts once. {note}"
@@ -255,6 +268,7 @@ def _user_task_table(measured: Measured, names: Sequence[str], note: str) -> Tab
     if measured.seeds:
         header.insert(3, f"mean of {len(measured.seeds)} seeds")
     rows = []
+    protocols = []
     for task in names:
         result = results[task]
         for metric in result["metrics"]:
@@ -262,6 +276,7 @@ def _user_task_table(measured: Measured, names: Sequence[str], note: str) -> Tab
             if measured.seeds:
                 row.append(spread(each.results[task][metric] for each in measured.seeds))
             rows.append([*row, str(result["examples"])])
-    protocols = dict.fromkeys(f"{results[task]['kind']}: {results[task]['protocol']}" for task in names)
-    protocol = f"Measured on the author's own data, x 100. {'. '.join(protocols)}. {note}"
+        protocols.append(f"{result['kind']}: {result['protocol']}")
+    listed = ". ".join(dict.fromkeys(protocols))
+    protocol = f"Measured on the author's own data, x 100. {listed}. {note}"
     return Table("Tasks from files", protocol, header, rows)

@@ -39,7 +39,10 @@ class Paper:
 
 def _read_papers() -> dict[str, Paper]:
     text = Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")
-    return {entry["name"]: Paper(entry["key"], entry["bibtex"]) for entry in _ENTRY.finditer(text)}
+    papers = {}
+    for entry in _ENTRY.finditer(text):
+        papers[entry["name"]] = Paper(entry["key"], entry["bibtex"])
+    return papers
 
 
 PAPERS = _read_papers()
@@ -139,6 +142,9 @@ def training_context(settings: ContrastiveSettings, run: dict[str, Any], dataset
 def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
     """Collect the name, summary, link and options of the objective."""
     objective = described_objective(settings.objective)
+    url = None
+    if objective and objective.papers:
+        url = PAPERS[objective.papers[0]].url
     defaults = _default_options(settings)
     scoring = []
     others = []
@@ -151,7 +157,7 @@ def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
     return {
         "name": settings.objective,
         "summary": objective.summary if objective else "",
-        "url": PAPERS[objective.papers[0]].url if objective and objective.papers else None,
+        "url": url,
         "options": scoring + others,
     }
 
@@ -171,7 +177,10 @@ def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """
     if described_objective(settings.objective) is None:
         return {}
-    chosen = {name: value for name, value in settings.objective_options.items() if _last(name) == "similarity"}
+    chosen = {}
+    for name, value in settings.objective_options.items():
+        if _last(name) == "similarity":
+            chosen[name] = value
     defaults = resolve_options(settings.objective, chosen)
     return defaults | dict.fromkeys(chosen, "cosine")
 
@@ -200,9 +209,14 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
         values.pop("mlm_probability", None)
     unread = _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight")
     changed = _changed(settings.to_dict(), ContrastiveSettings().to_dict())
-    values |= {name: value for name, value in changed.items() if name not in unread}
+    for name, value in changed.items():
+        if name not in unread:
+            values[name] = value
     values |= _changed(public_options(settings), _default_options(settings))
-    rates = {name: rate for name, rate in config.to_dict().items() if "dropout" in name and "classifier" not in name}
+    rates = {}
+    for name, value in config.to_dict().items():
+        if "dropout" in name and "classifier" not in name:
+            rates[name] = value
     values |= _changed(rates, type(config)().to_dict())
     return sorted(values.items())
 
@@ -223,7 +237,9 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
         `list[str]`: Names in [`PAPERS`], the objective's own paper first.
     """
     papers: list[str] = []
-    for name in [settings.objective, *(name for name, _ in settings.losses().values())]:
+    names = [settings.objective]
+    names += [name for name, _ in settings.losses().values()]
+    for name in names:
         objective = described_objective(name)
         papers += objective.papers if objective else ()
     view = (run.get("view") or {}).get("name")

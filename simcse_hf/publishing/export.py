@@ -106,7 +106,8 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}  # torch 2.6 refuses named ones
     path = directory / ONNX_FILE
     path.parent.mkdir()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    weights = module.state_dict().values()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     with torch.no_grad(), warnings.catch_warnings(), silent():
         warnings.simplefilter("ignore")  # torch warns about its own internals
         torch.onnx.export(
@@ -122,8 +123,9 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             verbose=False,
         )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    ids, mask = inputs = _example(simcse, rows=5, length=12)
-    actual = session.run([EMBEDDING], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+    inputs = _example(simcse, rows=5, length=12)
+    ids, mask = (x.numpy() for x in inputs)
+    actual = session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
     _check_against_torch(actual, module, inputs, path)
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
@@ -149,7 +151,8 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
     onnx_graph = export_onnx(simcse, directory)
     path = Path(directory, GRAPHS["openvino"])
-    openvino.save_model(openvino.Core().read_model(onnx_graph), path, compress_to_fp16=False)
+    graph = openvino.Core().read_model(onnx_graph)
+    openvino.save_model(graph, path, compress_to_fp16=False)
     shutil.rmtree(onnx_graph.parent)
     inputs = _example(simcse, rows=5, length=12)
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -183,7 +186,8 @@ def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torc
     lengths = (length - torch.arange(rows)).clamp(min=2)
     mask = (torch.arange(length) < lengths[:, None]).long()
     ids = torch.full((rows, length), simcse.tokenizer.pad_token_id)
-    ids[mask.bool()] = torch.arange(int(mask.sum())) % simcse.model.config.vocab_size
+    numbers = torch.arange(int(mask.sum()))
+    ids[mask.bool()] = numbers % simcse.model.config.vocab_size
     return ids, mask
 
 
@@ -193,7 +197,8 @@ def _check_against_torch(
     with torch.no_grad():
         expected = module(*inputs)[1]
     difference = (torch.from_numpy(actual) - expected).abs().max().item()
-    if not difference <= TOLERANCE * max(1.0, expected.abs().max().item()):
+    largest = expected.abs().max().item()
+    if not difference <= TOLERANCE * max(1.0, largest):
         path.unlink()
         raise ValueError(
             f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "

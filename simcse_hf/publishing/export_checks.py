@@ -61,7 +61,9 @@ class Checks:
                 float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
                 what they were computed from.
         """
-        cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
+        expected = simcse.encode(self.texts)
+        actual = exported.encode(self.texts)
+        cosines = (expected * actual).sum(dim=1)
         mean = cosines.mean().item()
         result: dict[str, Any] = {
             "texts": len(self.texts),

@@ -73,7 +73,8 @@ def export_int8(
                 quantize = _quantize_onnx if backend == "onnx" else _quantize_openvino
                 with silent():
                     quantize(simcse, plain, folder / name, method, checks.calibration, instructions)
-                measured = checks.measure(simcse, SimCSE(folder, backend=backend))
+                exported = SimCSE(folder, backend=backend)
+                measured = checks.measure(simcse, exported)
                 forms.append({"backend": backend, "method": method, "file": name} | measured)
         forms.sort(key=lambda form: -form["speed"])
         accurate = [form for form in forms if form["loss"] <= max_loss]
@@ -115,13 +116,19 @@ def processor_instructions() -> str:
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if found.get("amx_int8"):
         return "amx"
-    return "vnni" if found.get("avx512_vnni") or found.get("avx_vnni") else "avx2"
+    if found.get("avx512_vnni") or found.get("avx_vnni"):
+        return "vnni"
+    return "avx2"
 
 
 def _feeds(simcse: SimCSE, texts: list[str]) -> list[dict[str, np.ndarray]]:
     """Return the inputs of the graph for each text."""
     rows = simcse.tokenize(texts, simcse.resolve_prompt(), long_texts="cut")
-    return [{"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), np.int64)} for row in rows]
+    feeds = []
+    for row in rows:
+        mask = np.ones((1, len(row)), np.int64)
+        feeds.append({"input_ids": np.array([row]), "attention_mask": mask})
+    return feeds
 
 
 def _quantize_onnx(

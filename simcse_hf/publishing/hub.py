@@ -56,14 +56,19 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the directory of the model.")
-    paths = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    paths = [path for path in paths if _PUSHED_ALTHOUGH_HIDDEN.search(path) or not _NOT_PUSHED.search(path)]
+    paths = []
+    for file in directory.rglob("*"):
+        path = file.relative_to(directory).as_posix()
+        is_private = _NOT_PUSHED.search(path) and not _PUSHED_ALTHOUGH_HIDDEN.search(path)
+        if file.is_file() and not is_private:
+            paths.append(path)
+    paths.sort()
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
         "weights (model.safetensors)": WEIGHTS,
         "a tokenizer (tokenizer_config.json)": ("tokenizer_config.json",),
     }
-    missing = [part for part, names in required.items() if not set(names) & set(paths)]
+    missing = [part for part, names in required.items() if set(names).isdisjoint(paths)]
     if missing:
         raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
@@ -167,9 +172,12 @@ def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:
     registered = {dataset.id for dataset in api.list_datasets(filter="benchmark:official")}
     scores = yaml.safe_load(path.read_text(encoding="utf-8"))
     kept = [score for score in scores if score["dataset"]["id"] in registered]
-    if left := [score["dataset"]["id"] for score in scores if score not in kept]:
+    left = [score["dataset"]["id"] for score in scores if score not in kept]
+    if left:
         logger.info(f"{path}: scores on {', '.join(left)} are not pushed, because these are no registered benchmarks.")
-    return yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
+    if not kept:
+        return b""
+    return yaml.safe_dump(kept, sort_keys=False).encode()
 
 
 def check_repo_id(repo_id: str) -> None:

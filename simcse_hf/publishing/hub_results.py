@@ -37,7 +37,8 @@ def _front_matter_entry(document: dict, task: str, value: float) -> EvalResult:
     transfer = is_transfer(task)
     dataset = _hub_dataset(document, task)
     if dataset is None:
-        dataset = f"SentEval/{task}" if task in HUB_DATASETS or transfer else task
+        is_senteval = transfer or task in HUB_DATASETS
+        dataset = f"SentEval/{task}" if is_senteval else task
     return EvalResult(
         task_type="text-classification" if transfer else "semantic-similarity",
         task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
@@ -114,7 +115,10 @@ def _scores(document: dict) -> dict[str, float]:
     """Return the score of every task that was measured."""
     scores = {}
     for task, result in document["results"].items():
-        if task not in NOT_TASKS and (value := task_score(document, result)) is not None:
+        if task in NOT_TASKS:
+            continue
+        value = task_score(document, result)
+        if value is not None:
             scores[task] = value
     return scores
 

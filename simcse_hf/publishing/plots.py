@@ -29,7 +29,8 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
             name = f"{name} ({steps[-1]} steps)"
             axes.plot(uniformity[0], alignment[0], style["marker"], markersize=11, fillstyle="none", color=color)
         axes.plot(uniformity, alignment, label=name, **style)
-        axes.annotate(f" {number + 1}", (uniformity[-1], alignment[-1]), weight="bold", color=color)
+        end = (uniformity[-1], alignment[-1])
+        axes.annotate(f" {number + 1}", end, weight="bold", color=color)
     axes.margins(0.12)
     axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
     legend_below(figure, axes)
@@ -63,7 +64,8 @@ def _panels(count: int, most_columns: int, width: float, shared: bool = False) -
     columns = min(most_columns, count)
     rows = math.ceil(count / columns)
     figure = new_figure(max(5.5, width * columns), 0.7 + 2.9 * rows)
-    panels = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).ravel()
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
+    panels = grid.ravel()
     for axes in panels[count:]:
         axes.set_visible(False)
     return figure, panels[:count]
@@ -75,7 +77,8 @@ def draw_singular_values(spectra: dict) -> "Figure":
     axes = figure.subplots()
     for number, (name, values) in enumerate(spectra.items()):
         ranks = range(1, len(values) + 1)
-        axes.plot(ranks, values, label=name, markevery=max(1, len(values) // 8), **series_style(number))
+        every = max(1, len(values) // 8)
+        axes.plot(ranks, values, label=name, markevery=every, **series_style(number))
     axes.set_xlabel("rank of the singular value")
     axes.set_ylabel("singular value / largest")
     axes.set_xlim(left=0)

@@ -77,9 +77,11 @@ def read_log(folder: str | Path) -> Run:
     history = read_json_object(path).get("log_history")
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
         raise ValueError(f"{path}: log_history is not a list of objects; the file is damaged")
-    results = read_json_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}
-    if metric := results.get("dev_metric"):
-        return Run(history, f"eval_{metric}")
+    results = folder / RESULTS
+    if results.is_file():
+        metric = read_json_object(results).get("dev_metric")
+        if metric:
+            return Run(history, f"eval_{metric}")
     for entry in history:
         for name in entry:
             if name.startswith("eval_") and not name.endswith(_NOT_QUALITY):

@@ -60,10 +60,14 @@ def file_holds_secret(path: Path) -> bool:
     """
     weights = path.suffix == ".safetensors"
     with open(path, "rb") as stream:
-        # A safetensors file begins with the length of its header, which holds the metadata.
-        content = stream.read(min(int.from_bytes(stream.read(8), "little"), _MOST_BYTES) if weights else _MOST_BYTES)
+        length = _MOST_BYTES
+        if weights:  # the file begins with the length of its header, which holds the metadata
+            header = int.from_bytes(stream.read(8), "little")
+            length = min(header, _MOST_BYTES)
+        content = stream.read(length)
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in content[:200]
-    if holds_secret(content.decode("utf-16" if wide else "utf-8", errors="replace")):
+    text = content.decode("utf-16" if wide else "utf-8", errors="replace")
+    if holds_secret(text):
         return True
     if weights or path.name in _VOCABULARIES:
         return False
@@ -73,7 +77,8 @@ def file_holds_secret(path: Path) -> bool:
     except ImportError:
         return False
     found = SecretsCollection()
-    with transient_settings({"plugins_used": [{"name": name} for name in _DETECTORS]}):
+    detectors = [{"name": name} for name in _DETECTORS]
+    with transient_settings({"plugins_used": detectors}):
         found.scan_file(str(path))
     return bool(found)
 
@@ -97,6 +102,7 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
         elif is_secret and equals:
             hidden.append(f"{name}={HIDDEN}")
         else:
-            hidden.append(_IN_URL.sub(rf"\1:{HIDDEN}", _BY_FORM.sub(HIDDEN, word)))
+            word = _BY_FORM.sub(HIDDEN, word)
+            hidden.append(_IN_URL.sub(rf"\1:{HIDDEN}", word))
         is_value = is_secret and not equals
     return hidden
