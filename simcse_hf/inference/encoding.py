@@ -117,7 +117,8 @@ def default_token_budget(model: nn.Module, device: torch.device) -> int:
     if device.type != "cpu":
         return 32_768
     model = getattr(model, "module", model)
-    return getattr(model, "token_budget", 4096 if getattr(model, "runs_unpadded", False) else 1024)
+    usual = 4096 if getattr(model, "runs_unpadded", False) else 1024
+    return getattr(model, "token_budget", usual)
 
 
 @torch.no_grad()
@@ -200,7 +201,8 @@ def encode_token_ids(
                 if embeddings is None:  # on the device until the end, because each copy would wait for it
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(batches):
-                    embeddings.index_copy_(0, move(torch.tensor(batches[number])), output)
+                    places = move(torch.tensor(batches[number]))
+                    embeddings.index_copy_(0, places, output)
     finally:
         if was_training:
             model.train()

@@ -66,7 +66,8 @@ class ExportedModel(nn.Module):
         super().__init__()
         if backend not in GRAPHS:
             raise ValueError(f"backend must be one of torch, {', '.join(GRAPHS)}, got {backend!r}")
-        for name in dict.fromkeys([*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]):
+        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]
+        for name in dict.fromkeys(names):
             path = find_file(name_or_path, name, **hub_arguments)
             if path is not None:
                 break
@@ -145,7 +146,8 @@ def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         # A request of its own for each call, so that threads may share the model.
-        return compiled.create_infer_request().infer([ids, mask])[output].copy()
+        request = compiled.create_infer_request()
+        return request.infer([ids, mask])[output].copy()
 
     # The first call prepares what all calls share. Two first calls in two threads have waited for each other for ever:
     # one held Python's lock, and the other that of the preparation.

@@ -39,7 +39,9 @@ def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
     if embeddings.ndim != 2 or len(embeddings) < 2:
         raise ValueError(f"ranges need at least two embeddings in an (n, dim) array, got shape {embeddings.shape}")
     check_finite(embeddings, "row {}")
-    ranges = np.stack([embeddings.min(axis=0), embeddings.max(axis=0)])
+    least = embeddings.min(axis=0)
+    most = embeddings.max(axis=0)
+    ranges = np.stack([least, most])
     check_ranges(ranges, embeddings.shape[1])
     return ranges
 
@@ -48,7 +50,8 @@ def check_ranges(ranges: np.ndarray, dim: int) -> None:
     """Raise a `ValueError` unless `ranges` has shape `(2, dim)`, is finite, and no minimum exceeds its maximum."""
     if ranges.shape != (2, dim):
         raise ValueError(f"ranges must be (2, {dim}), a minimum and a maximum for each dimension, got {ranges.shape}")
-    if not (np.isfinite(ranges).all() and (ranges[0] <= ranges[1]).all()):
+    least, most = ranges
+    if not np.isfinite(ranges).all() or not (least <= most).all():
         raise ValueError("ranges must be finite, and each minimum at most its maximum")
 
 
@@ -87,7 +90,8 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
         check_ranges(ranges, embeddings.shape[1])
         steps = (ranges[1] - ranges[0]) / 255
         steps[steps == 0] = 1  # a constant dimension: every value is its minimum
-        codes = np.clip(np.rint((embeddings - ranges[0]) / steps), 0, 255).astype(np.uint8)
+        numbers = np.rint((embeddings - ranges[0]) / steps)
+        codes = np.clip(numbers, 0, 255).astype(np.uint8)
     else:
         codes = np.packbits(embeddings > 0, axis=1)
     if precision in ("uint8", "ubinary"):

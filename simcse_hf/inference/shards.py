@@ -142,18 +142,20 @@ def encode_file(
         settings["columns"] = list(columns)
 
     def encode(chosen: Iterable[_Shard]) -> Iterator[tuple[_Shard, np.ndarray]]:
-        windows = ((shard, [text for _, text in shard[1]]) for shard in chosen)
+        windows = _with_texts(chosen)
         for shard, vectors in model.encode_stream(windows, prefix, split_over_processes=False, **options):
             texts.check_unchanged()
             try:
                 check_finite(vectors, "")
             except NotFiniteError as error:
-                line, _ = shard[1][error.position]
+                _, rows = shard
+                line, _ = rows[error.position]
                 raise NotFiniteError(f"{texts.name}: the text of line or row {line}", error.position) from None
             yield shard, vectors.numpy()
 
     def sample() -> np.ndarray:
-        rows = list(islice(texts.read(), min(shard_size, _RANGE_TEXTS)))
+        number = min(shard_size, _RANGE_TEXTS)
+        rows = list(islice(texts.read(), number))
         _, vectors = next(encode([(0, rows)]))
         return vectors
 
@@ -166,9 +168,11 @@ def encode_file(
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
         total = sum(shards[path] for path in missing.values())
         hidden = not show_progress_bar or world()[0] != 0
+        chosen = _read(texts.read(), shard_size, missing)
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-            for (number, rows), vectors in encode(_read(texts.read(), shard_size, missing)):
-                _write(missing[number], rows, quantize(vectors, precision, ranges))
+            for (number, rows), vectors in encode(chosen):
+                codes = quantize(vectors, precision, ranges)
+                _write(missing[number], rows, codes)
                 bar.update(len(rows))
         texts.check_unchanged()
     return list(shards)
@@ -191,7 +195,8 @@ class _Source:
             self.column = text_column(self.path, column)[1]
             self.read = partial(stream_texts, self.path, self.column)
         else:
-            self.read = partial(texts_of_rows, load_text_dataset(self.path, columns=columns))
+            rows = load_text_dataset(self.path, columns=columns)
+            self.read = partial(texts_of_rows, rows)
 
     def _version(self) -> tuple[int, int]:
         state = self.path.stat()
@@ -261,7 +266,8 @@ def write_vectors(
         "settings": {"precision": "float32", "shard_size": shard_size, "format": "npy"},
     }
     for number, path in enumerate(_shards(folder, manifest)):
-        write_npy(path, vectors[number * shard_size :][:shard_size])
+        start = number * shard_size
+        write_npy(path, vectors[start : start + shard_size])
     write_json(folder / MANIFEST, manifest)
 
 
@@ -318,7 +324,8 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
         ValueError: If a shard is missing or damaged.
     """
     first = None
-    for path, rows in _shards(folder, read_manifest(folder)).items():
+    shards = _shards(folder, read_manifest(folder))
+    for path, rows in shards.items():
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
@@ -353,7 +360,10 @@ def remove_run(folder: str | os.PathLike) -> None:
     folder = Path(folder).expanduser()
     manifest = find_own(folder, MANIFEST)
     if manifest.exists():
-        for path in [*shard_paths(folder), *_leftovers(folder), find_own(folder, RANGES), manifest]:
+        paths = shard_paths(folder)
+        paths += _leftovers(folder)
+        paths += [find_own(folder, RANGES), manifest]
+        for path in paths:
             path.unlink(missing_ok=True)
 
 
@@ -376,7 +386,8 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
     weights = blake2b()
     for name, tensor in tensors:
         weights.update(name.encode())
-        weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        values = tensor.detach().cpu().contiguous().flatten()
+        weights.update(values.view(torch.uint8).numpy().data)
     for path in getattr(model.model, "files", ()):  # of an exported graph
         weights.update(digest(path).encode())
     return {
@@ -396,7 +407,8 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
 
 def _digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     if not tokenizer.is_fast:
-        return blake2b(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+        vocabulary = sorted(tokenizer.get_vocab().items())
+        return blake2b(repr(vocabulary).encode()).hexdigest()
     # The truncation and the padding are those of the last call.
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     rules |= {"truncation": None, "padding": None}
@@ -405,7 +417,11 @@ def _digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any], resume: bool) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
-    manifest = {"input": source.describe(), "model": describe_model(model), "settings": settings}
+    manifest = {
+        "input": source.describe(),
+        "model": describe_model(model),
+        "settings": settings,
+    }
     if find_own(folder, MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
@@ -477,6 +493,13 @@ def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iter
         number += 1
 
 
+def _with_texts(shards: Iterable[_Shard]) -> Iterator[tuple[_Shard, list[str]]]:
+    """Yield each shard with its texts."""
+    for shard in shards:
+        _, rows = shard
+        yield shard, [text for _, text in rows]
+
+
 def _missing(shards: Mapping[Path, int]) -> dict[int, Path]:
     """Return the shards that this process has to write, by their numbers."""
     rank, processes = world()
@@ -528,7 +551,8 @@ def _write(path: Path, rows: list[Row], vectors: np.ndarray) -> None:
         write_npy(path, vectors)
         return
     numbers, texts = zip(*rows, strict=True)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    values = pa.array(vectors.reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
     table = pa.table({"row": numbers, "text": texts, "vector": lists})
     with write_atomically(path) as temporary:
         pq.write_table(table, temporary)

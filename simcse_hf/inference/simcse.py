@@ -141,9 +141,12 @@ class SimCSE:
                 name_or_path, dtype=dtype or torch.float32, **loading, **hub_arguments
             )
         else:
+            dtypes = [None, torch.float32]
+            if backend == "openvino":
+                dtypes.append(torch.bfloat16)
             refuse_changes(
                 pooler_type=pooler_type not in (None, own_pooler),
-                dtype=dtype not in (None, torch.float32) and (backend, dtype) != ("openvino", torch.bfloat16),
+                dtype=dtype not in dtypes,
                 device=str(device or "cpu") != "cpu",
                 head=head,
             )
@@ -268,9 +271,13 @@ class SimCSE:
             self.to(device)
         check_precision(precision)
         parts = [torch.zeros(0, truncate_dim or self.dim)]
-        windows = ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW))
+
+        def windows() -> Iterator[tuple[int, Sequence[str]]]:
+            for start in range(0, len(texts), _WINDOW):
+                yield start, texts[start : start + _WINDOW]
+
         for _, vectors in self.encode_stream(
-            windows,
+            windows(),
             self.resolve_prompt(prompt, prompt_name),
             max_length=max_length,
             long_texts=long_texts,
@@ -328,9 +335,15 @@ class SimCSE:
             normalize_embeddings = self.similarity_fn_name == "cosine"
         long_texts = check_long_texts(long_texts or self.long_texts)
         pad_token_id = self.tokenizer.pad_token_id
-        tokenized = ((key, self.tokenize(texts, prefix, max_length, long_texts)) for key, texts in windows)
-        for key, token_ids in one_ahead(tokenized):
-            rows = list(chain.from_iterable(token_ids)) if long_texts == "mean" else token_ids
+
+        def tokenized() -> Iterator[tuple[Any, list[Any]]]:
+            for key, texts in windows:
+                yield key, self.tokenize(texts, prefix, max_length, long_texts)
+
+        for key, token_ids in one_ahead(tokenized()):
+            rows = token_ids
+            if long_texts == "mean":
+                rows = list(chain.from_iterable(token_ids))
             embeddings = encode_token_ids(self.model, rows, pad_token_id, **batching)
             if long_texts == "mean":
                 lengths = [[len(row) for row in text] for text in token_ids]
@@ -445,7 +458,9 @@ class SimCSE:
         scores = similarity_matrix(torch.atleast_2d(x), torch.atleast_2d(y), self.similarity_fn_name)
         if x.dim() == 2:
             return scores
-        return scores.item() if y.dim() == 1 else scores[0]
+        if y.dim() == 1:
+            return scores.item()
+        return scores[0]
 
     def similarity_pairwise(self, a: Sequence[str] | Embeddings, b: Sequence[str] | Embeddings) -> torch.Tensor:
         """Compare each item of `a` with the item of `b` at the same position; see [`similarity`].
@@ -562,7 +577,8 @@ class SimCSE:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
-        columns = [text_column(sentences, column)[1] for column in columns or [None]]  # type: ignore[list-item]
+        named: Sequence[str | None] = columns or [None]
+        columns = [text_column(sentences, column)[1] for column in named]
         count = 0
 
         def windows() -> Iterator[torch.Tensor]:
@@ -579,7 +595,8 @@ class SimCSE:
             if method == "whitening":
                 self.postprocessing = fit_whitening(embedded, **settings)
             else:
-                vectors = torch.cat([torch.zeros(0, self.dim), *embedded]).to(self.device)
+                empty = torch.zeros(0, self.dim)
+                vectors = torch.cat([empty, *embedded]).to(self.device)
                 self.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
         except ValueError as error:
             raise ValueError(f"{sentences}: {error}") from error
@@ -723,7 +740,9 @@ class SimCSE:
         if isinstance(items, (torch.Tensor, np.ndarray)):
             embeddings = torch.as_tensor(items, dtype=torch.float32)
             check_finite(embeddings, "item {}")
-            return F.normalize(embeddings, dim=-1) if self.similarity_fn_name == "cosine" else embeddings
+            if self.similarity_fn_name == "cosine":
+                embeddings = F.normalize(embeddings, dim=-1)
+            return embeddings
         return self.encode(items)
 
 

@@ -75,8 +75,12 @@ class RowVectors:
             settings = manifest["settings"]
             factor = math.sqrt(weight / total)
             self._teachers.append(_Vectors(factor, settings["shard_size"], shard_paths(folder)))
-            model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
-            contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
+            model = dict(manifest["model"])
+            for name in ("name_or_path", "revision"):
+                model.pop(name, None)
+            prompt = settings.get("prompt")
+            truncate_dim = settings.get("truncate_dim")
+            contents.append([factor, (count, texts), model, prompt, truncate_dim])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
@@ -93,16 +97,18 @@ class RowVectors:
         Raises:
             ValueError: If a file is missing or damaged, or a vector is not finite or zero.
         """
-        places = (rows[:, None] * self.width + np.arange(self.width)).ravel()
+        firsts = rows[:, None] * self.width
+        places = (firsts + np.arange(self.width)).ravel()
         found = []
         for teacher in self._teachers:
             vectors = teacher.read(places)
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             wrong = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
             if len(wrong):
+                row = places[wrong[0]] // self.width
                 raise ValueError(
-                    f"{teacher.paths[0].parent}: the vector of training row {places[wrong[0]] // self.width + 1} is "
-                    "zero or not finite, so it has no direction: encode the file again."
+                    f"{teacher.paths[0].parent}: the vector of training row {row + 1} is zero or not finite, so it "
+                    "has no direction: encode the file again."
                 )
             found.append(teacher.factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
@@ -122,16 +128,19 @@ class RowVectors:
         path = _cache() / f"neighbors-{self.digest}-{number}.npy"
         if not on_first_process(path.exists):
             logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
-            blocks = np.array_split(np.arange(self.num_rows), math.ceil(self.num_rows / _BLOCK))
+            count = math.ceil(self.num_rows / _BLOCK)
+            blocks = np.array_split(np.arange(self.num_rows), count)
             folder = Path(on_first_process(lambda: mkdtemp(dir=path.parent)))
             parts = [folder / f"{block}.npy" for block in range(len(blocks))]
             rank, processes = world()
             for block in range(rank, len(blocks), processes):
-                write_npy(parts[block], self._neighbors_among(blocks[block], number))
+                found = self._neighbors_among(blocks[block], number)
+                write_npy(parts[block], found)
             wait_for_all()
 
             def join() -> None:
-                write_npy(path, np.concatenate([read_npy(part) for part in parts]))
+                whole = np.concatenate([read_npy(part) for part in parts])
+                write_npy(path, whole)
                 shutil.rmtree(folder)
 
             on_first_process(join)
@@ -141,8 +150,9 @@ class RowVectors:
         vectors = self(rows)[:, 0]
         index = ExactIndex(vectors.shape[1])
         index.add(vectors)
-        found = rows[index.search(vectors, min(number, len(rows)))[1]]
-        return np.pad(found, ((0, 0), (0, number - found.shape[1])), mode="edge")
+        _, places = index.search(vectors, min(number, len(rows)))
+        lacking = number - places.shape[1]
+        return np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
 
 
 @dataclass
@@ -162,11 +172,13 @@ class _Vectors:
         return [_map(path) for path in self.paths]
 
     def read(self, places: np.ndarray) -> np.ndarray:
-        vectors = np.empty((len(places), self.shards[0].shape[1]), np.float32)
+        dim = self.shards[0].shape[1]
+        vectors = np.empty((len(places), dim), np.float32)
         numbers = places // self.shard_size
         for number in np.unique(numbers):
             chosen = numbers == number
-            vectors[chosen] = self.shards[number][places[chosen] - number * self.shard_size]
+            inside = places[chosen] - number * self.shard_size
+            vectors[chosen] = self.shards[number][inside]
         return vectors
 
 
@@ -200,7 +212,8 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
             f"from: {error}"
         ) from error
     described = {**describe_model(model), "name_or_path": None, "revision": None}
-    key = blake2b(repr([texts, described, model.resolve_prompt()]).encode(), digest_size=16).hexdigest()
+    content = repr([texts, described, model.resolve_prompt()])
+    key = blake2b(content.encode(), digest_size=16).hexdigest()
     folder = _cache() / key
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
@@ -219,10 +232,11 @@ def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> No
             "--columns if rows hold several texts, or name the model itself. Rows that training drops or leaves out "
             "(empty cells, --max_train_samples) must not be in the encoded file."
         )
-    shape = f"{manifest['settings']['precision']} in {manifest['settings']['format']}"
-    if shape != "float32 in npy":
+    settings = manifest["settings"]
+    kind = f"{settings['precision']} in {settings['format']}"
+    if kind != "float32 in npy":
         raise ValueError(
-            f"{folder} holds vectors as {shape}; a teacher or guide needs float32 in npy: encode the file again with "
+            f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file again with "
             "--precision float32 --format npy"
         )
 

@@ -59,7 +59,10 @@ def split_long(
     windows = [[row] for row in token_ids]
     if full is None:
         return windows
-    long = {number: texts[number] for number, row in enumerate(token_ids) if len(row) >= full}
+    long = {}
+    for number, row in enumerate(token_ids):
+        if len(row) >= full:
+            long[number] = texts[number]
     if not long:
         return windows
     with TOKENIZER_LOCK, unchanged(tokenizer):
@@ -79,8 +82,11 @@ def split_long(
             first = min(int(of_prompt), room - 1)
         before = around.before + ids[:first]
         own = ids[first:]
-        bounds = [*split_tokens(batch[place], ends[first:], room - first), len(own)]
-        windows[number] = [before + own[start:end] + around.after for start, end in pairwise(bounds)]
+        bounds = split_tokens(batch[place], ends[first:], room - first)
+        bounds.append(len(own))
+        windows[number] = []
+        for start, end in pairwise(bounds):
+            windows[number].append(before + own[start:end] + around.after)
     return windows
 
 
@@ -130,8 +136,9 @@ def mean_of_windows(embeddings: torch.Tensor, lengths: Sequence[Sequence[int]]) 
     shares = []
     text_of = []
     for text, row in enumerate(lengths):
+        total = sum(row)
         text_of += [text] * len(row)
-        shares += [length / sum(row) for length in row]
+        shares += [length / total for length in row]
     means = embeddings.new_zeros(len(lengths), embeddings.shape[1])
     weighted = embeddings * torch.tensor(shares)[:, None]
     return means.index_add_(0, torch.tensor(text_of), weighted)
