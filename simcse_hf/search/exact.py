@@ -86,7 +86,8 @@ class ExactIndex:
                     positions = positions[chosen]
                     block = block[chosen]
                 # One whole number orders by score first, and then by position: topk alone may take any of equal ones.
-                bits = similarity_matrix(batch, block, self.similarity).view(torch.int32)
+                scores = similarity_matrix(batch, block, self.similarity)
+                bits = scores.view(torch.int32)
                 keys = (_ordered(bits).long() << 32) - positions
                 best = torch.cat([best, keys], dim=1)
                 best = best.topk(min(top_k, best.shape[1])).values

@@ -197,12 +197,15 @@ def mine_hard_negatives(
     draw = random.Random(options.seed)
     groups = list(pairs.items())
     # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
-    order = sorted(range(len(groups)), key=lambda anchor: len(groups[anchor][1]))
+    numbers_of_pairs = [len(own_pairs) for _, own_pairs in groups]
+    order = sorted(range(len(groups)), key=numbers_of_pairs.__getitem__)
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
-        reach = options.last_rank + len(groups[block[-1]][1]) + 1
+        _, most_pairs = groups[block[-1]]
+        reach = options.last_rank + len(most_pairs) + 1
         scores, found = index.search(anchors[block], min(reach, len(index)))
-        for anchor, row_scores, row in zip(block, scores.tolist(), found.tolist(), strict=True):
+        searched = zip(block, scores.tolist(), found.tolist(), strict=True)
+        for anchor, row_scores, row in searched:
             key, own_pairs = groups[anchor]
             positives = [candidate_of[fold_text(second[pair])] for pair in own_pairs]
             taboo = set(positives)
@@ -215,9 +218,9 @@ def mine_hard_negatives(
                 elif candidate >= 0:  # faiss gives -1 where it finds fewer
                     ranked.append((candidate, score))
             ranked = ranked[options.range_min : options.last_rank]
-            own_scores = similarity_matrix(
-                torch.as_tensor(anchors[[anchor]]), torch.as_tensor(candidates[positives]), similarity
-            )
+            own_vector = torch.as_tensor(anchors[[anchor]])
+            positive_vectors = torch.as_tensor(candidates[positives])
+            own_scores = similarity_matrix(own_vector, positive_vectors, similarity)
             for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
                 positive_scores.append(positive_score)
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
@@ -231,14 +234,22 @@ def mine_hard_negatives(
     names = ["sent0", "sent1", "hard_neg"]
     if width > 1:
         names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
-    rows = Dataset.from_dict({name: [row[place] for row in found_rows] for place, name in enumerate(names)})
-    negative_scores = [score for chosen in negatives for _, score in chosen]
+    columns = {}
+    for place, name in enumerate(names):
+        columns[name] = [row[place] for row in found_rows]
+    rows = Dataset.from_dict(columns)
+    negative_scores = []
+    lacking = 0
+    for chosen in negatives:
+        negative_scores += [score for _, score in chosen]
+        if len(chosen) < options.num_negatives:
+            lacking += 1
     report = MiningReport(
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
         rows=len(rows),
-        pairs_without_negatives=sum(len(chosen) < options.num_negatives for chosen in negatives),
+        pairs_without_negatives=lacking,
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,
@@ -270,5 +281,6 @@ def _choose(
             usable.append((candidate, score))
     if options.sampling_strategy == "random":
         number = min(options.num_negatives, len(usable))
-        usable = [usable[place] for place in sorted(draw.sample(range(len(usable)), number))]
+        drawn = draw.sample(range(len(usable)), number)
+        usable = [usable[place] for place in sorted(drawn)]
     return usable[: options.num_negatives]

@@ -179,8 +179,8 @@ class SentenceIndex:
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
-        dim = len(_encode_documents(model, [PROBE], truncate_dim)[0])
-        empty = new_index(dim, backend, _similarity_of(model))
+        probe = _encode_documents(model, [PROBE], truncate_dim)[0]
+        empty = new_index(len(probe), backend, _similarity_of(model))
         if parameters is not None:
             empty.set_parameters(parameters)
         names = [_SENTENCE, *(_KEPT + name for name in keep)]
@@ -214,16 +214,20 @@ class SentenceIndex:
         with tqdm(total=total, desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
-                columns = [pa.array(cells, pa.large_string()) for cells in zip(*part, strict=True)]
+                columns = []
+                for cells in zip(*part, strict=True):
+                    columns.append(pa.array(cells, pa.large_string()))
+                added = pa.table(columns, schema=self.rows.schema)
                 self.vectors.add(embeddings)
-                self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
+                self.rows = pa.concat_tables([self.rows, added])
                 bar.update(len(part))
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
         """Yield rows with their embeddings."""
         while part := list(islice(rows, _WINDOW)):
+            texts = [row[0] for row in part]
             try:
-                yield part, _encode_documents(self.model, [row[0] for row in part], self.truncate_dim)
+                yield part, _encode_documents(self.model, texts, self.truncate_dim)
             except NotFiniteError as error:
                 place = len(self) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
@@ -244,7 +248,8 @@ class SentenceIndex:
             embeddings = comparable(embeddings, self.similarity)
             place = int(draw.integers(len(part)))
             text = part[place][0]
-            cosine = _agreement(_encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
+            expected = _encode_documents(self.model, [text], self.truncate_dim)[0]
+            cosine = _agreement(expected, embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
                     f"the vectors are not this model's for these sentences: for sentence {count + place}, "
@@ -298,8 +303,9 @@ class SentenceIndex:
         results: list[Results] = [[] for _ in embeddings]
         if top_k and results:
             scores, rows = self.vectors.search(embeddings, top_k, among)
-            for result, row_scores, numbers in zip(results, scores.tolist(), rows.tolist(), strict=True):
-                for score, row in zip(row_scores, numbers, strict=True):
+            found = zip(results, scores.tolist(), rows.tolist(), strict=True)
+            for result, own_scores, own_rows in found:
+                for score, row in zip(own_scores, own_rows, strict=True):
                     is_found = row >= 0  # faiss gives -1 where it finds fewer
                     if is_found and (threshold is None or score >= threshold):
                         result.append(self._match(row, score))
@@ -367,15 +373,19 @@ class SentenceIndex:
         data = f"data-{secrets.token_hex(8)}"
         try:
             with hold(target):
-                saved = describe(target)["data"] if (target / _DESCRIPTION).exists() else None
-                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
+                saved = None
+                if (target / _DESCRIPTION).exists():
+                    saved = describe(target)["data"]
+                own_folder, own_data = self._saved or (None, None)
+                if own_folder == target and own_data != saved:
                     raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)
                     pq.write_table(self.rows, temporary / _ROWS)
                     digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
-                write_json(target / _DESCRIPTION, {**self._describe(), "data": data, "digests": digests})
+                description = {**self._describe(), "data": data, "digests": digests}
+                write_json(target / _DESCRIPTION, description)
                 for path in target.iterdir():  # the data that was replaced, and what killed processes have left
                     if path.name != data and _OWN.fullmatch(path.name):
                         remove(path)
@@ -529,4 +539,6 @@ def _similarity_of(model: Any) -> str:
 
 def _agreement(x: ndarray, y: ndarray) -> float:
     """Return the cosine of two unit embeddings, and of others what falls as fast with their relative distance."""
-    return float(1 - np.square(x - y).sum() / (2 * np.square(y).sum()))
+    distance = np.square(x - y).sum()
+    size = np.square(y).sum()
+    return float(1 - distance / (2 * size))
