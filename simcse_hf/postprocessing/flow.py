@@ -49,15 +49,18 @@ class InvertibleLinear(nn.Module):
         self.permutation: Tensor
         self.sign: Tensor
         self.register_buffer("permutation", permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
-        self.register_buffer("sign", upper.diagonal().sign().to(dtype))
+        diagonal = upper.diagonal()
+        self.register_buffer("sign", diagonal.sign().to(dtype))
         self.lower = nn.Parameter(lower.tril(-1).to(dtype))
         self.upper = nn.Parameter(upper.triu(1).to(dtype))
-        self.log_diagonal = nn.Parameter(upper.diagonal().abs().log().to(dtype))
+        self.log_diagonal = nn.Parameter(diagonal.abs().log().to(dtype))
 
     def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
-        lower = self.lower.tril(-1) + torch.eye(len(self.sign)).to(self.lower)
-        upper = self.upper.triu(1) + torch.diag(self.sign * self.log_diagonal.exp())
+        identity = torch.eye(len(self.sign)).to(self.lower)
+        diagonal = torch.diag(self.sign * self.log_diagonal.exp())
+        lower = self.lower.tril(-1) + identity
+        upper = self.upper.triu(1) + diagonal
         weight = lower[self.permutation] @ upper
         return x @ weight.T, self.log_diagonal.sum()
 
@@ -200,7 +203,8 @@ def fit_flow(
             "likelihood of so few has no bound. Give more sentences."
         )
     vectors = vectors.to(torch.get_default_dtype())
-    constant = vectors.double().std(dim=0) <= NOISE * vectors.abs().amax(dim=0)
+    largest = vectors.abs().amax(dim=0)
+    constant = vectors.double().std(dim=0) <= NOISE * largest
     if constant.any():
         dimension = int(constant.int().argmax()) + 1
         raise ValueError(
@@ -238,5 +242,7 @@ def fit_flow(
 
 @torch.no_grad()
 def _mean_log_likelihood(flow: Flow, vectors: Tensor) -> float:
-    total = sum(flow.log_likelihood(part).sum().item() for part in vectors.split(8192))
+    total = 0.0
+    for part in vectors.split(8192):
+        total += flow.log_likelihood(part).sum().item()
     return total / vectors.numel()

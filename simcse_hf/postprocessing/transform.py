@@ -67,7 +67,8 @@ class VectorTransform(nn.Module, ABC):
                 f"give (n, {self.input_dim}), not {tuple(embeddings.shape)}"
             )
         weight = next(iter(self.state_dict().values()))
-        return self._apply_to(embeddings.to(weight.device, weight.dtype)).float().to(embeddings.device)
+        transformed = self._apply_to(embeddings.to(weight.device, weight.dtype))
+        return transformed.float().to(embeddings.device)
 
 
 def check_embeddings(embeddings: Tensor) -> None:
@@ -182,7 +183,8 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tupl
         where = weights
         transform.load_state_dict(load_file(weights), assign=True)
         transform.requires_grad_(False).eval()
-        if not transform.transform(torch.zeros(1, transform.input_dim)).isfinite().all():
+        transformed = transform.transform(torch.zeros(1, transform.input_dim))
+        if not transformed.isfinite().all():
             raise ValueError("it holds values that are not finite")
     except Exception as error:  # its type depends on what is wrong, and on the library that reads the file
         reason = " ".join(str(error).split())

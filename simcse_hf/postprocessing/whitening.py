@@ -38,7 +38,8 @@ class RunningCovariance:
         centred = part - mean
         step = mean - self.mean
         total = self.count + len(part)
-        self._scatter += centred.T @ centred + torch.outer(step, step) * (self.count * len(part) / total)
+        between = torch.outer(step, step) * (self.count * len(part) / total)
+        self._scatter += centred.T @ centred + between
         self.mean = self.mean + step * (len(part) / total)
         self.count = total
 
@@ -100,7 +101,8 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
         raise ValueError(f"dim must be between 1 and the embeddings' {input_dim} dimensions, got {dim}")
     directions, variances, _ = torch.linalg.svd(running.covariance)
     largest = (running.mean.square() + running.covariance.diagonal()).max()
-    rank = min(int((variances > NOISE**2 * largest).sum()), running.count - 1)
+    is_above_noise = variances > NOISE**2 * largest
+    rank = min(int(is_above_noise.sum()), running.count - 1)
     if dim is not None:
         kept = dim
     elif rank == input_dim - 1 < running.count - 1:  # a hyperplane
