@@ -469,6 +469,7 @@ def test_a_parquet_shard_without_vectors_is_named(folder, table):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no array"])
 def test_damaged_ranges_are_named(tmp_path, content):
     (tmp_path / "ranges.npz").write_bytes(content)
-    words = ["--model", "nowhere", "--input", "x.txt", "--output", "y", "--precision", "int8"]
+    (tmp_path / "x.txt").write_text("A text.\n")
+    words = ["--model", "nowhere", "--input", str(tmp_path / "x.txt"), "--output", "y", "--precision", "int8"]
     with pytest.raises(ValueError, match=r"--ranges .*ranges\.npz: not a readable npy file"):
         encode_main([*words, "--ranges", str(tmp_path / "ranges.npz")])
