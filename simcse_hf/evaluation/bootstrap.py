@@ -372,7 +372,9 @@ def _score(part: Arrays, counts: ndarray) -> ndarray:
     if "similarity" in part:
         return counted_average_precision(part["similarity"], part["gold"], counts)
     if "clusters" in part:
-        of_columns = [counted_v_measure(column, part["gold"], counts) for column in part["clusters"].T]
+        of_columns = []
+        for column in part["clusters"].T:
+            of_columns.append(counted_v_measure(column, part["gold"], counts))
         return np.mean(of_columns, axis=0)
-    values = part["correct" if "correct" in part else "value"]
+    values = part["correct"] if "correct" in part else part["value"]
     return counts @ values / counts.sum(axis=1)

@@ -129,8 +129,8 @@ class LogisticRegressionGrid:
 
     def _tensors(self, x: ndarray, y: ndarray) -> tuple:
         features = torch.as_tensor(x, dtype=torch.float32, device=self.device)
-        # The bias is the weight of a constant feature.
-        with_bias = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+        constant = features.new_ones(len(features), 1)  # its weight is the bias
+        with_bias = torch.cat([features, constant], dim=1)
         return with_bias, torch.as_tensor(y, device=self.device)
 
     def _start(self, dim: int) -> Tensor:
@@ -155,10 +155,11 @@ class LogisticRegressionGrid:
         for batch in order.split(self.config.batch_size):
             features = x[batch]
             labels = y[batch]
-            logits = (features @ weight.T).view(len(features), -1, self.classes)
+            logits = self._logits(weight, features)
             # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
             error = logits.softmax(dim=-1)
-            error[torch.arange(len(labels), device=self.device), :, labels] -= 1
+            rows = torch.arange(len(labels), device=self.device)
+            error[rows, :, labels] -= 1
             gradient = error.flatten(1).T @ features / len(features)
             weight.grad = gradient + decay * weight
             optimizer.step()
@@ -169,6 +170,9 @@ class LogisticRegressionGrid:
         x: Tensor,
         y: Tensor,
     ) -> ndarray:
-        logits = (x @ weight.T).view(len(x), -1, self.classes)
-        predicted = logits.argmax(dim=-1)
+        predicted = self._logits(weight, x).argmax(dim=-1)
         return (predicted == y[:, None]).cpu().numpy()
+
+    def _logits(self, weight: Tensor, x: Tensor) -> Tensor:
+        """Return the logits of all regressions, of shape `(n, len(l2), classes)`."""
+        return (x @ weight.T).view(len(x), -1, self.classes)

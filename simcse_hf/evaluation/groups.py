@@ -106,7 +106,8 @@ def groups_to_draw(named: dict, where: str) -> ndarray:
         )
         return np.arange(n)
     sizes = np.bincount(groups)
-    if n**2 < min(LEAST_GROUPS, n / 2) * (sizes**2).sum():  # few rows make few groups, which are drawn all the same
+    least = min(LEAST_GROUPS, n / 2)  # few rows make few groups, which are drawn all the same
+    if n**2 < least * (sizes**2).sum():
         logger.warning_once(
             f"{where}: most rows share texts with each other (the largest group has {sizes.max()} of {n} rows), so "
             "the intervals resample single rows and may be too narrow. Use pairs with more different texts."

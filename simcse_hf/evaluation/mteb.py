@@ -123,8 +123,11 @@ def evaluate_mteb(
     groups = categories | {"all": english}
     chosen: dict = {}
     for task in tasks:
+        if task in groups:
+            chosen |= groups[task]
+            continue
         try:
-            chosen |= groups.get(task) or {task: english.get(task) or mteb.get_task(task)}
+            chosen[task] = english.get(task) or mteb.get_task(task)
         except KeyError as error:
             raise ValueError(
                 f"mteb does not know the data set {task!r}. Name one of its data sets, a category "

@@ -109,7 +109,10 @@ def format_table(
             blocks.append(_average_block(results, results[key], protocol))
     if verbose:
         blocks += _details(results)
-    users = [_user_task_line(name, result) for name, result in results.items() if is_user_task(result)]
+    users = []
+    for name, result in results.items():
+        if is_user_task(result):
+            users.append(_user_task_line(name, result))
     blocks.append("\n".join(users))
     if "geometry" in results:
         geometry = results["geometry"]
@@ -258,7 +261,8 @@ def load_scores(path: Path) -> Scores:
         with np.load(path, allow_pickle=False) as arrays:
             for key in arrays.files:
                 task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
-                scores.setdefault(task, {}).setdefault(part, {})[name] = arrays[key]
+                parts = scores.setdefault(task, {})
+                parts.setdefault(part, {})[name] = arrays[key]
     except Exception as error:  # its type depends on where zipfile or numpy finds the damage
         raise ValueError(f"{path}: damaged ({error}); evaluate the model again.") from error
     return scores

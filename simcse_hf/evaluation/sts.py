@@ -137,7 +137,8 @@ def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> 
 
 def read_pairs_argument(argument: str) -> ScoredPairs:
     """Read the pairs of a file, or of a hub data set: `name` (its test split), `name:split` or `name:config:split`."""
-    if Path(argument).exists() or Path(argument.removesuffix(".gz")).suffix in TABLE_SUFFIXES:
+    suffix = Path(argument.removesuffix(".gz")).suffix
+    if Path(argument).exists() or suffix in TABLE_SUFFIXES:
         return read_scored_pairs(argument)
     return load_hub_pairs(argument, "test", argument.partition(":")[0])
 

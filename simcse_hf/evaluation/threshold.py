@@ -77,7 +77,8 @@ def choose_threshold(
         low, high = interval(drawn, CONFIDENCE)
         if high - low < ROUNDING:  # all groups have the same share, so every resample has it as well
             low, high = proportion_interval(share, len(np.unique(drawn_groups[among])), CONFIDENCE)
-        measured[name] = [round(100 * float(value), 2) for value in (share, low, high)]
+        shown = (share, low, high)
+        measured[name] = [round(100 * float(value), 2) for value in shown]
     share = found.sum() / similar.sum()
     if precision is not None and share < precision:
         logger.warning(

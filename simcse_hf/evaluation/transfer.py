@@ -85,7 +85,8 @@ class LabelledTexts:
     @property
     def groups(self) -> ndarray:
         """The group of each example, of shape `(n,)`; examples that share a text are in one group."""
-        return connected_groups(list(zip(self.texts, self.texts2 or self.texts, strict=True)))
+        pairs = zip(self.texts, self.texts2 or self.texts, strict=True)
+        return connected_groups(list(pairs))
 
     def select(self, rows: Sequence[int]) -> "LabelledTexts":
         """Return the examples at some positions, in the order of these."""
@@ -99,7 +100,8 @@ class LabelledTexts:
     def sorted_by_length(self) -> "LabelledTexts":
         """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
         keys = []
-        for text, text2, label in zip(self.texts, self.texts2 or self.texts, self.labels, strict=True):
+        rows = zip(self.texts, self.texts2 or self.texts, self.labels, strict=True)
+        for text, text2, label in rows:
             length = len(text.split())
             length2 = len(text2.split())
             keys.append((length, length2, label))
