@@ -99,7 +99,9 @@ def write_card(
         evaluations = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
     if comparisons is None:
         comparisons = sorted(directory.glob("comparison*.json"))
-    measured = [read_measured(Path(path), directory, repo_id, trained, pooler, method) for path in evaluations]
+    measured = []
+    for path in evaluations:
+        measured.append(read_measured(Path(path), directory, repo_id, trained, pooler, method))
     tables = []
     if run.get("final"):
         tables.append(dev_table(run, method))
@@ -368,10 +370,13 @@ def _write_eval_results(directory: Path, measured: Sequence[Measured], repo_id: 
     entries = []
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
-        source = each.path.name if (directory / each.path.name).exists() else CARD
+        source = each.path.name
+        if not (directory / source).exists():
+            source = CARD
         entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
     if not entries:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(exist_ok=True)
-    write_text(path, yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False))
+    content = eval_result_entries_to_yaml(entries)
+    write_text(path, yaml.safe_dump(content, sort_keys=False))

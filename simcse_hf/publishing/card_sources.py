@@ -180,6 +180,7 @@ def comparison_text(paths: Sequence[Path]) -> str:
         comparison = read_json_object(path, "baseline", "scores", "differences", advice=advice)
         text = format_comparison(comparison)
         for name in (comparison["baseline"], *comparison["differences"]):  # as wide as before, without a local folder
-            text = text.replace(name, str(public_name(name)).ljust(len(name)))
+            public = str(public_name(name))
+            text = text.replace(name, public.ljust(len(name)))
         tables.append(f"```\n{text}\n```")
     return "\n\n".join(tables)

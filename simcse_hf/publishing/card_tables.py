@@ -80,8 +80,9 @@ def protocol_of(document: dict, transfer: bool) -> str:
 
 def task_score(document: dict, result: dict) -> float | None:
     """Return the score that the protocol of an evaluation reports for a task, times 100."""
-    protocol = document["protocol"]
-    return Protocol(protocol["mode"], protocol["aggregation"], protocol["metric"]).headline(result)
+    described = document["protocol"]
+    protocol = Protocol(described["mode"], described["aggregation"], described["metric"])
+    return protocol.headline(result)
 
 
 def dev_table(run: dict, transform: str | None = None) -> Table:
@@ -156,8 +157,8 @@ def _change_note(run: dict) -> str:
     pooler = (run.get("start") or {}).get("pooler")
     if pooler:
         start += f" with the pooler `{pooler}`"
-    numbers = [change[name] for name in ("difference", "low", "high", "confidence")]
-    described = describe_difference(*numbers, start)
+    numbers = {name: change[name] for name in ("difference", "low", "high", "confidence")}
+    described = describe_difference(**numbers, against=start)
     drawn = f" and the {change['seeds']} seeds" if change["seeds"] > 1 else ""
     note = f" Change of `{change['metric']}`: {described} (paired bootstrap over the examples{drawn})."
     chosen = []

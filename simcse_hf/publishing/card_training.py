@@ -243,7 +243,9 @@ def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -
         objective = described_objective(name)
         papers += objective.papers if objective else ()
     view = (run.get("view") or {}).get("name")
-    positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders(settings) == 2)
+    positive_from_objective = len(settings.templates) > 1
+    if view == "identity" and num_encoders(settings) == 2:
+        positive_from_objective = True
     if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
         papers.append(VIEWS[view][1])
     if _encoders_option(settings) == 2 or (settings.do_mlm and settings.objective != "declutr"):

@@ -151,12 +151,12 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
     onnx_graph = export_onnx(simcse, directory)
     path = Path(directory, GRAPHS["openvino"])
-    graph = openvino.Core().read_model(onnx_graph)
-    openvino.save_model(graph, path, compress_to_fp16=False)
+    openvino.save_model(openvino.Core().read_model(onnx_graph), path, compress_to_fp16=False)
     shutil.rmtree(onnx_graph.parent)
     inputs = _example(simcse, rows=5, length=12)
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    actual = compiled([x.numpy() for x in inputs])[compiled.output(EMBEDDING)]
+    outputs = compiled([x.numpy() for x in inputs])
+    actual = outputs[compiled.output(EMBEDDING)]
     _check_against_torch(actual, _Embedder(simcse.model).eval(), inputs, path)
     return path
 
@@ -220,7 +220,10 @@ def silent() -> Iterator[None]:
 
 def _empty_directory(directory: str | os.PathLike) -> Path:
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    is_empty = not directory.exists()
+    if directory.is_dir():
+        is_empty = not any(directory.iterdir())
+    if not is_empty:
         raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
     directory.mkdir(parents=True, exist_ok=True)
     return directory

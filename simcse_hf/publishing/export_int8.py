@@ -73,8 +73,7 @@ def export_int8(
                 quantize = _quantize_onnx if backend == "onnx" else _quantize_openvino
                 with silent():
                     quantize(simcse, plain, folder / name, method, checks.calibration, instructions)
-                exported = SimCSE(folder, backend=backend)
-                measured = checks.measure(simcse, exported)
+                measured = checks.measure(simcse, SimCSE(folder, backend=backend))
                 forms.append({"backend": backend, "method": method, "file": name} | measured)
         forms.sort(key=lambda form: -form["speed"])
         accurate = [form for form in forms if form["loss"] <= max_loss]

@@ -27,7 +27,8 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
             style["linestyle"] = "none"
         else:
             name = f"{name} ({steps[-1]} steps)"
-            axes.plot(uniformity[0], alignment[0], style["marker"], markersize=11, fillstyle="none", color=color)
+            marker = style["marker"]  # the start has a larger, empty one
+            axes.plot(uniformity[0], alignment[0], marker, markersize=11, fillstyle="none", color=color)
         axes.plot(uniformity, alignment, label=name, **style)
         end = (uniformity[-1], alignment[-1])
         axes.annotate(f" {number + 1}", end, weight="bold", color=color)

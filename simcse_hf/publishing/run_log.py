@@ -42,7 +42,10 @@ class Run:
             if re.fullmatch("eval_.+_alignment", key):
                 alignment = self.series(key)
                 uniformity = self.series(key.replace("_alignment", "_uniformity"))
-                path = [(step, alignment[step], uniformity[step]) for step in alignment if step in uniformity]
+                path = []
+                for step, value in alignment.items():
+                    if step in uniformity:
+                        path.append((step, value, uniformity[step]))
                 if path:
                     return path
         return []
