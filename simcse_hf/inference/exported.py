@@ -146,8 +146,7 @@ def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         # A request of its own for each call, so that threads may share the model.
-        request = compiled.create_infer_request()
-        return request.infer([ids, mask])[output].copy()
+        return compiled.create_infer_request().infer([ids, mask])[output].copy()
 
     # The first call prepares what all calls share. Two first calls in two threads have waited for each other for ever:
     # one held Python's lock, and the other that of the preparation.

@@ -171,8 +171,7 @@ def encode_file(
         chosen = _read(texts.read(), shard_size, missing)
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
             for (number, rows), vectors in encode(chosen):
-                codes = quantize(vectors, precision, ranges)
-                _write(missing[number], rows, codes)
+                _write(missing[number], rows, quantize(vectors, precision, ranges))
                 bar.update(len(rows))
         texts.check_unchanged()
     return list(shards)

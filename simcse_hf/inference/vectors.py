@@ -103,7 +103,8 @@ class RowVectors:
         for teacher in self._teachers:
             vectors = teacher.read(places)
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-            wrong = np.flatnonzero(~((norms > 0) & np.isfinite(norms)))
+            has_direction = (norms > 0) & np.isfinite(norms)
+            wrong = np.flatnonzero(~has_direction)
             if len(wrong):
                 row = places[wrong[0]] // self.width
                 raise ValueError(
@@ -217,7 +218,8 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     folder = _cache() / key
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
-    with hold(folder, timeout=-1) if world()[0] == 0 else nullcontext():
+    rank, _ = world()
+    with hold(folder, timeout=-1) if rank == 0 else nullcontext():
         encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
     return folder
 

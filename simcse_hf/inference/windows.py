@@ -75,7 +75,8 @@ def split_long(
         ids = encoded["input_ids"][place]
         if templates:
             ids = [tokenizer.unk_token_id if token == tokenizer.mask_token_id else token for token in ids]
-        ends = np.maximum.accumulate([end for _, end in encoded["offset_mapping"][place]])
+        offsets = encoded["offset_mapping"][place]
+        ends = np.maximum.accumulate([end for _, end in offsets])
         first = 0
         if prompt:  # a token of the prompt's last space and the text's first word belongs to the text
             of_prompt = np.searchsorted(ends, len(lead + prompt), side="right")

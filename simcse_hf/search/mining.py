@@ -266,7 +266,8 @@ def _choose(
 ) -> list[Candidate]:
     """Choose the negatives of a pair by rank, and count the other candidates by the first bound that they fail."""
     # Every comparison with NaN is false, so a bound that is not set drops nothing.
-    max_score, min_score, margin, share = (math.nan if bound is None else bound for bound in options.bounds)
+    bounds = [math.nan if bound is None else bound for bound in options.bounds]
+    max_score, min_score, margin, share = bounds
     usable = []
     for candidate, score in ranked:
         if score > max_score:

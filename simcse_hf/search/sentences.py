@@ -352,7 +352,8 @@ class SentenceIndex:
             if name not in self.kept:
                 kept = ", ".join(map(repr, self.kept)) or "none"
                 raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
-            among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
+            has_value = pc.equal(self.rows[_KEPT + name], str(value))
+            among &= has_value.to_numpy()
         return among
 
     def save(self, folder: StrPath) -> None:
