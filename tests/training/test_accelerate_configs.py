@@ -45,8 +45,9 @@ def command(tmp_path, save_checkpoint):
     cells = list(rows)
     lines = (",".join(cells[i : i + 3]) for i in range(0, 96, 3))
     (tmp_path / "triplets.csv").write_text("sent0,sent1,hard_neg\n" + "\n".join(lines) + "\n")
-    arguments = f"--model_name_or_path {start} --train_file {tmp_path / 'triplets.csv'} --max_steps 6 --save_strategy steps"
-    arguments += " --save_steps 3 --learning_rate 1e-3 --logging_steps 1 --dropout 0 --head fresh --use_cpu --report_to none"
+    arguments = f"--model_name_or_path {start} --train_file {tmp_path / 'triplets.csv'} --max_steps 6 --save_steps 3"
+    arguments += " --save_strategy steps --learning_rate 1e-3 --logging_steps 1 --dropout 0 --head fresh --use_cpu"
+    arguments += " --report_to none"
     return arguments.split()
 
 
