@@ -16,6 +16,17 @@ from simcse_hf.training import training_args
 OF_ACCELERATE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "ACCELERATE_MIXED_PRECISION": "no"}
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """Accelerate keeps the state that it has half made, and sets variables such as RANK."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+    if "num_processes" not in PartialState._shared_state:
+        PartialState._reset_state()
+
+
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"])
 def test_the_processes_that_a_launcher_has_started_must_work_together(monkeypatch, variable):
     check_together(1)
@@ -39,7 +50,6 @@ def test_processes_that_transformers_does_not_join_are_refused(monkeypatch, tmp_
     monkeypatch.setattr(training_args, "has_only_cpu", lambda: False)
     with pytest.raises(ValueError, match="2 processes|MASTER_ADDR"):  # accelerate 1.12 refuses them first
         SimCSETrainingArguments(str(tmp_path))
-    PartialState._reset_state()  # accelerate keeps the state that it has half made
 
 
 @pytest.mark.parametrize("command", ["index", "mine", "adapt"])
