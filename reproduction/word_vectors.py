@@ -1,11 +1,11 @@
 """Average the word vectors of a GloVe or word2vec text file, the paper's first baseline."""
 
+import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers.utils import logging
-
-from simcse_hf.data.table import open_binary
 
 logger = logging.get_logger("simcse_hf.reproduction")
 
@@ -54,7 +54,8 @@ class WordVectors:
         """Return the vectors of the words that are wanted, and the number of dimensions."""
         known: dict[str, np.ndarray] = {}
         dim = number = 0
-        with open_binary(self.path) as lines:
+        opener: Any = gzip.open if self.path.suffix.lower() == ".gz" else open
+        with opener(self.path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
                     # Split from the right, because some words of GloVe's largest file contain spaces.
