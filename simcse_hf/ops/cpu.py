@@ -69,7 +69,8 @@ class FastDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply dropout in training mode."""
-        if self.training and x.device.type == "cpu" and needs_mask(self.p) and not torch.compiler.is_compiling():
+        draws_mask = self.training and x.device.type == "cpu" and needs_mask(self.p)
+        if draws_mask and not torch.compiler.is_compiling():
             return _Dropout.apply(x, self.p)
         return super().forward(x)
 
@@ -94,9 +95,11 @@ class FastLinear(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call a function of torch, `F.linear` as oneDNN has it."""
-        if func is F.linear and not kwargs and not torch.compiler.is_compiling() and _mkl_is_slow():
+        is_linear = func is F.linear and not kwargs
+        if is_linear and not torch.compiler.is_compiling() and _mkl_is_slow():
             x, weight, bias = args
-            if x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type):
+            is_float32 = x.dtype == weight.dtype == torch.float32
+            if is_float32 and not torch.is_autocast_enabled(x.device.type):
                 return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return func(*args, **(kwargs or {}))
 
@@ -109,7 +112,8 @@ def _capabilities() -> dict[str, Any]:
 @cache
 def _mkl_is_slow() -> bool:
     capabilities = _capabilities()
-    if not str(capabilities.get("cpu_name")).startswith("AMD") or not capabilities.get("avx512_f"):
+    is_amd = str(capabilities.get("cpu_name")).startswith("AMD")
+    if not is_amd or not capabilities.get("avx512_f"):
         return False
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

@@ -45,7 +45,9 @@ def on_first_process(function: Callable[[], T]) -> T:
         try:
             result = function()
         except Exception as error:  # The other processes have to learn of it, or they would wait for ever.
-            problem = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            problem = str(error)
+            if not isinstance(error, ValueError):
+                problem = f"{type(error).__name__}: {problem}"
             dist.broadcast_object_list([None, problem])
             raise
         dist.broadcast_object_list([result, None])
@@ -76,8 +78,9 @@ def wait_for_all() -> None:
 @contextmanager
 def same_noise(seed: int) -> Iterator[None]:
     """Let all processes of a run draw the same numbers from torch's generator; a single process draws as before."""
-    with torch.random.fork_rng(devices=[], enabled=world()[1] > 1):
-        if world()[1] > 1:
+    is_shared = world()[1] > 1
+    with torch.random.fork_rng(devices=[], enabled=is_shared):
+        if is_shared:
             torch.default_generator.manual_seed(seed)
         yield
 
@@ -93,13 +96,16 @@ def draw_own_noise(seed: int) -> None:
     """
     rank, _ = world()
     if rank > 0:
-        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+        (own_seed,) = np.random.SeedSequence([seed, rank]).generate_state(1)
+        torch.manual_seed(int(own_seed))
 
 
 def own_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     """Return the numbers of this process's rows among those of all processes, each of which has as many."""
-    first = world()[0] * len(rows) if over_processes else 0
-    return torch.arange(first, first + len(rows), device=rows.device)
+    number = len(rows)
+    rank, _ = world()
+    first = rank * number if over_processes else 0
+    return torch.arange(first, first + number, device=rows.device)
 
 
 def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
@@ -139,13 +145,15 @@ def missing_columns(rows: Tensor, over_processes: bool) -> int:
     if not over_processes or world()[1] == 1:
         return 0
     width = rows.shape[1]
-    return int(gather_rows(torch.tensor([width], device=rows.device)).max()) - width
+    widths = gather_rows(torch.tensor([width], device=rows.device))
+    return int(widths.max()) - width
 
 
 def gather_columns(rows: Tensor, missing: int, over_processes: bool, value: int = 0) -> Tensor:
     """Stack rows `(n, width, ...)` as [`gather_rows`] does, each with `missing` more columns that hold a value."""
     if missing:
-        rows = F.pad(rows, (0, 0) * (rows.dim() - 2) + (0, missing), value=value)
+        later_axes = (0, 0) * (rows.dim() - 2)
+        rows = F.pad(rows, (*later_axes, 0, missing), value=value)
     return gather_rows(rows, over_processes)
 
 

@@ -24,8 +24,8 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str
     """
     found = changes(before, now)
     if found:
-        listed = "; ".join(f"{name}: {old} there, {new} here" for name, (old, new) in found.items())
-        raise ValueError(f"{where} was made with other settings ({listed}). {advice}")
+        listed = [f"{name}: {old} there, {new} here" for name, (old, new) in found.items()]
+        raise ValueError(f"{where} was made with other settings ({'; '.join(listed)}). {advice}")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -91,8 +91,10 @@ def check_finite(embeddings: np.ndarray | Tensor, what: str, first: int = 0) -> 
     """
     finite = torch.as_tensor(embeddings).isfinite()
     if not finite.all():
-        position = int(torch.atleast_2d(finite).all(dim=1).int().argmin())
-        raise NotFiniteError(what.replace("{}", str(first + position), 1), position)
+        is_sound = torch.atleast_2d(finite).all(dim=1)
+        position = int(is_sound.int().argmin())
+        number = str(first + position)
+        raise NotFiniteError(what.replace("{}", number, 1), position)
 
 
 def check_finite_texts(embeddings: np.ndarray | Tensor, texts: Sequence[str]) -> None:

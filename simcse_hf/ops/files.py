@@ -68,9 +68,12 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
 
 def full_name(name_or_path: str | os.PathLike | None) -> str | None:
     """Return the absolute path of a model's folder, which holds in every working directory, or another name as is."""
-    if not name_or_path or not Path(name_or_path).exists():
-        return str(name_or_path) if name_or_path else None
-    return str(Path(name_or_path).resolve())
+    if not name_or_path:
+        return None
+    path = Path(name_or_path)
+    if not path.exists():
+        return str(name_or_path)
+    return str(path.resolve())
 
 
 @contextmanager
@@ -209,7 +212,8 @@ def replace_files(folder: StrPath, last: str, patterns: Sequence[str], writes: b
             for pattern in [last, *patterns]:
                 for path in folder.glob(pattern):
                     remove(path)
-        for path in sorted(staging.iterdir(), key=lambda path: path.name == last):
+        others_first = sorted(staging.iterdir(), key=lambda path: path.name == last)
+        for path in others_first:
             put_in_place(path, folder / path.name)
 
 
@@ -255,7 +259,9 @@ def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
     try:
         lock.acquire(timeout=timeout)
     except Timeout:
-        name = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
+        name = "another process"
+        if holder.exists():
+            name = holder.read_text(encoding="utf-8")
         raise ValueError(
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
@@ -271,8 +277,10 @@ def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
 
 def entries(folder: Path) -> set[Path]:
     """Return what a folder holds, if there is one, without its lock and what a killed process has left of files."""
+    if not folder.exists():
+        return set()
     own = re.compile(rf"{LOCK}|{HOLDER}|\..*\.partial")
-    return {path for path in folder.iterdir() if not own.fullmatch(path.name)} if folder.exists() else set()
+    return {path for path in folder.iterdir() if not own.fullmatch(path.name)}
 
 
 def read_npy(path: StrPath) -> np.ndarray:
@@ -346,7 +354,8 @@ def write_json(path: StrPath, document: Any) -> None:
         path (`str` or `os.PathLike`): The file. Its folder must exist.
         document (`Any`): What to write.
     """
-    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    write_text(path, text + "\n")
 
 
 def write_text(path: StrPath, text: str) -> None:
@@ -376,9 +385,10 @@ def folder_problem(folder: StrPath) -> str | None:
     try:
         files = read_json_object(folder / MANIFEST, "files")["files"]
         for name, expected in files.items():
-            if not (folder / name).is_file():
+            path = folder / name
+            if not path.is_file():
                 return f"{name} is missing"
-            size = (folder / name).stat().st_size
+            size = path.stat().st_size
             if size != expected["bytes"]:
                 return f"{name} has {size:,} bytes in place of {expected['bytes']:,}"
         for name, expected in files.items():  # the bytes are read last, because it takes longer
@@ -399,7 +409,8 @@ def write_manifest(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "blake2b": digest(path)}
+            size = path.stat().st_size
+            files[name] = {"bytes": size, "blake2b": digest(path)}
     write_json(folder / MANIFEST, {"files": files})
 
 

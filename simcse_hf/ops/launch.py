@@ -75,6 +75,7 @@ def join_processes() -> Any:
 
     from .cpu import has_only_cpu
 
-    state = PartialState(cpu=has_only_cpu() or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true")
+    asks_for_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+    state = PartialState(cpu=has_only_cpu() or asks_for_cpu)
     check_together(state.num_processes)
     return state

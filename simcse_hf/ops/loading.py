@@ -103,8 +103,9 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
     if kwargs.pop("trust_remote_code", None):
         raise ValueError(f"trust_remote_code=True: {source}: custom code is not supported")
     try:
-        size = sum(path.stat().st_size for path in Path(source).glob("*.safetensors")) or _QUICK
-        with explain_damage(source), without_bar(size):
+        weights = Path(source).glob("*.safetensors")
+        size = sum(path.stat().st_size for path in weights)
+        with explain_damage(source), without_bar(size or _QUICK):
             loaded = load(source, *args, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):  # transformers advises to pass it
@@ -147,12 +148,17 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
         raise ValueError(f"{source} {_IS_ADAPTER}")
     prefix = f"{model.base_model_prefix}."
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
-    problems = {"lacks the weights": [name for name in info["missing_keys"] if name.startswith(prefix)]}
+    missing = [name for name in info["missing_keys"] if name.startswith(prefix)]
+    problems = {"lacks the weights": missing}
     is_cut = kwargs.get("config") is not None or {"num_hidden_layers", "n_layers"} & kwargs.keys()
     if not is_cut:
         problems["holds weights that its config.json has no place for:"] = info["unexpected_keys"]
     for problem, names in problems.items():
-        wrong = [x for x in names if x.removeprefix(prefix).split(".")[0] in encoder and "position_ids" not in x]
+        wrong = []
+        for name in names:
+            module = name.removeprefix(prefix).split(".")[0]
+            if module in encoder and "position_ids" not in name:
+                wrong.append(name)
         if wrong:
             listed = ", ".join(sorted(wrong)[:3])
             if len(wrong) > 3:

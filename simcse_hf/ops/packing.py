@@ -80,7 +80,8 @@ class Packing:
         sentences, columns = mask[rows].nonzero(as_tuple=True)
         index = rows[sentences] * length + columns
         bounds = F.pad(counts.cumsum(0), (1, 0)).int()
-        index, positions, rows, bounds = send([index, columns[None], rows, bounds], device)
+        positions = columns[None]
+        index, positions, rows, bounds = send([index, positions, rows, bounds], device)
         return cls((batch, length), index, positions, rows, bounds, counts, first_only)
 
     @property
@@ -116,7 +117,8 @@ class Packing:
         first = x if self.first_only else x.index_select(0, self.starts)
         if len(first) == batch and x.device.type != "cpu":  # the sentences are the rows
             return first
-        return x.new_zeros(batch, x.shape[-1]).index_copy_(0, self.rows, first)
+        padded = x.new_zeros(batch, x.shape[-1])
+        return padded.index_copy_(0, self.rows, first)
 
     # --- attention on an accelerator: one call for all sentences ----------------------------------------------------
 
@@ -130,17 +132,20 @@ class Packing:
     @cached_property
     def widths(self) -> Tensor:
         """The width of each sentence's block, of shape `(sentences,)`: 1, or a multiple of 8 that is at least 16."""
-        rounded = (self.lengths + WIDTH_STEP - 1) // WIDTH_STEP * WIDTH_STEP
-        return rounded.clamp(min=REGISTER_WIDTH).masked_fill(self.lengths == 1, 1)
+        steps = (self.lengths + WIDTH_STEP - 1) // WIDTH_STEP
+        rounded = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH)
+        return rounded.masked_fill(self.lengths == 1, 1)
 
     @cached_property
     def blocks(self) -> list["Block"]:
         """Runs of sentences of the same width."""
         widths, counts = self.widths.unique_consecutive(return_counts=True)
         blocks = []
-        for width, lengths in zip(widths.tolist(), self.lengths.split(counts.tolist()), strict=True):
-            padding = torch.arange(width) >= lengths[:, None]
-            blocks.append(Block(len(lengths), width, padding if padding.any() else None))
+        lengths_by_block = self.lengths.split(counts.tolist())
+        for width, lengths in zip(widths.tolist(), lengths_by_block, strict=True):
+            is_padding = torch.arange(width) >= lengths[:, None]
+            padding = is_padding if is_padding.any() else None
+            blocks.append(Block(len(lengths), width, padding))
         return blocks
 
     def to_blocks(self, x: Tensor) -> Tensor:
@@ -181,7 +186,8 @@ class Packing:
         sizes = counts
         if len(rows) != heads * len(self.lengths):
             sizes = [heads * block.count * block.width for block in self.blocks]
-        return [part.unflatten(0, (count, -1)) for part, count in zip(rows.split(sizes), counts, strict=True)]
+        parts = rows.split(sizes)
+        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
 
     def _orders(self, heads: int) -> tuple[Tensor, Tensor]:
         """Return the index that lays heads out in blocks, and its inverse.
@@ -199,9 +205,12 @@ class Packing:
             sentence = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
             column = torch.arange(len(sentence)) - self.starts[sentence]
             of_head = self.widths[sentence, None] * torch.arange(heads)
-            from_blocks = ((first_rows[sentence] + column)[:, None] + of_head).flatten()
-            last_tokens = heads * (self.bounds[1:, None].long() - 1) + torch.arange(heads)
-            to_blocks = last_tokens.flatten().repeat_interleave(self.widths.repeat_interleave(heads))
+            of_token = first_rows[sentence] + column
+            from_blocks = (of_token[:, None] + of_head).flatten()
+            last_tokens = self.bounds[1:, None].long() - 1
+            last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
+            repeats = self.widths.repeat_interleave(heads)
+            to_blocks = last_rows.repeat_interleave(repeats)
             to_blocks[from_blocks] = torch.arange(len(from_blocks))
             self._block_index[heads] = to_blocks, from_blocks
         return self._block_index[heads]
@@ -227,7 +236,8 @@ def _mask_on_host(mask: Tensor, lengths: np.ndarray | None) -> Tensor:
     """Return a mask of tokens on the CPU; it is not read, and nobody waits for it, if the lengths are known."""
     if lengths is None:
         return mask.cpu().bool()
-    return torch.arange(mask.shape[1]) < torch.as_tensor(lengths)[:, None]
+    ends = torch.as_tensor(lengths)[:, None]
+    return torch.arange(mask.shape[1]) < ends
 
 
 def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
@@ -241,8 +251,10 @@ def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
     Returns:
         `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`.
     """
-    index = _mask_on_host(mask, lengths).flatten().nonzero()[:, 0]
-    return send([index], mask.device)[0]
+    is_token = _mask_on_host(mask, lengths).flatten()
+    index = is_token.nonzero()[:, 0]
+    (sent,) = send([index], mask.device)
+    return sent
 
 
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
@@ -261,7 +273,8 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     joined = torch.cat(parts)
     if device.type == "cuda":
         joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sent = joined.to(device, non_blocking=True).split([len(part) for part in parts])
+    sizes = [len(part) for part in parts]
+    sent = joined.to(device, non_blocking=True).split(sizes)
     return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
 
 
@@ -298,16 +311,18 @@ def attend(
     if query.device.type != "cpu":
         return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)
     sees_all = window is None or packing.longest <= window + 1
-    if sees_all and (needs_mask(dropout) or (dropout == 0 and packing.longest <= SHORT)):
+    prefers_blocks = needs_mask(dropout) or (dropout == 0 and packing.longest <= SHORT)
+    if sees_all and prefers_blocks:
         return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)
     # One call of torch's attention for each run of sentences of the same length.
     lengths, counts = packing.lengths.unique_consecutive(return_counts=True)
     num_keys = (lengths * counts).tolist()
     num_queries = num_keys if len(query) == len(key) else counts.tolist()
+    queries = query.split(num_queries)
+    keys = key.split(num_keys)
+    values = value.split(num_keys)
     outputs = []
-    for count, *parts in zip(
-        counts.tolist(), query.split(num_queries), key.split(num_keys), value.split(num_keys), strict=True
-    ):
+    for count, *parts in zip(counts.tolist(), queries, keys, values, strict=True):
         q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in parts)
         mask = _band(k.shape[2], window, key.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
@@ -356,9 +371,14 @@ def _attend_on_accelerator(
         mask = mask & band
     # With first tokens as queries every row has a token, and the sentences are the rows.
     q = query[:, None] if first_only else packing.unpack(query)
-    q, k, v = (x.transpose(1, 2) for x in (q, packing.unpack(key), packing.unpack(value)))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling).transpose(1, 2)
-    return out.squeeze(1) if first_only else out.flatten(0, 1).index_select(0, packing.token_index)
+    k = packing.unpack(key)
+    v = packing.unpack(value)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    out = out.transpose(1, 2)
+    if first_only:
+        return out.squeeze(1)
+    return out.flatten(0, 1).index_select(0, packing.token_index)
 
 
 class _AttendInBlocks(torch.autograd.Function):
@@ -379,7 +399,10 @@ class _AttendInBlocks(torch.autograd.Function):
         rows = [packing.to_blocks(x) for x in (query, key, value)]
         out = torch.empty_like(rows[0])
         parts = [packing.matrices(x, heads) for x in (*rows, out)]
-        sizes = [q.shape[0] * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
+        sizes = []
+        for q, k in zip(parts[0], parts[1], strict=True):
+            count, num_queries, _ = q.shape
+            sizes.append(count * num_queries * k.shape[1])
         keeps: Sequence[Tensor | None] = [None] * len(sizes)
         keep_scale = 1.0
         if rate > 0:
@@ -390,13 +413,15 @@ class _AttendInBlocks(torch.autograd.Function):
             for block, keep, q, k, v, o in zip(packing.blocks, keeps, *parts, strict=True):
                 scores = _product(q, k.mT, scaling)
                 if block.padding is not None:
-                    scores.unflatten(0, (-1, heads)).masked_fill_(block.padding[:, None, None], -torch.inf)
+                    by_head = scores.unflatten(0, (-1, heads))
+                    by_head.masked_fill_(block.padding[:, None, None], -torch.inf)
                 # Weights have at least float32's precision; they are 0 at padding keys.
                 weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
                 if is_trained:
                     if block.padding is not None and q.shape[1] == block.width:
                         # No gradient may flow from rows that stand for no token.
-                        weight.unflatten(0, (-1, heads)).masked_fill_(block.padding[:, None, :, None], 0.0)
+                        by_head = weight.unflatten(0, (-1, heads))
+                        by_head.masked_fill_(block.padding[:, None, :, None], 0.0)
                     weights.append(weight)
                 dropped = weight
                 if keep is not None:
@@ -410,9 +435,11 @@ class _AttendInBlocks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         packing, heads, scaling, keep_scale = ctx.settings
-        rows = ctx.saved_tensors[:3]
-        weights = ctx.saved_tensors[3 : 3 + len(packing.blocks)]
-        keeps = ctx.saved_tensors[3 + len(packing.blocks) :]
+        saved = ctx.saved_tensors
+        end = 3 + len(packing.blocks)
+        rows = saved[:3]
+        weights = saved[3:end]
+        keeps = saved[end:]
         gradients = [torch.empty_like(x) for x in rows]
         of_output = packing.to_blocks(gradient.to(rows[0].dtype))
         parts = [packing.matrices(x, heads) for x in (*rows, of_output, *gradients)]
@@ -426,15 +453,18 @@ class _AttendInBlocks(torch.autograd.Function):
             _product(dropped.to(v.dtype).mT, g, keep_scale, dv)
             # The gradient of the scores is weight * (d_weight - sum(d_weight * weight)).
             d_weight.mul_(weight)
-            d_scores = d_weight.addcmul_(weight, d_weight.sum(-1, keepdim=True), value=-1).to(q.dtype)
+            sums = d_weight.sum(-1, keepdim=True)
+            d_scores = d_weight.addcmul_(weight, sums, value=-1).to(q.dtype)
             _product(d_scores, k, scaling, dq)
             _product(d_scores.mT, q, scaling, dk)
-        return *(packing.from_blocks(x, heads) for x in gradients), None, None, None
+        d_query, d_key, d_value = (packing.from_blocks(x, heads) for x in gradients)
+        return d_query, d_key, d_value, None, None, None
 
 
 def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """Compute `scale * a @ b` for batches of matrices, without a pass of its own for the scale."""
-    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)
+    ignored = a.new_empty(())
+    return torch.baddbmm(ignored, a, b, beta=0, alpha=scale, out=out)
 
 
 # --- torch's flash kernel, on NVIDIA GPUs in half precision ---
@@ -497,7 +527,8 @@ def supports_flash(query: Tensor) -> bool:
         reproduced the formula on a small example; false if flash attention is switched off
         (`torch.nn.attention.sdpa_kernel`).
     """
-    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    if query.device.type != "cuda" or not is_half:
         return False
     size = query.shape[-1]
     if size % 8 or size > _LARGEST_HEAD:
@@ -507,17 +538,23 @@ def supports_flash(query: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result  # torch.compile cannot trace what is asked here
 def _kernel_works(device: int, dtype: torch.dtype, size: int) -> bool:
-    return torch.backends.cuda.flash_sdp_enabled() and _probe(torch.device("cuda", device), dtype, size)
+    if not torch.backends.cuda.flash_sdp_enabled():
+        return False
+    return _probe(torch.device("cuda", device), dtype, size)
 
 
 @lru_cache
 def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     # The operator is not part of torch's stable interface, and not every build or GPU has it. So its values and
     # gradients of sentences of 5 and 3 tokens are compared with those on the CPU, once for each dtype and head size.
-    packing = Packing.from_mask(torch.arange(5) < torch.tensor([[5], [3]]))
+    lengths = torch.tensor([[5], [3]])
+    packing = Packing.from_mask(torch.arange(5) < lengths)
     bounds = packing.bounds.to(device)
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(8, 2, size, generator=generator).to(dtype) for _ in range(3)]
+    drawn = []
+    for _ in range(3):
+        numbers = torch.randn(8, 2, size, generator=generator)
+        drawn.append(numbers.to(dtype))
 
     def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return flash_attention(query, key, value, (bounds, bounds), (5, 5), scaling=size**-0.5)
@@ -531,7 +568,8 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
         expected = _value_and_gradients(formula, [x.double() for x in drawn])
         for x, y in zip(found, expected, strict=True):
             error = (x.cpu().double() - y).abs().max()
-            if not error <= _TOLERANCE * y.abs().max().clamp(min=1):  # also where it is NaN
+            allowed = _TOLERANCE * y.abs().max().clamp(min=1)
+            if not error <= allowed:  # also where it is NaN
                 problem = "its values differ from the formula's"
     except (RuntimeError, TypeError, AttributeError) as raised:
         problem = " ".join(str(raised).split())[:200]
@@ -545,9 +583,11 @@ def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
 
 def _value_and_gradients(attention: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
     inputs = [x.detach().requires_grad_() for x in inputs]
-    with torch.enable_grad(), torch.autocast(inputs[0].device.type, enabled=False):
+    device = inputs[0].device.type
+    with torch.enable_grad(), torch.autocast(device, enabled=False):
         out = attention(*inputs)
-        return [out, *torch.autograd.grad(out.square().sum(), inputs)]
+        gradients = torch.autograd.grad(out.square().sum(), inputs)
+    return [out, *gradients]
 
 
 @contextmanager

@@ -93,7 +93,8 @@ def first_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
         return hidden[:, 0]
     column = attention_mask.bool().int().argmax(1)  # of the first 1
     # A gather keeps the batch size symbolic when the model is exported; indexing by an arange would fix it.
-    return hidden.gather(1, column[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
+    index = column[:, None, None].expand(-1, 1, hidden.shape[-1])
+    return hidden.gather(1, index).squeeze(1)
 
 
 def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
@@ -132,11 +133,15 @@ def encode_padded(
     config = base_model.config
     if reads_left_to_right(type(config)):
         # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
-        inputs |= {"position_ids": (attention_mask.long().cumsum(1) - 1).clamp(min=0), "use_cache": False}
+        positions = attention_mask.long().cumsum(1) - 1
+        inputs["position_ids"] = positions.clamp(min=0)
+        inputs["use_cache"] = False
     if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
         # A mask of four axes reaches the attention function as it is. (ModernBERT's local layers need other masks.)
         has_padding = lengths.min() < input_ids.shape[1]
-        inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
+        inputs["attention_mask"] = None
+        if has_padding:
+            inputs["attention_mask"] = attention_mask.bool()[:, None, None]
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
     outputs = base_model(**inputs, output_hidden_states=all_layers)
@@ -191,7 +196,8 @@ def encode_unpadded(
         inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
         if _COUNTS_TOKENS[config.model_type]:
             is_token = input_ids.ne(config.pad_token_id).long()
-            inputs["position_ids"] = packing.pack(is_token.cumsum(1) * is_token + config.pad_token_id)
+            positions = is_token.cumsum(1) * is_token + config.pad_token_id
+            inputs["position_ids"] = packing.pack(positions)
         if token_type_ids is not None:
             inputs["token_type_ids"] = packing.pack(token_type_ids)
         # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
@@ -207,7 +213,8 @@ def encode_unpadded(
     else:
         outputs["last_hidden_state"] = packing.unpack(last)
     if all_layers:
-        outputs["hidden_states"] = tuple(packing.unpack(layer.squeeze(0)) for layer in found.hidden_states)
+        unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
+        outputs["hidden_states"] = tuple(unpacked)
     if pooled:
         outputs["pooler_output"] = _pool_first_tokens(base_model, first)
     return outputs
@@ -228,7 +235,8 @@ def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) ->
     if packing is None or not packing.first_only:
         return None
     hidden_states, *rest = args
-    return (hidden_states.index_select(1, packing.starts), *rest), {**kwargs, "all_tokens": hidden_states}
+    first = hidden_states.index_select(1, packing.starts)
+    return (first, *rest), {**kwargs, "all_tokens": hidden_states}
 
 
 def _attention(
@@ -246,8 +254,10 @@ def _attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     if all_tokens is not None:
         heads = (-1, query.shape[-1])
-        key = module.key(all_tokens).unflatten(-1, heads).transpose(1, 2)
-        value = module.value(all_tokens).unflatten(-1, heads).transpose(1, 2)
+        keys = module.key(all_tokens).unflatten(-1, heads)
+        values = module.value(all_tokens).unflatten(-1, heads)
+        key = keys.transpose(1, 2)
+        value = values.transpose(1, 2)
     window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
