@@ -100,7 +100,10 @@ def merged_weights(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     merged = dict(weights)
     for name, layer in _wrappers(model).items():
         prefix = f"{name}."
-        inside = {n.removeprefix(prefix): merged.pop(n) for n in weights if n.startswith(prefix)}
+        inside = {}
+        for full in weights:
+            if full.startswith(prefix):
+                inside[full.removeprefix(prefix)] = merged.pop(full)
         twin = copy.deepcopy(layer)
         twin.load_state_dict(inside)
         for own_name, tensor in _merged(twin).state_dict().items():
@@ -125,13 +128,16 @@ def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
     # The adapter may be that of a model with a head, such as BertForMaskedLM.
     prefix = f"base_model.model.{encoder.base_model_prefix}."
     weights = {}
-    for name, x in peft.load_peft_weights(str(source), device="cpu", **hub).items():
-        weights[name.replace(prefix, "base_model.model.", 1)] = x
+    stored = peft.load_peft_weights(str(source), device="cpu", **hub)
+    for name, x in stored.items():
+        stock_name = name.replace(prefix, "base_model.model.", 1)
+        weights[stock_name] = x
     try:
         adapted = peft.PeftModel(encoder, config)
         peft.set_peft_model_state_dict(adapted, dict(weights))  # some versions change it
         expected = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        wrong = ", ".join(sorted(expected.keys() ^ weights.keys())[:3])
+        differing = sorted(expected.keys() ^ weights.keys())
+        wrong = ", ".join(differing[:3])
     except (RuntimeError, KeyError, ValueError) as error:
         wrong = " ".join(str(error).split())
     if wrong:
@@ -170,13 +176,16 @@ def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> N
     config.base_model_name_or_path = full_name(model.name_or_path)
     weights = get_peft_model_state_dict(encoder, adapter_name=name, save_embedding_layers=False)
     if model.has_own_pooler and model.settings.pooler_type == "cls":
-        config.modules_to_save = sorted({*(config.modules_to_save or ()), "pooler"})
+        modules = config.modules_to_save or ()
+        config.modules_to_save = sorted({*modules, "pooler"})
         for key, x in merged.items():
             if key.startswith(f"{prefix}pooler."):
                 weights[key.removeprefix(prefix)] = x
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {f"base_model.model.{n}": x.detach().contiguous() for n, x in weights.items()}
+    tensors = {}
+    for key, x in weights.items():
+        tensors[f"base_model.model.{key}"] = x.detach().contiguous()
     save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(directory))
     write_json(directory / ADAPTER_SETTINGS, {SECTION: model.settings.to_section()})
@@ -219,7 +228,8 @@ def check_adapter(model: Any) -> None:
         # Merged elsewhere, a weight may differ by rounding.
         tolerance = 8 * torch.finfo(x.dtype).eps * x.abs().max()
         is_same = now.shape == x.shape and (now - x).abs().max() <= tolerance
-        if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name and not is_same:
+        is_encoders = name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name
+        if is_encoders and not is_same:
             changed.append(name)
     if changed:
         raise ValueError(
@@ -251,7 +261,8 @@ def load_trained_weights(model: Any, directory: StrPath) -> None:
     """
     path = Path(directory, TRAINED_WEIGHTS)
     tensors = load_file(path) if path.exists() else {}
-    if not tensors or not model.has_adapter() or not tensors.keys() <= model.state_dict().keys():
+    fits = bool(tensors) and model.has_adapter()
+    if not fits or not tensors.keys() <= model.state_dict().keys():
         raise ValueError(
             f"{directory} is a checkpoint of a run with another adapter than this one's. Repeat the arguments of that "
             "run, such as --lora_r."

@@ -104,9 +104,11 @@ class Checkpoint:
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)
         elif base:
-            section = getattr(load_pretrained(AutoConfig.from_pretrained, source, **hub), SECTION, None)
+            loaded = load_pretrained(AutoConfig.from_pretrained, source, **hub)
+            section = getattr(loaded, SECTION, None)
         else:
-            section = PreTrainedConfig.get_config_dict(config or source, **hub)[0].get(SECTION)
+            values, _ = PreTrainedConfig.get_config_dict(config or source, **hub)
+            section = values.get(SECTION)
         read_section(section)
         files = SentenceTransformersFiles()
         if modules or find_file(source, LIBRARY, **hub):
@@ -141,7 +143,9 @@ class Checkpoint:
     @property
     def pooler_type(self) -> str | None:
         """The pooler that the checkpoint was saved with, if it was saved with one."""
-        return self.saved.pooler_type if self.section is not None else self.files.pooling.get("pooler_type")
+        if self.section is not None:
+            return self.saved.pooler_type
+        return self.files.pooling.get("pooler_type")
 
     @property
     def saved_section(self) -> dict[str, Any]:
@@ -168,7 +172,9 @@ class Checkpoint:
     def tokenizer_limit(self) -> int | None:
         """The `model_max_length` of its tokenizer, if that is a number."""
         path = find_file(self.source, "tokenizer_config.json", **self.hub)
-        length = None if path is None else read_json_object(path).get("model_max_length")
+        if path is None:
+            return None
+        length = read_json_object(path).get("model_max_length")
         return length if isinstance(length, int) else None
 
     @cached_property
@@ -218,21 +224,28 @@ class Checkpoint:
             )
         section = self.saved_section
         if self.section is not None:
-            layout = {name: given[name] for name in ("pooler_type", "mlp_only_train", "dense_layers") if name in given}
-            if all(getattr(self.saved, name) == value for name, value in layout.items()):
+            is_kept = True
+            for name in ("pooler_type", "mlp_only_train", "dense_layers"):
+                if name in given and given[name] != getattr(self.saved, name):
+                    is_kept = False
+            if is_kept:
                 self._check_modules()
-        elif pooler_type not in (None, self.pooler_type) and (self.pooler_type or self.files.unsupported):
-            section = self._with_other_pooling(pooler_type)
+        elif pooler_type not in (None, self.pooler_type):
+            if self.pooler_type or self.files.unsupported:
+                section = self._with_other_pooling(pooler_type)
         return resolve_settings(section, **given)
 
     def _with_other_pooling(self, pooler_type: str) -> dict[str, Any]:
         """Return the section without the pooling of `modules.json`, which the caller replaces."""
         modules = self.files.unsupported
         if not modules:
-            modules = " + ".join([str(self.pooler_type), *["dense"] * len(self.files.dense_folders)])
+            dense = ["dense"] * len(self.files.dense_folders)
+            modules = " + ".join([str(self.pooler_type), *dense])
         logger.warning(f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules}).")
-        replaced = ("pooler_type", "dense_layers", "normalize")
-        return {"pooling": {name: x for name, x in self.files.pooling.items() if name not in replaced}}
+        pooling = dict(self.files.pooling)
+        for name in ("pooler_type", "dense_layers", "normalize"):
+            pooling.pop(name, None)
+        return {"pooling": pooling}
 
     def _check_modules(self) -> None:
         """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
@@ -289,8 +302,11 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         has_head = _load_head(model, found.source, **found.hub)
     if model.dense_layers:
         _load_dense_layers(model, found.files.dense_folders, found.source, **found.hub)
-    saved = found.saved if found.section is not None else None
-    if saved and (saved.pooler_type, saved.denoising) == (settings.pooler_type, settings.denoising):
+    has_pooler_layers = found.section is not None
+    for name in ("pooler_type", "denoising"):
+        if has_pooler_layers and getattr(found.saved, name) != getattr(settings, name):
+            has_pooler_layers = False
+    if has_pooler_layers:
         _load_pooler_layers(model, found.source, **found.hub)
     else:
         for attribute in POOLER_FOLDERS:
@@ -298,8 +314,11 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
             if layer is not None:
                 layer.start(found.source, **found.hub)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-    heads = {name.split(".")[0] for name in found.weight_names}.intersection(PRETRAINING_HEADS)
-    heads = {name for name in heads if not hasattr(model.base_model, name)}
+    modules = {name.split(".")[0] for name in found.weight_names}
+    heads = set()
+    for name in modules.intersection(PRETRAINING_HEADS):
+        if not hasattr(model.base_model, name):
+            heads.add(name)
     if heads and not settings.do_mlm:
         logger.info(f"{found.source}: embeddings do not use its pretraining head ({', '.join(sorted(heads))}).")
     if head == "auto":
@@ -326,7 +345,8 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     Raises:
         ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
     """
-    linear = next(module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear))
+    layers = [module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear)]
+    linear = layers[0]
     copy = nn.Linear(linear.in_features, linear.out_features)
     folders = found.files.dense_folders
     is_ours = found.section is not None and found.saved.inference_pooler == "cls"
@@ -345,7 +365,8 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     bias = (copy.bias - linear.bias).abs().max().item()
     difference = max(weight, bias)
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
-    tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
+    largest = linear.weight.abs().max().item()
+    tolerance = torch.finfo(torch.float32).eps * largest
     if difference > tolerance and model.settings.inference_pooler == "cls":
         raise ValueError(
             f"{found.source} holds two different heads: the encoder's pooler and {folders[0]}, from which "
@@ -363,7 +384,8 @@ def _load_dense_layers(model: Any, folders: list[str], source: StrPath, **hub: A
     count = len(model.dense_layers)
     if len(folders) < count:
         folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
-    for layer, folder in zip(model.dense_layers, folders[-count:], strict=True):
+    own_folders = folders[-count:]
+    for layer, folder in zip(model.dense_layers, own_folders, strict=True):
         if not load_layer(layer.linear, source, folder, "linear.", **hub):
             raise ValueError(
                 f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
@@ -393,9 +415,9 @@ def check_head_can_learn(model: Any) -> None:
     """
     if model.settings.pooler_type != "cls" or model.head_source == "kept":
         return
-    learns = any(parameter.requires_grad for parameter in model.contrastive_head.parameters())
-    trains = any(parameter.requires_grad for parameter in model.base_model.parameters())
-    if learns or not trains:
+    head_learns = any(parameter.requires_grad for parameter in model.contrastive_head.parameters())
+    encoder_learns = any(parameter.requires_grad for parameter in model.base_model.parameters())
+    if head_learns or not encoder_learns:
         return
     name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
     problem = (
@@ -427,7 +449,8 @@ def reload_model(model: Any, directory: StrPath) -> None:
     tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
     wrong = list(report.unexpected_keys)
     for name in report.missing_keys:
-        if name not in tied and name.split(".")[0] not in SEPARATE_MODULES:
+        module = name.split(".")[0]
+        if name not in tied and module not in SEPARATE_MODULES:
             wrong.append(name)
     if wrong:
         listed = ", ".join(wrong[:3])
@@ -456,7 +479,8 @@ def state_fits(saved: ContrastiveSettings, now: ContrastiveSettings) -> bool:
         for dataset, (objective, options) in settings.losses().items():
             kept = dict(options)
             for name in options:
-                if name.rpartition(".")[2] in STATELESS_OPTIONS:
+                _, _, option = name.rpartition(".")
+                if option in STATELESS_OPTIONS:
                     del kept[name]
             losses[dataset] = (objective, kept)
         return losses
@@ -485,7 +509,8 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     for name, x in model.state_dict().items():
         if name.split(".")[0] in AUXILIARY_MODULES:
             expected[name] = x.shape
-    if expected != {name: x.shape for name, x in tensors.items()}:
+    shapes = {name: x.shape for name, x in tensors.items()}
+    if shapes != expected:
         raise ValueError(
             f"{path} holds the state of another objective or of other options than this model's. Use the objective "
             "and options it was saved with, or remove the file to start the objective anew."
@@ -506,7 +531,8 @@ def _by_dataset(
             return "objective.main."
         return f"objective.own.:{dataset.replace('.', ':')}."
 
-    numbered = list(dict.fromkeys(prefix(dataset, saved) for dataset in saved.dataset_objectives))
+    prefixes = [prefix(dataset, saved) for dataset in saved.dataset_objectives]
+    numbered = list(dict.fromkeys(prefixes))
     named = {}
     for name, tensor in tensors.items():
         if name.startswith("objective.parts."):
@@ -516,9 +542,9 @@ def _by_dataset(
     moved = {name: tensor for name, tensor in named.items() if not name.startswith("objective.")}
     for dataset in now.dataset_objectives:
         before = prefix(dataset, saved)
-        for name, tensor in named.items():
-            if name.startswith(before):
-                moved[prefix(dataset, now) + name.removeprefix(before)] = tensor
+        after = prefix(dataset, now)
+        for name, tensor in _weights_of(before, named).items():
+            moved[after + name] = tensor
     return moved
 
 
@@ -573,23 +599,29 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
     for attribute, folder in POOLER_FOLDERS.items():
-        layer = _weights_of(attribute, state_dict)
+        layer = _weights_of(f"{attribute}.", state_dict)
         if layer:
             save_layer(directory / folder, layer)
     head_name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
-    head = _weights_of(head_name, state_dict)
-    if sorted(name.rpartition(".")[2] for name in head) != ["bias", "weight"]:
+    head = _weights_of(f"{head_name}.", state_dict)
+    last_words = [name.rpartition(".")[2] for name in head]
+    if sorted(last_words) != ["bias", "weight"]:
         head = {}  # not a single dense layer
     if model.has_own_pooler and model.settings.mlp_only_train:
         head = {}  # modules.json does not name it, and the encoder holds it
-    numbers = range(len(model.dense_layers))
-    dense_layers = [_weights_of(f"dense_layers.{number}", state_dict) for number in numbers]
+    dense_layers = []
+    for number in range(len(model.dense_layers)):
+        layer = _weights_of(f"dense_layers.{number}.", state_dict)
+        dense_layers.append(layer)
     save_sentence_transformers_files(
         directory, model.config, model.settings, head, dense_layers, model.tokenizer_limit
     )
 
 
-def _weights_of(module: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights of a module by their names in it."""
-    prefix = f"{module}."
-    return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
+def _weights_of(prefix: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights whose names begin with a prefix, such as that of a module, by their names without it."""
+    weights = {}
+    for name, x in state_dict.items():
+        if name.startswith(prefix):
+            weights[name.removeprefix(prefix)] = x
+    return weights

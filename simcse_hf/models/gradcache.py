@@ -67,7 +67,8 @@ class CachedBatch:
         with torch.no_grad(), preserve_random_state(model.device):
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
-                output = model(**_without(chunk, *_MLM_INPUTS), return_loss=False)
+                texts = _without(chunk, *_MLM_INPUTS)
+                output = model(**texts, return_loss=False)
                 embeddings.append(output.sentence_embeddings)
         in_order = torch.cat(embeddings)[self.order.argsort()]
         self.embeddings: Any = in_order.requires_grad_()
@@ -112,7 +113,8 @@ class CachedBatch:
                     # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
                     # is the chain rule.
                     gradient = gradients[i]
-                    surrogate = (output.sentence_embeddings.to(gradient.dtype) * gradient).sum()
+                    embeddings = output.sentence_embeddings.to(gradient.dtype)
+                    surrogate = (embeddings * gradient).sum()
                     if weights is not None:
                         weighted = weights[i] * output.mlm_loss
                         mlm_loss += weighted.detach()
@@ -198,9 +200,11 @@ def _split(
     else:  # one wait for the device
         longest = inputs["attention_mask"].sum(-1).amax(-1).cpu()
     length = longest.double().mean() if unpadded else longest.max()
-    chunks = length_sorted_batches(longest.numpy(), round(chunk_size * float(length)))
+    token_budget = round(chunk_size * float(length))
+    chunks = length_sorted_batches(longest.numpy(), token_budget)
     if "mlm_targets" in inputs:  # The processes count the masked tokens of each chunk together.
-        number = gather_rows(torch.tensor([len(chunks)], device=ids.device)).max()
+        own_number = torch.tensor([len(chunks)], device=ids.device)
+        number = gather_rows(own_number).max()
         while len(chunks) < number:
             largest = max(chunks, key=len)
             half = len(largest) // 2
@@ -210,8 +214,9 @@ def _split(
     parts = []
     for rows in chunks:
         part = {name: x[rows] for name, x in inputs.items() if name in read}
+        width = longest[rows[0]]
         for name, x in part.items():
             if x.ndim == 3:
-                part[name] = x[:, :, : longest[rows[0]]]
+                part[name] = x[:, :, :width]
         parts.append(part)
     return list(chain.from_iterable(chunks)), parts

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -89,7 +89,11 @@ def _check_inputs(
     stock: dict[str, Any],
 ) -> None:
     """Refuse inputs that do not fit together, or that ask for what a contrastive model does not compute."""
-    asked = [name for name, x in stock.items() if name != "return_dict" and x is not None and x is not False]
+    asked = []
+    for name, x in stock.items():
+        asks_for_nothing = x is None or x is False or name == "return_dict"
+        if not asks_for_nothing:
+            asked.append(name)
     if asked:
         raise ValueError(
             f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
@@ -112,6 +116,11 @@ def _check_inputs(
 def _flatten(texts: _Texts) -> _Texts:
     """Make one row of each text: from `(batch, num_sentences, length)` to `(n, length)`."""
     return {name: x.reshape(-1, *x.shape[2:]) for name, x in texts.items()}
+
+
+def _pop(arguments: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Take the arguments of these names out of a table, and return them."""
+    return {name: arguments.pop(name) for name in names if name in arguments}
 
 
 def _undo_dropout_of_states(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -198,7 +207,9 @@ class ContrastiveModel(PreTrainedModel):
         self._keys_to_ignore_on_load_unexpected = explained
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
         pooler = getattr(self.base_model, "pooler", None)
-        self.has_own_pooler = pooler is not None and any(isinstance(x, nn.Linear) for x in pooler.modules())
+        self.has_own_pooler = False
+        if pooler is not None:
+            self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = pooling.SentenceHead(config)
         self.ngram_head = None
@@ -302,7 +313,9 @@ class ContrastiveModel(PreTrainedModel):
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
-        return self._stock_mlm_head.output_embeddings() if self.settings.do_mlm else None
+        if not self.settings.do_mlm:
+            return None
+        return self._stock_mlm_head.output_embeddings()
 
     def set_output_embeddings(self, embeddings: nn.Module) -> None:
         """Replace the output layer of the masked-LM head."""
@@ -329,9 +342,10 @@ class ContrastiveModel(PreTrainedModel):
     @torch.no_grad()
     def reset_head(self) -> None:
         """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
+        std = getattr(self.config, "initializer_range", 0.02)
         for module in self.contrastive_head.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
+                nn.init.normal_(module.weight, std=std)
                 nn.init.zeros_(module.bias)
 
     # --- embeddings -------------------------------------------------------------------------------------------------
@@ -363,7 +377,8 @@ class ContrastiveModel(PreTrainedModel):
             "token_type_ids": token_type_ids,
             "lengths": lengths,
         }
-        return self._pool(self._encode_tokens(texts, self.active_pooler), texts)
+        outputs = self._encode_tokens(texts, self.active_pooler)
+        return self._pool(outputs, texts)
 
     def _encode_tokens(self, texts: _Texts, pooler_type: str | None, whole_last_layer: bool = False) -> Any:
         """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
@@ -371,7 +386,9 @@ class ContrastiveModel(PreTrainedModel):
             pooling.check_has_tokens(texts["attention_mask"], texts.get("lengths"))
         encode = encode_unpadded if self.runs_unpadded else encode_padded
         # Compiled code cannot switch kernels; the Trainer does so around it.
-        kernels = nullcontext() if torch.compiler.is_compiling() else avoid_cudnn_attention(texts["input_ids"].device)
+        kernels: AbstractContextManager = nullcontext()
+        if not torch.compiler.is_compiling():
+            kernels = avoid_cudnn_attention(texts["input_ids"].device)
         with kernels:
             return encode(
                 self.base_model,
@@ -393,7 +410,8 @@ class ContrastiveModel(PreTrainedModel):
             if self.template_head is not None:
                 embeddings = self.template_head(embeddings, self._template_states(texts))
         elif self.ngram_head is not None:
-            embeddings = pooling.masked_mean(self.ngram_head(states, mask), mask)
+            features = self.ngram_head(states, mask)
+            embeddings = pooling.masked_mean(features, mask)
         else:
             embeddings = pooling.pool(pooler_type, states, mask, outputs.hidden_states)
             if pooler_type == "cls":
@@ -447,8 +465,9 @@ class ContrastiveModel(PreTrainedModel):
         if needs_states:
             flat = _flatten(texts)
             outputs = self._encode_tokens(flat, self.active_pooler, whole_last_layer=True)
-            embeddings = self._pool(outputs, flat)
-            return embeddings.view(*ids.shape[:2], -1), outputs.last_hidden_state.view(*ids.shape, -1)
+            embeddings = self._pool(outputs, flat).view(*ids.shape[:2], -1)
+            states = outputs.last_hidden_state.view(*ids.shape, -1)
+            return embeddings, states
         if self.second_encoder is None:
             return self._embed_columns(texts, slice(None), has_gaps), None
         first = self._embed_columns(texts, slice(0, 1), has_gaps)
@@ -468,10 +487,14 @@ class ContrastiveModel(PreTrainedModel):
     def _embed_columns(self, texts: _Texts, columns: slice, has_gaps: bool) -> Tensor:
         """Embed some columns of rows of texts in one pass, to embeddings of shape `(batch, columns, dim)`."""
         rows = len(texts["input_ids"])
-        flat = _flatten({name: x[:, columns] for name, x in texts.items()})
+        chosen_columns = {name: x[:, columns] for name, x in texts.items()}
+        flat = _flatten(chosen_columns)
         lengths = flat.pop("lengths", None)
-        if not has_gaps or (lengths is not None and lengths.all()):
-            return self.embed(**flat, lengths=lengths).unflatten(0, (rows, -1))
+        if lengths is not None and lengths.all():
+            has_gaps = False
+        if not has_gaps:
+            embeddings = self.embed(**flat, lengths=lengths)
+            return embeddings.unflatten(0, (rows, -1))
         # Rows with fewer sentences than the widest are filled up with padding.
         mask = flat["attention_mask"]
         if lengths is None:
@@ -483,7 +506,8 @@ class ContrastiveModel(PreTrainedModel):
         without_gaps = {name: x.index_select(0, present) for name, x in flat.items()}
         embedded = self.embed(**without_gaps, lengths=lengths)
         zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
-        return zeros.index_copy(0, present, embedded).unflatten(0, (rows, -1))
+        embeddings = zeros.index_copy(0, present, embedded)
+        return embeddings.unflatten(0, (rows, -1))
 
     @torch.no_grad()
     def views_are_equal(
@@ -506,13 +530,16 @@ class ContrastiveModel(PreTrainedModel):
             if only_attention_dropout:
                 for module in self.modules():
                     if isinstance(module, nn.Dropout):
-                        on_exit.callback(module.register_forward_hook(_undo_dropout_of_states).remove)
+                        hook = module.register_forward_hook(_undo_dropout_of_states)
+                        on_exit.callback(hook.remove)
             on_exit.callback(self.train, training)
             on_exit.enter_context(preserve_random_state(self.device))
             self.train()
-            flat = self.embed(input_ids.flatten(0, 1).to(self.device), attention_mask.flatten(0, 1).to(self.device))
-        first, second = flat.unflatten(0, input_ids.shape[:2]).unbind(1)
-        return torch.equal(first, second)
+            ids = input_ids.flatten(0, 1).to(self.device)
+            mask = attention_mask.flatten(0, 1).to(self.device)
+            flat = self.embed(ids, mask)
+        views = flat.unflatten(0, input_ids.shape[:2])
+        return torch.equal(views[:, 0], views[:, 1])
 
     # --- the loss ---------------------------------------------------------------------------------------------------
 
@@ -568,7 +595,8 @@ class ContrastiveModel(PreTrainedModel):
             )
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
         weights = self.state_dict()
-        twin.load_state_dict({name: weights[name] for name in twin.state_dict()})
+        shared = {name: weights[name] for name in twin.state_dict()}
+        twin.load_state_dict(shared)
         cast(nn.Module, twin).to(self.device, self.dtype)
         return twin.train(self.training)
 
@@ -615,12 +643,16 @@ class ContrastiveModel(PreTrainedModel):
         """
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
-        row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
+        row_inputs = {}
+        for name in ROW_INPUTS:
+            if others.get(name) is not None:
+                row_inputs[name] = others.pop(name)
         _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
-            return ContrastiveOutput(None, self.embed(input_ids, attention_mask, token_type_ids, lengths))
+            embeddings = self.embed(input_ids, attention_mask, token_type_ids, lengths)
+            return ContrastiveOutput(sentence_embeddings=embeddings)
         objective = self.prepare_objective() if return_loss else None
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
@@ -648,7 +680,8 @@ class ContrastiveModel(PreTrainedModel):
             name = self.settings.objective
             raise ValueError(f"objective {name!r} keeps no hidden states for mlm_targets. Give mlm_input_ids, too.")
         is_masked = targets != IGNORED
-        logits = self._stock_mlm_head.logits(hidden_states.view(*targets.shape, -1)[is_masked])
+        masked_states = hidden_states.view(*targets.shape, -1)[is_masked]
+        logits = self._stock_mlm_head.logits(masked_states)
         total = F.cross_entropy(as_full_precision(logits), targets[is_masked], reduction="sum")
         return mean_over_processes(total, is_masked.sum(), self.training)
 
@@ -669,7 +702,7 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
+        upload = _pop(kwargs, _HUB_ARGUMENTS)
         writes = kwargs.get("is_main_process", True)
         with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
             self.write_files(folder, state_dict, **kwargs)
@@ -684,13 +717,19 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        weights = dict(self.state_dict() if state_dict is None else state_dict)
+        if state_dict is None:
+            state_dict = self.state_dict()
+        weights = dict(state_dict)
         if self.has_adapter():
             weights = adapters.merged_weights(self, weights)
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
         kwargs.setdefault("save_original_format", False)
         if not self.save_adapter:
-            main = {name: x for name, x in weights.items() if name.split(".")[0] not in checkpoint.SEPARATE_MODULES}
+            main = {}
+            for name, x in weights.items():
+                module = name.split(".")[0]
+                if module not in checkpoint.SEPARATE_MODULES:
+                    main[name] = x
             with without_bar(self.get_memory_footprint()):
                 super().save_pretrained(folder, state_dict=main, **kwargs)
         if not kwargs.get("is_main_process", True):
@@ -736,7 +775,8 @@ class ContrastiveModel(PreTrainedModel):
         """
         if head not in checkpoint.HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
-        given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
+        settings = _pop(kwargs, [*SETTING_NAMES, *LOSS_OPTIONS])
+        given = chosen(settings)
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.is_reference:
             renamed = checkpoint.renamed_keys(cls.base_model_prefix)

@@ -60,7 +60,9 @@ def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     """
     precision = torch.promote_types(hidden.dtype, torch.float32)  # float16 ends at 65504
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
-    means = (hidden * mask).sum(1, dtype=precision) / mask.sum(1, dtype=precision).clamp(min=1)
+    sums = (hidden * mask).sum(1, dtype=precision)
+    counts = mask.sum(1, dtype=precision)
+    means = sums / counts.clamp(min=1)
     return means.to(hidden.dtype)
 
 
@@ -96,7 +98,8 @@ def masked_max(hidden: Tensor, attention_mask: Tensor) -> Tensor:
         `torch.Tensor`: Maxima of shape `(batch, dim)`, in the dtype of `hidden`. Zero for a row without tokens.
     """
     mask = attention_mask.bool().unsqueeze(-1)
-    maxima = hidden.masked_fill(~mask, torch.finfo(hidden.dtype).min).amax(1)
+    lowest = torch.finfo(hidden.dtype).min
+    maxima = hidden.masked_fill(~mask, lowest).amax(1)
     return maxima.masked_fill(~mask.any(1), 0.0)
 
 
@@ -162,12 +165,14 @@ def pool(
     if pooler_type == "avg":
         return masked_mean(last_hidden_state, attention_mask)
     if pooler_type == "lasttoken":
-        return first_tokens(last_hidden_state.flip(1), attention_mask.flip(1))
+        backwards = last_hidden_state.flip(1)
+        return first_tokens(backwards, attention_mask.flip(1))
     if pooler_type == "max":
         return masked_max(last_hidden_state, attention_mask)
     if pooler_type == "avg_no_cls":
         mask = attention_mask.bool()
-        return masked_mean(last_hidden_state, mask & (mask.cumsum(1) > 1))
+        is_later = mask.cumsum(1) > 1
+        return masked_mean(last_hidden_state, mask & is_later)
     second = hidden_states[SECOND_LAYER[pooler_type]]  # type: ignore[index]  # required here
     return masked_mean((second + last_hidden_state) / 2, attention_mask)
 
@@ -232,7 +237,11 @@ class TemplateHead(nn.Module):
                 "use denoising 'tanh', as PromptBERT's authors do for RoBERTa."
             )
         self.transforms = denoising == "transform"
-        self.layer: Any = BertPredictionHeadTransform(config) if self.transforms else SentenceHead(config)
+        self.layer: Any
+        if self.transforms:
+            self.layer = BertPredictionHeadTransform(config)
+        else:
+            self.layer = SentenceHead(config)
 
     def forward(self, states: Tensor, template_states: Tensor) -> Tensor:
         """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
@@ -253,7 +262,8 @@ class TemplateHead(nn.Module):
         """
         if self.transforms:
             masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
-            self.layer.load_state_dict(masked_lm.cls.predictions.transform.state_dict())
+            trained = masked_lm.cls.predictions.transform
+            self.layer.load_state_dict(trained.state_dict())
         else:
             nn.init.normal_(self.layer.dense.weight, std=0.02)
             nn.init.zeros_(self.layer.dense.bias)
@@ -301,7 +311,11 @@ def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | 
     folder.mkdir(parents=True, exist_ok=True)
     if config is not None:
         write_json(folder / "config.json", config)
-        state = {f"linear.{name.rpartition('.')[2]}": tensor for name, tensor in state.items()}
+        linear = {}
+        for name, tensor in state.items():
+            last_word = name.rpartition(".")[2]
+            linear[f"linear.{last_word}"] = tensor
+        state = linear
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -323,7 +337,9 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
         ValueError: If the file is damaged or holds the weights of another layer.
     """
     path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub_arguments)
-    old = find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments) if path is None else None
+    old = None
+    if path is None:
+        old = find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments)
     if path is None and old is None:
         return False
     try:
@@ -331,7 +347,8 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
             tensors = torch.load(old, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
         else:
             tensors = load_file(path)
-        layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        layer.load_state_dict(own)
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
         raise ValueError(

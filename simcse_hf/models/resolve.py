@@ -134,7 +134,10 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     saved_options = saved.pop("objective_options", {})
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
-    paper = {name: value for name, value in paper_settings(objective).items() if name in SETTING_NAMES}
+    paper = {}
+    for name, value in paper_settings(objective).items():
+        if name in SETTING_NAMES:
+            paper[name] = value
     paper.pop("max_seq_length", None)  # the command line takes it, if the encoder has as many positions
     pooler_type = (paper | saved | given).get("pooler_type", ContrastiveSettings.pooler_type)
     saved_pooler = saved.get("pooler_type")
@@ -166,7 +169,8 @@ def _complete_tables(settings: ContrastiveSettings, shared: Values, is_given: bo
         elif is_given:
             tables[name] = _own_loss(own, shared, saved={})
         else:
-            tables[name] = _own_loss({"objective": own["objective"]}, shared, own.get("objective_options", {}))
+            saved = own.get("objective_options", {})
+            tables[name] = _own_loss({"objective": own["objective"]}, shared, saved)
     return replace(settings, dataset_objectives=tables)
 
 
@@ -464,7 +468,8 @@ def resolve_run(
     for name, own in tables.items():
         own_losses[name] = _dataset_loss(name, own, settings, model.given_settings)
     decisions = _open_arguments(args, settings, headline, is_stream)
-    arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
+    values = {name: decision.value for name, decision in decisions.items()}
+    arguments = with_values(args, **values)
     decisions = _decisions_of_model(model) | decisions
     main = {"objective": settings.objective, "objective_options": settings.objective_options}
     rows = _row_plan("train_dataset", arguments, args, settings, {}, main)
@@ -491,10 +496,10 @@ def resolve_run(
 def _decisions_of_model(model: Any) -> dict[str, Decision]:
     """Say who decided each setting of a model and each option of its objective, see [`resolve_settings`]."""
     settings: ContrastiveSettings = model.settings
-    given = model.given_settings.keys() | given_options(model.given_settings).keys()
+    saved_options = model.saved_settings.get("objective_options", {})
     layers = {
-        "given": given,
-        "checkpoint": model.saved_settings.keys() | model.saved_settings.get("objective_options", {}).keys(),
+        "given": model.given_settings.keys() | given_options(model.given_settings).keys(),
+        "checkpoint": model.saved_settings.keys() | saved_options.keys(),
         "paper": paper_settings(settings.objective).keys(),
     }
     values = settings.to_dict()
@@ -519,12 +524,18 @@ def _open_arguments(
     args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool
 ) -> dict[str, Decision]:
     """Decide the arguments that the caller may leave open."""
-    given = {name: getattr(args, name) for name in _OPEN if getattr(args, name) is not None}
+    given = {}
+    for name in _OPEN:
+        value = getattr(args, name)
+        if value is not None:
+            given[name] = value
     view, rate = main_class(settings.objective).view
     default: dict[str, Any] = {"view": view}
     if args.view in (None, view):
         default["view_rate"] = rate
-    default["dataloader_num_workers"] = 0 if is_stream or args.use_cpu else default_loader_workers()
+    default["dataloader_num_workers"] = 0
+    if not is_stream and not args.use_cpu:
+        default["dataloader_num_workers"] = default_loader_workers()
     if args.needs_best_metric:
         default["metric_for_best_model"] = headline or "loss"
     metric = (default | given).get("metric_for_best_model")
@@ -539,12 +550,14 @@ def default_loader_workers() -> int:
     """Return how many processes make batches: up to 4 for each GPU, and none without a GPU."""
     if has_only_cpu() or not torch.cuda.is_available():
         return 0
-    return min(4, (os.cpu_count() or 1) // torch.cuda.device_count())
+    processors = os.cpu_count() or 1
+    return min(4, processors // torch.cuda.device_count())
 
 
 def main_class(objective: str) -> Any:
     """Return the class of an objective, of a sum that of its first part."""
-    return objective_class(next(iter(part_weights(objective))))
+    first, *_ = part_weights(objective)
+    return objective_class(first)
 
 
 def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
@@ -568,7 +581,8 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
         if "share" in own:
             shares += 1
             share = own["share"]
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < float("inf"):
+            is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+            if not is_number or not 0 < share < float("inf"):
                 raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
     if 0 < shares < len(names):
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
@@ -664,7 +678,8 @@ def by_column(value: Any, name: str, source: str = "") -> Any:
         if name == "max_seq_length" and not {"anchor", "positive"} <= value.keys():
             raise ValueError(f"{where} by column needs a number for anchor and one for positive, got {value}")
         positive = value.get("positive", "")
-        values = (value.get("anchor", ""), positive, value.get("negative", positive))
+        negative = value.get("negative", positive)
+        values = (value.get("anchor", ""), positive, negative)
     else:
         values = (value, value, value)
     if name == "max_seq_length":
@@ -688,8 +703,8 @@ def _prompt_settings(args: Any, settings: ContrastiveSettings, tables: Mapping[s
 
     They are those of the run or, if it has none, of the first data set that has some.
     """
-    prompts = [args.prompts, *(own.get("prompts") for own in tables.values())]
-    trained = [own for own in prompts if own is not None]
+    of_datasets = [own.get("prompts") for own in tables.values()]
+    trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
     if not trained:
         known = {name: text for name, text in settings.prompts.items() if text}
         if known and settings.default_prompt_name is None:
@@ -701,4 +716,5 @@ def _prompt_settings(args: Any, settings: ContrastiveSettings, tables: Mapping[s
     query, document, _ = by_column(trained[0], "prompts")
     # A text that stands before all texts in training also stands before texts that are neither query nor document.
     default = "query" if query == document else settings.default_prompt_name
-    return {"prompts": {**settings.prompts, "query": query, "document": document}, "default_prompt_name": default}
+    prompts = {**settings.prompts, "query": query, "document": document}
+    return {"prompts": prompts, "default_prompt_name": default}

@@ -218,7 +218,8 @@ class _Reader:
         """Collect the keys that are refused, and raise an error for a value of another type."""
         for name, value in values.items():
             rule = rules.get(name, [])
-            if rule is NO_EFFECT or name == "trust_remote_code" or (value is None and name in rules):
+            is_unset = value is None and name in rules
+            if rule is NO_EFFECT or name == "trust_remote_code" or is_unset:
                 continue
             if isinstance(rule, list):
                 if value not in rule:
@@ -226,7 +227,8 @@ class _Reader:
                 continue
             kind = dict if isinstance(rule, dict) else rule
             # A bool is an int to Python, but a length or size of `true` is a mistake.
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            is_mistake = isinstance(value, bool) and kind is not bool
+            if not isinstance(value, kind) or is_mistake:
                 wanted = kind.__name__ if isinstance(kind, type) else kind
                 raise ValueError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
             if isinstance(rule, dict):
@@ -237,7 +239,10 @@ class _Reader:
         values = self.table(LIBRARY, LIBRARY)
         found = {}
         where = f"{self.source}/{LIBRARY}"
-        prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
+        prompts = dict(values.get("prompts", {}))
+        for name, text in prompts.items():
+            if text is None:
+                prompts[name] = ""
         default = values.get("default_prompt_name")
         if not all(isinstance(text, str) for text in prompts.values()):
             raise ValueError(f"{where}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
@@ -259,15 +264,18 @@ class _Reader:
             length = values.get(name, {}).get("model_max_length", length)
         if values.get("do_lower_case"):
             path = find_file(self.source, "tokenizer.json", **self.hub)
-            normalizer = "" if path is None else str(read_json_object(path).get("normalizer"))
+            normalizer = ""
+            if path is not None:
+                normalizer = str(read_json_object(path).get("normalizer"))
             if "'lowercase': True" not in normalizer and "'Lowercase'" not in normalizer:
                 self.refused.append("do_lower_case with a tokenizer that keeps capitals")
         return {"max_length": length} if length else {}
 
     def module(self, row: Any, where: str) -> tuple[str, str]:
         """Return the class of a module, without the name of the package sentence-transformers, and its folder."""
-        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
-            raise ValueError(f"{where}: a module must have a path and a type, got {row!r}. {_ADVICE}")
+        for name in ("path", "type"):
+            if not isinstance(row, dict) or not isinstance(row.get(name), str):
+                raise ValueError(f"{where}: a module must have a path and a type, got {row!r}. {_ADVICE}")
         path = row["path"]
         if ".." in Path(path).parts or Path(path).is_absolute():
             raise ValueError(f"{where}: the path {path!r} leaves the model's folder. {_ADVICE}")
@@ -284,7 +292,9 @@ class _Reader:
         if isinstance(modes, str) and modes:
             modes = [modes]
         if not modes:
-            modes = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)] or ["mean"]
+            modes = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
+        if not modes:
+            modes = ["mean"]
         if not all(isinstance(mode, str) for mode in modes):
             where = f"{self.source}/{folder}/config.json"
             raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
@@ -312,8 +322,9 @@ def _other_modules(modules: list[tuple[str, str]]) -> str:
     if names[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}:
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
         return f"is a sentence-transformers model of {' + '.join(names)}. This package loads {known}"
-    if modules[0][1] not in ("", "."):
-        return f"has its encoder in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
+    _, folder = modules[0]
+    if folder not in ("", "."):
+        return f"has its encoder in the folder {folder}, not at the top, where sentence-transformers 6 saves it"
     return ""
 
 
@@ -357,11 +368,14 @@ def save_sentence_transformers_files(
     directory = Path(directory)
     pooler_type = settings.inference_pooler
     if head and settings.pooler_type == "cls":
-        outputs, inputs = next(tensor.shape for tensor in head.values() if tensor.dim() == 2)
+        (weight,) = [tensor for tensor in head.values() if tensor.dim() == 2]
+        outputs, inputs = weight.shape
         layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
         save_layer(directory / HEAD_FOLDER, head, layer)
-    for number, (layer, state) in enumerate(zip(settings.dense_layers, dense_layers, strict=True)):
-        save_layer(directory / DENSE_FOLDER / str(number), state, layer)
+    layers = zip(settings.dense_layers, dense_layers, strict=True)
+    for number, (layer, state) in enumerate(layers):
+        folder = directory / DENSE_FOLDER / str(number)
+        save_layer(folder, state, layer)
     reason = ""
     if pooler_type == "cls" and not head:
         reason = "the head is not a single dense layer"
@@ -373,7 +387,8 @@ def save_sentence_transformers_files(
             "model with SimCSE."
         )
         # A module that is not sentence-transformers' own. Without modules.json it would average the tokens.
-        write_json(directory / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{__package__}.{pooler_type}"}])
+        refused = {"idx": 0, "name": "0", "path": "", "type": f"{__package__}.{pooler_type}"}
+        write_json(directory / MODULES, [refused])
         return
     positions = max_positions(config)
     length = settings.max_length or tokenizer_limit
@@ -394,7 +409,8 @@ def save_sentence_transformers_files(
     # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
     for flag, name in _POOLING_FLAGS.items():
         pooling[flag] = name == mode
-    folder = directory / modules[-1][1]
+    _, pooling_folder = modules[-1]
+    folder = directory / pooling_folder
     folder.mkdir(exist_ok=True)
     write_json(folder / "config.json", pooling)
     if pooler_type == "cls":

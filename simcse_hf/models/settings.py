@@ -120,11 +120,13 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             name = setting.name
             value = getattr(self, name)
             # A bool is an int to Python, but `mlm_weight=True` is a mistake.
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            if setting.type is float and is_number:
+            kind: Any = setting.type
+            is_bool = isinstance(value, bool)
+            if kind is float and isinstance(value, int) and not is_bool:
                 object.__setattr__(self, name, float(value))
-            elif not isinstance(value, setting.type) or (isinstance(value, bool) and setting.type is not bool):  # type: ignore[arg-type]
-                raise ValueError(f"{name} must be {getattr(setting.type, '__name__', setting.type)}, got {value!r}")
+            elif not isinstance(value, kind) or (is_bool and kind is not bool):
+                wanted = getattr(kind, "__name__", kind)
+                raise ValueError(f"{name} must be {wanted}, got {value!r}")
         choices = {
             "pooler_type": (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
             "denoising": DENOISINGS,
@@ -132,15 +134,17 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             "default_prompt_name": (None, *self.prompts),
         }
         for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
         if not 0 <= self.mlm_weight < math.inf:
             raise ValueError(f"mlm_weight must be 0 or more, got {self.mlm_weight!r}")
         for name in ("max_seq_length", "max_length"):
             length = getattr(self, name)
             if length is not None and length < MIN_LENGTH:
                 raise ValueError(f"{name} must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {length!r}")
-        if not all(isinstance(text, str) for text in (*self.prompts, *self.prompts.values())):
+        texts = [*self.prompts, *self.prompts.values()]
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
         for name, own in self.dataset_objectives.items():
             if not isinstance(own, dict) or (own and not isinstance(own.get("objective"), str)):
@@ -171,7 +175,10 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
     def to_section(self) -> dict[str, dict[str, Any]]:
         """Return the settings as they are saved in `config.json`."""
         values = asdict(self)
-        return {table: {name: values[name] for name in sorted(names)} for table, names in TABLES.items()}
+        section = {}
+        for table, names in TABLES.items():
+            section[table] = {name: values[name] for name in sorted(names)}
+        return section
 
     def losses(self) -> dict[str, tuple[str, dict[str, Any]]]:
         """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
@@ -209,7 +216,9 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     if section is None:
         return {}
-    is_table = isinstance(section, dict) and all(isinstance(table, dict) for table in section.values())
+    is_table = isinstance(section, dict)
+    if is_table:
+        is_table = all(isinstance(table, dict) for table in section.values())
     if not is_table or not section.keys() <= TABLES.keys():
         raise ValueError(
             f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
@@ -218,7 +227,8 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for table in section.values():
         values.update(table)
-    for name, expected in {"objective": str, "objective_options": dict, "dataset_objectives": dict}.items():
+    kinds = {"objective": str, "objective_options": dict, "dataset_objectives": dict}
+    for name, expected in kinds.items():
         if name in values and not isinstance(values[name], expected):
             raise ValueError(f"{name} must be {expected.__name__}, got {values[name]!r}")
     old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
@@ -275,13 +285,12 @@ _OFFSET_POSITIONS = (
 
 def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
     """Return the dropout rates of an encoder by their names in its config, without those of classification heads."""
-    return {
-        name: rate
-        for name, rate in config.to_dict().items()
-        if ("dropout" in name or name.endswith("pdrop"))  # GPT-2's embd_pdrop
-        and "classifier" not in name
-        and isinstance(rate, (int, float))
-    }
+    rates = {}
+    for name, rate in config.to_dict().items():
+        is_dropout = "dropout" in name or name.endswith("pdrop")  # GPT-2's embd_pdrop
+        if is_dropout and "classifier" not in name and isinstance(rate, (int, float)):
+            rates[name] = rate
+    return rates
 
 
 def check_dropout_rates(config: PreTrainedConfig) -> None:
@@ -309,8 +318,11 @@ def length_limit(
     own = settings.max_length
     if own is None:
         own = getattr(tokenizer, "model_max_length", None)
-    limits = (max_positions(config), own, *others)
-    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
+    limits = []
+    for limit in (max_positions(config), own, *others):
+        if limit is not None and limit < _UNLIMITED:
+            limits.append(limit)
+    return min(limits, default=None)
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:
@@ -325,8 +337,9 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     rows = getattr(config, "max_position_embeddings", None)
     if not isinstance(rows, int) or rows <= 0:
         return None
-    padding = config.pad_token_id if config.model_type in _OFFSET_POSITIONS else None
-    return rows if padding is None else rows - padding - 1
+    if config.model_type not in _OFFSET_POSITIONS or config.pad_token_id is None:
+        return rows
+    return rows - config.pad_token_id - 1
 
 
 def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:

@@ -65,14 +65,16 @@ def extend_vocabulary(
     frequent.sort(key=lambda word: -counts[word])
     split: dict[str, list[int]] = {}
     for word, ids in zip(frequent, _pieces(tokenizer, frequent), strict=True):
-        if len(split) < number and (len(ids) > 1 or tokenizer.unk_token_id in ids):
+        is_split = len(ids) > 1 or tokenizer.unk_token_id in ids
+        if is_split and len(split) < number:
             split[word] = ids
     if not split:
         raise ValueError(
             f"the tokenizer knows every word that occurs {LEAST_COUNT} times or more: leave --extend_tokenizer out."
         )
     # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
-    tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in split])
+    new = [AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in split]
+    tokenizer.add_tokens(new)
     words: Any = model.get_input_embeddings()
     if len(tokenizer) > len(words.weight):  # some have rows to spare
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
@@ -80,13 +82,16 @@ def extend_vocabulary(
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
             for table in layer.parameters(recurse=False):
                 for word, ids in split.items():
-                    table[tokenizer.convert_tokens_to_ids(word)] = table[ids].mean(0)
+                    new_id = tokenizer.convert_tokens_to_ids(word)
+                    table[new_id] = table[ids].mean(0)
     return len(split)
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
     texts = [f" {word}" for word in words]
-    return to_token_ids(tokenizer, texts, add_special_tokens=False) if texts else []
+    if not texts:
+        return []
+    return to_token_ids(tokenizer, texts, add_special_tokens=False)
 
 
 def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> dict[str, float]:
@@ -103,7 +108,11 @@ def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> d
     counts = count_words(tokenizer, texts)
     pieces = 0
     unknown = 0
-    for number, ids in zip(counts.values(), _pieces(tokenizer, counts), strict=True):
+    ids_of_words = _pieces(tokenizer, counts)
+    for number, ids in zip(counts.values(), ids_of_words, strict=True):
         pieces += number * len(ids)
         unknown += number * ids.count(tokenizer.unk_token_id)
-    return {"pieces_per_word": pieces / max(1, counts.total()), "unknown_share": unknown / max(1, pieces)}
+    return {
+        "pieces_per_word": pieces / max(1, counts.total()),
+        "unknown_share": unknown / max(1, pieces),
+    }
