@@ -72,9 +72,10 @@ def load_class_rows(
     for number, cells in islice(table.rows(cleaner.columns), max_rows):
         rows = cleaner.clean(number, cells)  # one for each positive
         if rows:
+            anchor, _, *others = rows[0]
             positives = [row[1] for row in rows]
-            negatives = [text for text in rows[0][2:] if text is not None]
-            texts.append([rows[0][0], *positives, *negatives])
+            negatives = [text for text in others if text is not None]
+            texts.append([anchor, *positives, *negatives])
             relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
     cleaner.check_any()
     cleaner.log()
@@ -103,7 +104,8 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
     cleaner = RowCleaner(table.name, chosen, table.unit)
     rows: list = []
     for number, (text, label) in islice(table.rows(chosen), max_rows):
-        rows += cleaner.clean(number, [text, None if label is None else str(label)])
+        name = None if label is None else str(label)
+        rows += cleaner.clean(number, [text, name])
     cleaner.check_any()
     cleaner.log()
     counts = Counter(label for _, label in rows)
@@ -115,12 +117,16 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
             f"{found}, of which {len(classes)} have two texts or more. There must be two such classes, because a text "
             "learns from the others of its class and from those of other classes: check the column, or add texts."
         )
-    alone = [repr(label) for label in sorted(counts.keys() - set(classes))]
+    alone = [repr(label) for label, count in sorted(counts.items()) if count == 1]
     if alone:
         logger.warning(
             f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {first_few(alone)}"
         )
     numbers = {label: number for number, label in enumerate(classes)}
-    kept = [(text, numbers[label]) for text, label in rows if label in numbers]
-    texts, labels = zip(*kept, strict=True)
+    texts = []
+    labels = []
+    for text, label in rows:
+        if label in numbers:
+            texts.append(text)
+            labels.append(numbers[label])
     return mark_resolved(Dataset.from_dict({"sent0": texts, LABEL: labels}))

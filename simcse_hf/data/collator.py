@@ -41,7 +41,8 @@ def pad(
         length = lengths.max()
     mask = np.arange(length) < lengths[:, None]
     ids = np.full(mask.shape, pad_token_id, np.int64)
-    ids[mask] = np.fromiter(chain.from_iterable(sentences), np.int64, lengths.sum())
+    tokens = chain.from_iterable(sentences)
+    ids[mask] = np.fromiter(tokens, np.int64, lengths.sum())
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
@@ -111,7 +112,8 @@ class ContrastiveCollator:
         width = max(map(len, sentences))
         texts = []
         for row in sentences:
-            texts += row + [[]] * (width - len(row))
+            absent = width - len(row)
+            texts += row + [[]] * absent
         longest = max(map(len, texts))
         if self.pad_to is not None and longest > self.pad_to:
             raise ValueError(
@@ -119,7 +121,10 @@ class ContrastiveCollator:
             )
         shape = (len(rows), width)
         ids, mask = pad(texts, pad_token_id, self.pad_to)
-        batch: dict = {"input_ids": ids.unflatten(0, shape), "attention_mask": mask.unflatten(0, shape)}
+        batch: dict = {
+            "input_ids": ids.unflatten(0, shape),
+            "attention_mask": mask.unflatten(0, shape),
+        }
         first = rows[0]
         if "relations" in first:
             relations = [row["relations"] for row in rows]
@@ -140,7 +145,10 @@ class ContrastiveCollator:
         if self.add_text_ids:
             text_ids = []
             for given, token_ids in zip(rows, sentences, strict=True):
-                text_ids.append(given["text_ids"] if "text_ids" in given else list(map(number_of, token_ids)))
+                if "text_ids" in given:
+                    text_ids.append(given["text_ids"])
+                else:
+                    text_ids.append([number_of(ids) for ids in token_ids])
             batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
@@ -217,7 +225,8 @@ def length_sorted_batches(
     longest = 0  # tokens of the first text of the last batch
     for index in np.argsort(-lengths, kind="stable").tolist():
         batch = batches[-1] if batches else []
-        fits = token_budget is None or (len(batch) + 1) * longest <= token_budget
+        tokens = (len(batch) + 1) * longest
+        fits = token_budget is None or tokens <= token_budget
         if batch and len(batch) < most_texts and fits:
             batch.append(index)
         else:
@@ -289,7 +298,8 @@ class ClassSampler(PermutedSampler):
         pairs = []
         for rows in self.classes:
             whole = len(rows) // 2 * 2
-            pairs.append(rng.permutation(rows)[:whole].reshape(-1, 2))
+            drawn = rng.permutation(rows)[:whole]
+            pairs.append(drawn.reshape(-1, 2))
         order = np.concatenate(pairs)
         rng.shuffle(order)
         return order.ravel()

@@ -45,13 +45,23 @@ def list_texts(texts: str | Sequence[str]) -> list[str]:
     if isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns"):
         kind = type(texts).__name__
         raise ValueError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
-    items = [texts] if isinstance(texts, str) else list(texts)
-    return [check_text(text, f"sentence {position}") for position, text in enumerate(items)]
+    if isinstance(texts, str):
+        texts = [texts]
+    checked = []
+    for position, text in enumerate(texts):
+        checked.append(check_text(text, f"sentence {position}"))
+    return checked
 
 
 def flatten(cells: Iterable) -> list:
     """Return the texts of cells, of which each is a text or a list of them."""
-    return [text for cell in cells for text in (cell if is_list(cell) else [cell])]
+    texts = []
+    for cell in cells:
+        if is_list(cell):
+            texts.extend(cell)
+        else:
+            texts.append(cell)
+    return texts
 
 
 def quote(names: Iterable[str]) -> str:
@@ -129,7 +139,8 @@ class RowCleaner:
             for text in texts:
                 is_plain = isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
                 if text is not None and not is_plain:
-                    check_text(text, f"{self.name}, {self.unit} {number}, column {self.columns[place]!r}")
+                    where = f"{self.name}, {self.unit} {number}"
+                    check_text(text, f"{where}, column {self.columns[place]!r}")
         if len(cells) == self.width and all(map(has_text, cells)):
             self.kept += 1
             return [list(cells)]
@@ -143,7 +154,8 @@ class RowCleaner:
             self._note("fewer", number)
         elif len(negatives) > room:
             self._note("longer", number)
-        if not all(map(has_text, flatten(filter(is_list, cells)))):
+        listed = flatten(filter(is_list, cells))
+        if not all(map(has_text, listed)):
             self._note("empty", number)
         filled = (negatives + [None] * room)[:room]
         self.kept += len(positives)
@@ -265,7 +277,10 @@ def resolve_columns(
             the names do not say which columns to take, or if they are not `expected_columns`.
     """
     column_names = list(column_names)
-    chosen = _by_name(column_names, sample, name) if columns is None else _requested(column_names, columns, name)
+    if columns is None:
+        chosen = _by_name(column_names, sample, name)
+    else:
+        chosen = _requested(column_names, columns, name)
     if expected_columns not in (None, len(chosen)):
         raise ValueError(
             f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. {ADVICE}; "
@@ -303,7 +318,8 @@ def resolve_text_column(column_names: Sequence[str], name: str, column: str | No
         ValueError: If the column is missing, or there are several that may be meant.
     """
     if column is not None:
-        return _requested(column_names, [column], name)[0]
+        [requested] = _requested(column_names, [column], name)
+        return requested
     if len(column_names) == 1:
         return column_names[0]
     known = [column for column in column_names if column in PART_NAMES["text"]]
@@ -331,17 +347,22 @@ def class_columns(
         return None
     others = [name for name in column_names if name != label]
     if columns is None:
-        cells = [[row[column_names.index(name)] for name in others] for row in sample]
+        places = [column_names.index(name) for name in others]
+        cells = [[row[place] for place in places] for row in sample]
         try:
             columns = _by_name(others, cells, "")
         except ValueError:
             return None
-    return [*columns, label] if len(columns) == 1 else None
+    if len(columns) != 1:
+        return None
+    return [*columns, label]
 
 
 def find_part(column_names: Iterable[str], part: str) -> str | None:
     """Return the column that plays a part of [`PART_NAMES`], or `None`."""
-    by_name = {column.strip().lower(): column for column in reversed(list(column_names))}
+    by_name: dict[str, str] = {}
+    for column in column_names:
+        by_name.setdefault(column.strip().lower(), column)
     for name in PART_NAMES[part]:
         if name in by_name:
             return by_name[name]
@@ -369,7 +390,8 @@ def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str) -> 
         column = find_part(column_names, part)
         if column is None:
             first, *others = PART_NAMES[part]
-            missing.append(f"no column {first!r} (also accepted: {', '.join(others) or 'no other name'})")
+            accepted = ", ".join(others) or "no other name"
+            missing.append(f"no column {first!r} (also accepted: {accepted})")
         else:
             found.append(column)
     if missing:
@@ -390,7 +412,9 @@ def _by_name(column_names: Sequence[str], sample: Sequence[Sequence], name: str)
     if len(column_names) == 1:  # there is nothing to confuse it with
         return list(column_names)
     negatives = _negatives(column_names, name)
-    known = _PAIR_NAMES if any(map(_JUDGEMENT.fullmatch, column_names)) else _PAIR_NAMES + _UNLABELLED_NAMES
+    known: tuple[tuple[str, str], ...] = _PAIR_NAMES
+    if not any(map(_JUDGEMENT.fullmatch, column_names)):
+        known = known + _UNLABELLED_NAMES
     pairs = [pair for pair in known if set(pair) <= set(column_names)]
     if len(pairs) == 1:
         return [*pairs[0], *negatives]
@@ -427,7 +451,8 @@ def _negatives(column_names: Sequence[str], name: str) -> list[str]:
     for column in column_names:
         match = _NEGATIVE.fullmatch(column)
         if match:
-            other = columns.setdefault(int(match[1] or -1), column)
+            number = int(match[1] or -1)
+            other = columns.setdefault(number, column)
             if other != column:
                 raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
     return [columns[number] for number in sorted(columns)]
@@ -435,7 +460,8 @@ def _negatives(column_names: Sequence[str], name: str) -> list[str]:
 
 def looks_like_sentence(column: str) -> bool:
     """Say whether the name of a column may be the first text of a file without a header."""
-    return len(column.split()) > 4 or re.search(r"\w[.!?]\W*$", column) is not None
+    ends_like_one = re.search(r"\w[.!?]\W*$", column) is not None
+    return ends_like_one or len(column.split()) > 4
 
 
 def _is_not_text(column: str, cells: Iterable) -> bool:

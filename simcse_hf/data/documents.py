@@ -88,7 +88,8 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
         alone += len(document) == 1
         for place, sentence in enumerate(document[:-1]):
             first.append(sentence)
-            second.append(rng.choice(document[place + 1 : place + 1 + window]))
+            following = document[place + 1 : place + 1 + window]
+            second.append(rng.choice(following))
     if not first:
         raise ValueError(
             f"{path}: all {alone} documents are a single sentence, which has no next one. Write one "
@@ -164,14 +165,17 @@ class SpanDataset(SeededDataset):
         self._before, self._after = special_tokens(tokenizer)
         room = max_seq_length - len(self._before) - len(self._after)
         self.max_span = room if options.max_span is None else options.max_span
-        self.min_span = max(1, self.max_span // 16) if options.min_span is None else options.min_span
+        self.min_span = max(1, self.max_span // 16)
+        if options.min_span is not None:
+            self.min_span = options.min_span
         if not 1 <= self.min_span <= self.max_span <= room:
             raise ValueError(
                 f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
                 f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without special "
                 "tokens)"
             )
-        self._tokens, self._ends = _tokenize(documents, tokenizer, 2 * self.anchors * self.max_span)
+        shortest = 2 * self.anchors * self.max_span
+        self._tokens, self._ends = _tokenize(documents, tokenizer, shortest)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -181,14 +185,16 @@ class SpanDataset(SeededDataset):
 
     def _spans(self, index: int) -> list[list[int]]:
         document = self._tokens[self._ends[index] : self._ends[index + 1]]
+        total = len(document)
         rng = self.random_of(index)
-        edges = [len(document) * part // self.anchors for part in range(self.anchors + 1)]
+        edges = [total * part // self.anchors for part in range(self.anchors + 1)]
         spans = []
         for low, high in pairwise(edges):
-            spans += self._anchor_and_positives(low, high, len(document), rng)
+            spans += self._anchor_and_positives(low, high, total, rng)
         sentences = []
         for start, end in spans:
-            sentences.append([*self._before, *document[start:end].tolist(), *self._after])
+            ids = document[start:end].tolist()
+            sentences.append([*self._before, *ids, *self._after])
         return sentences
 
     def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
@@ -204,7 +210,8 @@ class SpanDataset(SeededDataset):
         return spans
 
     def _length(self, beta: tuple[int, int], rng: random.Random) -> int:
-        return self.min_span + int(rng.betavariate(*beta) * (self.max_span - self.min_span))
+        widest = self.max_span - self.min_span
+        return self.min_span + int(rng.betavariate(*beta) * widest)
 
 
 def _tokenize(

@@ -115,7 +115,8 @@ class MixtureSampler(PermutedSampler):
                 whole = len(part) // self.block * self.block
                 order = part.order(rng)[:whole]
                 drawn += list(order.reshape(-1, self.block))
-            rows[numbers == number] = self.starts[number] + np.stack(drawn[:batches])
+            own_rows = np.stack(drawn[:batches])
+            rows[numbers == number] = self.starts[number] + own_rows
         return rows.ravel()
 
 
@@ -143,5 +144,6 @@ class MixtureCollator:
         """
         if "dataset" not in rows[0]:
             return self.default(rows)
-        numbers = np.array([row["dataset"] for row in rows]).view(HostArray)
-        return {**self.collators[int(numbers[0])](rows), "dataset": numbers}
+        numbers = np.array([row["dataset"] for row in rows])
+        collator = self.collators[int(numbers[0])]
+        return {**collator(rows), "dataset": numbers.view(HostArray)}

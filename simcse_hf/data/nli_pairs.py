@@ -47,7 +47,11 @@ class Premise:
 
     def labelled(self, labels: Sequence[str]) -> list[str]:
         """Return the hypotheses with one of the `labels`."""
-        return [text for text, number in self.related().items() if LABELS[number] in labels]
+        found = []
+        for text, number in self.related().items():
+            if LABELS[number] in labels:
+                found.append(text)
+        return found
 
 
 def build_nli_triplets(
@@ -129,8 +133,8 @@ def build_nli_triplets(
             rows.append(row)
     _report(source, len(rows), len(premises), skipped)
     if max_rows is not None and len(rows) > max_rows:
-        kept = sorted(generator.sample(range(len(rows)), max_rows))
-        rows = [rows[index] for index in kept]
+        kept = generator.sample(range(len(rows)), max_rows)
+        rows = [rows[index] for index in sorted(kept)]
     names = ["sent0", "sent1", "hard_neg"]
     if hard_negatives_per_pair != 1:
         names[2:] = [f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair)]
@@ -187,13 +191,19 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
             texts.append([premise.text, *hypotheses])
             relations.append([related[text] for text in hypotheses])
     _report(source, len(texts), len(premises), skipped)
-    features = Features({"texts": List(Value("string")), "relations": List(Value("int64"))})
+    features = Features(
+        {
+            "texts": List(Value("string")),
+            "relations": List(Value("int64")),
+        }
+    )
     return Dataset.from_dict({"texts": texts, "relations": relations}, features=features)
 
 
 def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:
     """Log how many rows were built and what was left out, or raise a `ValueError` if there are none."""
-    left_out = ", ".join(f"{count} {what}" for what, count in skipped.items() if count) or "nothing"
+    counts = [f"{count} {what}" for what, count in skipped.items() if count]
+    left_out = ", ".join(counts) or "nothing"
     if not rows:
         raise ValueError(f"{source!s:.200}: no row could be built from {premises} premise(s); left out: {left_out}.")
     # Rows that were cut from a larger file have lost the other hypotheses of their premises.
@@ -219,9 +229,11 @@ def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
         if not (has_text(premise) and has_text(hypothesis)):
             skipped["pairs with an empty text"] += 1
             continue
-        key = re.sub(r"\W+", " ", premise.casefold()).strip() or premise
+        words = re.sub(r"\W+", " ", premise.casefold()).strip()
+        key = words or premise
         hypotheses = premises.setdefault(key, Premise(premise)).hypotheses
-        hypotheses.setdefault(hypothesis, set()).add(_LABEL[name])
+        labels = hypotheses.setdefault(hypothesis, set())
+        labels.add(_LABEL[name])
     for known in premises.values():
         skipped["hypotheses with two labels"] += len(known.hypotheses) - len(known.related())
     return list(premises.values())
@@ -243,10 +255,12 @@ def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     for number, item in enumerate(source, 1):
         if isinstance(item, (str, Path)):
             table = open_table(item)
-            for line, cells in table.rows(find_parts(table.columns, _PARTS, table.name)):
+            columns = find_parts(table.columns, _PARTS, table.name)
+            for line, cells in table.rows(columns):
                 yield table.at(line), *cells
         elif isinstance(item, Mapping):
             place = f"row {number}"
-            yield place, *[item[column] for column in find_parts(item, _PARTS, place)]
+            premise, hypothesis, label = find_parts(item, _PARTS, place)
+            yield place, item[premise], item[hypothesis], item[label]
         else:
             raise ValueError(f"row {number}: expected a dict or the path of a file, got {item!r}.")

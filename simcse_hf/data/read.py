@@ -114,7 +114,8 @@ def load_text_dataset(
         if paths is not None:
             tables = [open_table(path) for path in paths]
             kinds = [str(SUFFIX.findall(path.name.lower())) for path in paths]
-            return dataset_of_tables(tables, [*kinds, *map(digest, paths)], cache_dir=cache_dir, **options)
+            digests = [digest(path) for path in paths]
+            return dataset_of_tables(tables, kinds + digests, cache_dir=cache_dir, **options)
         if not isinstance(source, str):
             table = open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "memory", "row")
             return dataset_of_tables([table], **options)
@@ -130,7 +131,8 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
-        if _is_path(source) or path.exists() or not _NAME.fullmatch(str(source)):
+        may_be_hub_id = _NAME.fullmatch(str(source))
+        if _is_path(source) or path.exists() or not may_be_hub_id:
             return [path]
         return None
     if source and all(_is_path(item) for item in source):
@@ -142,7 +144,9 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
 
 
 def _is_path(item: Any) -> bool:
-    return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
+    if isinstance(item, str):
+        return SUFFIX.search(item) is not None
+    return isinstance(item, Path)
 
 
 def load_from_hub(source: str, split: str, **options: Any) -> Any:
@@ -208,7 +212,8 @@ def dataset_of_tables(
     def batches(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows = islice(_clean_rows(tables, cleaners), max_rows)
         while batch := list(islice(rows, _BATCH_ROWS)):
-            cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            texts = zip(*batch, strict=True)
+            cells = [pa.array(column, pa.string()) for column in texts]
             yield pa.record_batch(cells, schema=schema)
 
     def write(folder: Path) -> None:
@@ -229,7 +234,9 @@ def dataset_of_tables(
             dataset, made = cached_rows(folder, key, write)
         except OSError as error:
             raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
-        for cleaner, (kept, counts, places) in zip(cleaners, read_json(made / _DROPPED), strict=True):
+        dropped = read_json(made / _DROPPED)
+        for cleaner, found in zip(cleaners, dropped, strict=True):
+            kept, counts, places = found
             cleaner.kept = kept
             cleaner.counts = Counter(counts)
             cleaner.places = places
@@ -274,13 +281,17 @@ def table_cleaners(
         sample = table.sample()
         if not sample:
             raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
-        requested = table.columns if table.positional and columns is None else columns
+        requested = columns
+        if columns is None and table.positional:
+            requested = table.columns
         chosen = resolve_columns(
             table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
         )
         cleaner = RowCleaner(table.name, chosen, table.unit)
         negatives = [table.columns.index(column) for column in chosen[2:]]
-        cleaner.has_lists = any(is_list(cells[place]) for cells in sample for place in negatives)
+        for cells in sample:
+            if any(is_list(cells[place]) for place in negatives):
+                cleaner.has_lists = True
         cleaners.append(cleaner)
         first = cleaners[0]
         if len(chosen) != len(first.columns):
@@ -348,7 +359,8 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
                     write_manifest(temporary)
     parts = []
     for file in sorted(cache.glob("*.arrow")):
-        parts.append(Dataset.from_file(str(file), split=NamedSplit("train")))
+        part = Dataset.from_file(str(file), split=NamedSplit("train"))
+        parts.append(part)
     rows = concatenate_datasets(parts)
     rows._fingerprint = key  # the default depends on the time of the file
     return rows, cache
@@ -375,7 +387,9 @@ def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) 
     def make(folder: Path) -> None:
         dataset.map(function, cache_file_name=str(folder / "rows.arrow"), **options)
 
-    return cached_rows(Path(files[0]["filename"]).parent, fingerprint, make)[0]
+    folder = Path(files[0]["filename"]).parent
+    mapped, _ = cached_rows(folder, fingerprint, make)
+    return mapped
 
 
 def resolve_dataset_columns(
@@ -447,7 +461,8 @@ def dataset_table(dataset: Dataset, name: str) -> Table:
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
-        for batch in dataset.select_columns(list(columns)).iter(1000):
+        selected = dataset.select_columns(list(columns))
+        for batch in selected.iter(1000):
             for cells in zip(*batch.values(), strict=True):
                 number += 1
                 yield number, cells
@@ -486,7 +501,8 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     texts = []
     scores = []
     values = dataset.with_format(None)[SCORE]
-    for (number, cells), value in zip(table.rows(cleaner.columns), values, strict=True):
+    rows = table.rows(cleaner.columns)
+    for (number, cells), value in zip(rows, values, strict=True):
         score = parse_score(value, table.at(number), "Correct or remove the row")
         pairs = cleaner.clean(number, cells)
         texts += pairs
@@ -495,13 +511,15 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     cleaner.log()
     check_scores(scores, name)
     first, second = zip(*texts, strict=True)
-    return mark_resolved(Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores}))
+    resolved = Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores})
+    return mark_resolved(resolved)
 
 
 def check_scores(scores: Sequence[float], name: str) -> None:
     """Warn of scores of -1 among others that are not negative, because they often mean that there is none."""
     missing = list(scores).count(-1)
-    if missing and missing == sum(score < 0 for score in scores):
+    negative = sum(score < 0 for score in scores)
+    if missing and missing == negative:
         logger.warning(
             f"{name}: {missing} of {len(scores)} scores are -1, which counts as the lowest score. If it means that "
             "there is none, remove these rows."

@@ -53,7 +53,8 @@ def load_text_stream(
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         stream = load_from_hub(source, split, streaming=True)
         return resolve_stream_columns(stream, columns, name=source, expected_columns=expected_columns)
-    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
+    tables = [open_table(path) for path in paths]
+    cleaners = table_cleaners(tables, columns, expected_columns)
     # Lists are the shards of the stream: each file has its path and its columns.
     options = {
         "paths": [str(path) for path in paths],
@@ -123,13 +124,17 @@ def resolve_stream_columns(
             cleaner = RowCleaner(name, chosen)
             cleaner.width = width
         rows = []
-        for number, *cells in zip(numbers, *(batch[column] for column in chosen), strict=True):
+        columns_of_batch = [batch[column] for column in chosen]
+        for number, *cells in zip(numbers, *columns_of_batch, strict=True):
             rows += cleaner.clean(number + 1, cells)
         left_out = cleaner.counts.total()
         if left_out >= max(1, 2 * told):  # a stream may have no end
             told = left_out
             cleaner.log(", so far")
-        return {column: [row[i] for row in rows] for i, column in enumerate(features)}
+        texts = {}
+        for place, column in enumerate(features):
+            texts[column] = [row[place] for row in rows]
+        return texts
 
     cleaned = stream.select_columns(chosen).map(
         clean, with_indices=True, batched=True, batch_size=_BATCH_ROWS, remove_columns=chosen, features=features
@@ -190,7 +195,10 @@ class StreamedRows(torch.utils.data.IterableDataset):
     def forget(self) -> None:
         """Return to the first row."""
         # `row` counts the rows of the pass before the window, `done` those of the window that were used.
-        self._state = {"pass": 0, "row": 0, "done": 0, "source": self._start}
+        self._state = self._start_of_pass(0)
+
+    def _start_of_pass(self, number: int) -> dict:
+        return {"pass": number, "row": 0, "done": 0, "source": self._start}
 
     def __iter__(self) -> Iterator[list[dict]]:
         numbers: list[int] = []
@@ -205,7 +213,8 @@ class StreamedRows(torch.utils.data.IterableDataset):
                 rows.append(row)
                 if len(rows) == self.batch_size * self.processes:
                     self._state = state | {"done": done}
-                    rngs = [random.Random(f"{self.seed} {state['pass']} {number}") for number in numbers[mine]]
+                    of_pass = f"{self.seed} {state['pass']}"
+                    rngs = [random.Random(f"{of_pass} {number}") for number in numbers[mine]]
                     yield self.make_rows(rows[mine], rngs)
                     numbers = []
                     rows = []
@@ -219,7 +228,8 @@ class StreamedRows(torch.utils.data.IterableDataset):
             while window := list(islice(rows_of_pass, self.shuffle_buffer)):
                 following = deepcopy(self.texts.state_dict())
                 rows = list(enumerate(window, state["row"]))
-                random.Random(f"shuffle {self.seed} {state['pass']} {state['row']}").shuffle(rows)
+                rng = random.Random(f"shuffle {self.seed} {state['pass']} {state['row']}")
+                rng.shuffle(rows)
                 yield state, rows
                 state = {
                     "pass": state["pass"],
@@ -233,7 +243,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
                     f"{self.batch_size * self.processes}, so a text would be its own negative. Lower "
                     "per_device_train_batch_size."
                 )
-            state = {"pass": state["pass"] + 1, "row": 0, "done": 0, "source": self._start}
+            state = self._start_of_pass(state["pass"] + 1)
 
     def save_state(self, directory: str) -> None:
         """Write the place of the last batch that was read into a checkpoint.

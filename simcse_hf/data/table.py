@@ -54,7 +54,8 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
         try:
-            for number, line in enumerate(iter(partial(file.readline, limit), ""), 1):
+            lines = iter(partial(file.readline, limit), "")
+            for number, line in enumerate(lines, 1):
                 wrong = _UNDECODED.search(line)
                 if wrong:
                     byte = f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1}"
@@ -99,7 +100,8 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ValueError: If a quote is misplaced or not closed, or the bytes are wrong. The message names the line.
     """
     csv.field_size_limit(max(LONGEST_TEXT, csv.field_size_limit()))  # csv's own 131072 is below one long document
-    reader = csv.reader((line for _, line in decoded_lines(path)), delimiter=delimiter, strict=True)
+    lines = (line for _, line in decoded_lines(path))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number = 1
     is_reported = False
     try:
@@ -181,7 +183,8 @@ def open_records(
     """Open rows that are objects or arrays of equal length; in memory, they may also be texts."""
     first = next((value for _, value in values()), None)
     if first is None:
-        raise ValueError(f"{name}: the {'list of rows is empty' if format == 'memory' else 'file holds no rows'}.")
+        problem = "list of rows is empty" if format == "memory" else "file holds no rows"
+        raise ValueError(f"{name}: the {problem}.")
 
     def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
@@ -309,7 +312,8 @@ def _open_json(path: Path) -> Table:
     # An array that closes on the first line is a row of a JSON Lines file if another line follows.
     is_row = first.endswith("]") and next(lines, None) is not None
     if first.startswith("[") and not is_row:
-        array = _parse(path, 1, "".join(line for _, line in decoded_lines(path)))
+        text = "".join(line for _, line in decoded_lines(path))
+        array = _parse(path, 1, text)
         return open_records(str(path), lambda: enumerate(array, 1), "json", "row")
 
     def values() -> Iterator[tuple[int, Any]]:
@@ -407,5 +411,6 @@ def stream_rows(
         where = table.at(number)
         row = [check_text(text, f"{where}, column {column!r}")]
         for cell in cells:
-            row.append(check_text("" if cell is None else str(cell), where))
+            written = "" if cell is None else str(cell)
+            row.append(check_text(written, where))
         yield number, row

@@ -57,7 +57,10 @@ class Template:
         encoded = tokenizer(spaced, add_special_tokens=False, return_attention_mask=False, verbose=False)
         tokenized = []
         for ids in encoded["input_ids"]:
-            text = [tokenizer.unk_token_id if token == tokenizer.mask_token_id else token for token in ids[:room]]
+            text = ids[:room]
+            for place, token in enumerate(text):
+                if token == tokenizer.mask_token_id:
+                    text[place] = tokenizer.unk_token_id
             tokenized.append([*self.before, *text, *self.after])
         return tokenized
 
@@ -80,7 +83,9 @@ class Template:
                 f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), "
                 "so there is no room for a text: shorten the template"
             )
-        return longest if max_length is None else min(max_length + self.num_tokens, longest)
+        if max_length is None:
+            return longest
+        return min(max_length + self.num_tokens, longest)
 
 
 def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
@@ -107,7 +112,8 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     stripped = before.rstrip()
     ids_before = tokenizer(stripped, add_special_tokens=False)["input_ids"]
     ids_after = tokenizer(after, add_special_tokens=False)["input_ids"]
-    tokenized = Template([*first, *ids_before], [*ids_after, *last], space=before != stripped)
+    has_space = before != stripped
+    tokenized = Template(first + ids_before, ids_after + last, space=has_space)
     if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
         raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
     return tokenized
@@ -126,11 +132,11 @@ def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBa
     Raises:
         ValueError: If a template is not valid (see [`read_template`]).
     """
-    tokenized = [read_template(template, tokenizer) for template in templates]
-    return {
-        "mask_token_id": tokenizer.mask_token_id,
-        "template_edges": [[len(template.before), len(template.after)] for template in tokenized],
-    }
+    edges = []
+    for template in templates:
+        tokenized = read_template(template, tokenizer)
+        edges.append([len(tokenized.before), len(tokenized.after)])
+    return {"mask_token_id": tokenizer.mask_token_id, "template_edges": edges}
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -63,10 +63,11 @@ def tokenize_dataset(
     backend("", truncation=True, max_length=row_tokenizer.columns[0].length)
     # A slow tokenizer keeps its rules (merges, normalization, lower-casing) in Python objects: it is hashed whole.
     rules = backend.backend_tokenizer.to_str() if backend.is_fast else Hasher.hash(backend)
+    columns = [asdict(column) for column in row_tokenizer.columns]
     tokenized = cached_map(
         dataset,
         row_tokenizer,
-        [dataset.column_names, rules, tokenizer.truncation_side, list(map(asdict, row_tokenizer.columns))],
+        [dataset.column_names, rules, tokenizer.truncation_side, columns],
         num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenizing",
@@ -139,7 +140,9 @@ class RowTokenizer:
         elif len(names) == 1 and parsed:
             names *= len(parsed)
         elif parsed:
-            parsed = [parsed[0], *parsed[-1:] * (len(names) - 1)]
+            first = parsed[0]
+            last = parsed[-1]
+            parsed = [first] + [last] * (len(names) - 1)
         self.names = names
         self.columns = []
         self.limits = []
@@ -148,7 +151,10 @@ class RowTokenizer:
             prompt = prompts[min(place, len(prompts) - 1)]
             template = parsed[place] if parsed else None
             self.columns.append(_Column(length, prompt, template))
-            self.limits.append(template.full_length(tokenizer, length) if template else length)
+            limit = length
+            if template:
+                limit = template.full_length(tokenizer, length)
+            self.limits.append(limit)
 
     def __call__(self, rows: Mapping) -> dict:
         """Turn columns of texts into columns of tokens.
@@ -164,7 +170,8 @@ class RowTokenizer:
         if self.is_grouped:
             texts = rows["texts"]
         else:
-            texts = list(zip(*(rows[name] for name in self.names), strict=True))
+            columns = [rows[name] for name in self.names]
+            texts = list(zip(*columns, strict=True))
         tokenized: dict = {
             "input_ids": self._tokenize(texts, self.columns),
             "length": [],
@@ -174,8 +181,9 @@ class RowTokenizer:
         for sentences in tokenized["input_ids"]:
             lengths = [len(ids) for ids in sentences]
             limits = self.limits + self.limits[-1:] * len(lengths)  # a premise may have any number of hypotheses
+            pairs = zip(lengths, limits, strict=False)
             tokenized["length"].append(max(lengths))
-            tokenized["is_full"].append(any(length >= limit for length, limit in zip(lengths, limits, strict=False)))
+            tokenized["is_full"].append(any(length >= limit for length, limit in pairs))
             tokenized["has_gap"].append(0 in lengths)
         if self.relations:
             tokenized["relations"] = []
@@ -183,9 +191,10 @@ class RowTokenizer:
                 relations = zip(self.relations, others, strict=True)
                 tokenized["relations"].append([relation if ids else ABSENT for relation, ids in relations])
         if any(column != self.columns[0] for column in self.columns):
-            plain = _Column(max(column.length for column in self.columns))
-            plain_ids = self._tokenize(texts, [plain])
-            tokenized["text_ids"] = [list(map(number_of, row)) for row in plain_ids]
+            longest = max(column.length for column in self.columns)
+            tokenized["text_ids"] = []
+            for row in self._tokenize(texts, [_Column(longest)]):
+                tokenized["text_ids"].append([number_of(ids) for ids in row])
         return tokenized
 
     def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
@@ -194,7 +203,9 @@ class RowTokenizer:
         tokenized = []
         for number, column in enumerate(columns):
             places = slice(number, None if number == last else number + 1)
-            prompted = [column.prompt + text for row in texts for text in row[places] if has_text(text)]
+            prompted = []
+            for row in texts:
+                prompted += [column.prompt + text for text in row[places] if has_text(text)]
             if column.template:
                 ids = column.template.tokenize(self.tokenizer, prompted, column.length)
             else:
@@ -204,7 +215,8 @@ class RowTokenizer:
         for row in texts:
             sentences = []
             for place, text in enumerate(row):
-                sentences.append(next(tokenized[min(place, last)]) if has_text(text) else [])
+                column_ids = tokenized[min(place, last)]
+                sentences.append(next(column_ids) if has_text(text) else [])
             rows.append(sentences)
         return rows
 
@@ -259,7 +271,9 @@ def check_known(
     """
     unknown = tokenizer.unk_token_id
     special = set(tokenizer.all_special_ids) - {unknown}
-    tokens = [token for ids in islice(token_ids, _SAMPLE) for token in ids if token not in special]
+    tokens: list[int] = []
+    for ids in islice(token_ids, _SAMPLE):
+        tokens += [token for token in ids if token not in special]
     share = tokens.count(unknown) / max(1, len(tokens))
     if share <= _HARD_TO_READ or len(tokens) < _FEW_TOKENS or unknown == tokenizer.eos_token_id:
         return False

@@ -106,14 +106,16 @@ class ViewDataset(SeededDataset):
         self.max_length = max_seq_length
         if isinstance(view, TokenView):
             longest = view.max_length(max_seq_length - self._num_special) + self._num_special
-            self.max_length = max(max_seq_length, min(longest, tokenizer.model_max_length))
+            allowed = min(longest, tokenizer.model_max_length)
+            self.max_length = max(max_seq_length, allowed)
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitems__(self, indices: list[int]) -> list[dict]:
         texts = self.texts[list(indices)]["sent0"]
-        return self.rows_of(texts, [self.random_of(index) for index in indices])
+        rngs = [self.random_of(index) for index in indices]
+        return self.rows_of(texts, rngs)
 
     def rows_of(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> list[dict]:
         """Make rows of any texts.
@@ -134,6 +136,7 @@ class ViewDataset(SeededDataset):
                     pair[branch] = self.view(text, rng)
             pairs += pair
         tokenized = to_token_ids(self.tokenizer, pairs, truncation=True, max_length=self.max_seq_length)
+        start = len(self._before)
         room = self.max_length - self._num_special
         rows: list[dict] = []
         for place, rng in enumerate(rngs):
@@ -141,7 +144,8 @@ class ViewDataset(SeededDataset):
             if isinstance(self.view, TokenView):
                 for branch in changed:
                     ids = sentences[branch]
-                    view = self.view(ids[len(self._before) : len(ids) - len(self._after)], rng)
+                    end = len(ids) - len(self._after)
+                    view = self.view(ids[start:end], rng)
                     sentences[branch] = [*self._before, *view[:room], *self._after]
             row: dict = {"input_ids": sentences}
             if self.with_view_seed:

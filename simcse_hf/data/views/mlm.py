@@ -56,7 +56,8 @@ class MaskedLMView(nn.Module):
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
-        self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
+        special = torch.tensor(sorted(tokenizer.all_special_ids))
+        self.register_buffer("special", special, persistent=False)
 
     def train(self, mode: bool = True) -> "MaskedLMView":
         """Stay in evaluation mode, whatever the mode of the model in training."""
@@ -97,10 +98,11 @@ class MaskedLMView(nn.Module):
             rows = slice(start, start + _ROWS_PER_PASS)
             chosen = selected[rows]
             if chosen.any():
-                masked = input_ids[rows].masked_fill(chosen, self.mask_token_id)
+                originals = input_ids[rows]
+                masked = originals.masked_fill(chosen, self.mask_token_id)
                 logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[chosen]
-                originals = input_ids[rows][chosen]
-                replaced[rows][chosen] = self._sample(logits, originals, uniform[rows][chosen])
+                drawn = self._sample(logits, originals[chosen], uniform[rows][chosen])
+                replaced[rows][chosen] = drawn
         return replaced
 
     def _sample(self, logits: Tensor, originals: Tensor, uniform: Tensor) -> Tensor:

@@ -85,7 +85,8 @@ class EDA(TextView):
             return text
         number = max(1, int(self.rate * len(words)))
         operation = rng.choice((self.replace, self.insert, self.swap, self.delete))
-        return " ".join(operation(words, number, rng))
+        changed = operation(words, number, rng)
+        return " ".join(changed)
 
     def replace(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Replace `number` content words by synonyms."""
@@ -96,7 +97,8 @@ class EDA(TextView):
         longer = list(words)
         for _ in range(number):
             for word in rng.sample(words, len(words)):
-                found = self._of_content(_PUNCTUATION.findall(word)[0][1])
+                _, core, _ = _PUNCTUATION.findall(word)[0]
+                found = self._of_content(core)
                 if found:
                     synonym = rng.choice(found)
                     longer.insert(rng.randint(0, len(longer)), synonym)
@@ -106,9 +108,11 @@ class EDA(TextView):
     def swap(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Swap two random words, `number` times."""
         swapped = list(words)
-        for _ in range(number if len(words) > 1 else 0):
-            i, j = rng.sample(range(len(words)), 2)
-            swapped[i], swapped[j] = swapped[j], swapped[i]
+        if len(words) < 2:
+            return swapped
+        for _ in range(number):
+            first, second = rng.sample(range(len(words)), 2)
+            swapped[first], swapped[second] = swapped[second], swapped[first]
         return swapped
 
     def delete(self, words: list[str], number: int, rng: random.Random) -> list[str]:
@@ -117,7 +121,9 @@ class EDA(TextView):
         return kept or [rng.choice(words)]
 
     def _of_content(self, word: str) -> Sequence[str]:
-        return () if word == "" or word.lower() in FUNCTION_WORDS else self.synonyms(word)
+        if word == "" or word.lower() in FUNCTION_WORDS:
+            return ()
+        return self.synonyms(word)
 
 
 def _warn_of_unspaced(text: str) -> None:
@@ -210,7 +216,8 @@ def _synonyms(root: Any, process: int, word: str) -> tuple[str, ...]:
     synonyms = set()
     for synset in _wordnet(root, process).synsets(word):
         for name in synset.lemma_names():
-            synonym = re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ")
+            lemma = re.sub(r"\((a|p|ip)\)$", "", name)
+            synonym = lemma.replace("_", " ")
             if synonym.lower() != word:
                 synonyms.add(synonym)
     return tuple(sorted(synonyms))

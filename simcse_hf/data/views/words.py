@@ -60,7 +60,8 @@ def draw_count(rate: float, total: int, rng: random.Random) -> int:
     """Draw how many of `total` items a rate means, so that the mean is exactly `rate * total`."""
     # Always rounded down, 10% of a sentence of nine words would be none.
     exact = rate * total
-    return int(exact) + (rng.random() < exact - int(exact))
+    whole = int(exact)
+    return whole + (rng.random() < exact - whole)
 
 
 def is_unspaced(text: str) -> bool:
@@ -134,7 +135,8 @@ class DeleteOneWord(TextView):
         words = split_words(text)
         if len(words) < 2:
             return text
-        del words[rng.randrange(len(words))]
+        place = rng.randrange(len(words))
+        del words[place]
         return join_words(words)
 
 
@@ -157,7 +159,8 @@ class Shuffle(TokenView):
         number = draw_count(self.rate, len(ids), rng)
         sources = rng.sample(range(len(ids)), number)
         shuffled = list(ids)
-        for target, source in zip(sorted(sources), sources, strict=True):  # a sample is in random order
+        targets = sorted(sources)  # a sample is in random order
+        for target, source in zip(targets, sources, strict=True):
             shuffled[target] = ids[source]
         return shuffled
 
@@ -187,7 +190,9 @@ class RepeatTokens(TokenView):
         repeated = set(rng.sample(range(len(ids)), number))
         changed = []
         for index, token in enumerate(ids):
-            changed += [token, token] if index in repeated else [token]
+            changed.append(token)
+            if index in repeated:
+                changed.append(token)
         return changed
 
     def max_length(self, length: int) -> int:
