@@ -162,7 +162,9 @@ class Objective(nn.Module):
 
 def as_full_precision(embeddings: Tensor) -> Tensor:
     """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
-    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+    if embeddings.dtype in (torch.float16, torch.bfloat16):
+        return embeddings.float()
+    return embeddings
 
 
 def no_autocast(tensor: Tensor) -> torch.autocast:
@@ -173,12 +175,16 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
 def comparable(embeddings: Tensor, similarity: str) -> Tensor:
     """Return embeddings whose dot product is the similarity, `"cosine"` or `"dot"`, in full precision."""
     embeddings = as_full_precision(embeddings)
-    return F.normalize(embeddings, dim=-1) if similarity == "cosine" else embeddings
+    if similarity == "cosine":
+        return F.normalize(embeddings, dim=-1)
+    return embeddings
 
 
 def named_losses(loss: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the named parts of what an objective returned; a single loss is called `loss`."""
-    return loss if isinstance(loss, dict) else {"loss": loss}
+    if isinstance(loss, dict):
+        return loss
+    return {"loss": loss}
 
 
 def total_and_parts(

@@ -36,8 +36,10 @@ class ByDataset(Combined):
         for name, objective in objectives.items():
             if objective is not main:
                 # Names of modules have no points, and may not be those of attributes, such as `train`.
-                self.own[f":{name.replace('.', ':')}"] = objective
-        if len({(part.encoders, part.reconstructs) for part in self.objectives}) > 1:
+                module = name.replace(".", ":")
+                self.own[f":{module}"] = objective
+        needs = {(part.encoders, part.reconstructs) for part in self.objectives}
+        if len(needs) > 1:
             raise ValueError(
                 f"the objectives of the data sets ({self.name}) need other numbers of encoders or read other "
                 "embeddings: train them one by one"
@@ -86,7 +88,9 @@ class ByDataset(Combined):
             )
         number = int(batch.inputs["dataset"][0])
         objective = self.of_dataset(number)
-        losses = {f"{names[number]}_{what}": loss for what, loss in named_losses(objective(batch)).items()}
+        losses = {}
+        for what, loss in named_losses(objective(batch)).items():
+            losses[f"{names[number]}_{what}"] = loss
         if self.training:
             own = {id(parameter) for parameter in objective.parameters()}
             first = next(iter(losses))

@@ -110,9 +110,10 @@ def check_relations(rows: TrainingRows, name: str) -> None:
         ValueError: If a row has other relations.
     """
     if rows.has_relations:
-        relations = rows.dataset.with_format("arrow").select_columns("relations")[:]["relations"].to_pylist()
-        if any(row[:1] != [POSITIVE] or POSITIVE in row[1:] for row in relations):
-            raise ValueError(
-                f"the training rows have relations, which objective {name!r} does not read: train it on single texts, "
-                "pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
-            )
+        table = rows.dataset.with_format("arrow").select_columns("relations")[:]
+        for relations in table["relations"].to_pylist():
+            if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
+                raise ValueError(
+                    f"the training rows have relations, which objective {name!r} does not read: train it on single "
+                    "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
+                )

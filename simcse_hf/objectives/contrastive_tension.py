@@ -73,7 +73,8 @@ class ContrastiveTension(Objective):
         second = gather_rows(second, self.training)
         negatives = min(self.negatives_per_positive, len(second) - 1)
         positives = own_rows(first, self.training)[:, None]
-        columns = (positives + torch.arange(negatives + 1, device=first.device)) % len(second)
+        steps = torch.arange(negatives + 1, device=first.device)
+        columns = (positives + steps) % len(second)
         with no_autocast(first):
             logits = (first @ second.T).gather(1, columns)
             same = torch.zeros_like(logits)

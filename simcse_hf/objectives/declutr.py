@@ -78,7 +78,8 @@ class DeCLUTR(Objective):
 
     def mlm_columns(self, num_sentences: int) -> list[int]:
         """Mask the anchors, before the encoder pass that embeds them; see [`Objective.mlm_columns`]."""
-        return list(range(0, num_sentences, num_sentences // self.anchors))
+        texts_of_anchor = num_sentences // self.anchors
+        return list(range(0, num_sentences, texts_of_anchor))
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows that do not consist of anchors with equally many positives, and a batch of one anchor."""
@@ -103,7 +104,9 @@ class DeCLUTR(Objective):
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean loss of this process's views, as a scalar."""
         embeddings = as_full_precision(batch.embeddings)
-        groups = embeddings.reshape(len(embeddings) * self.anchors, -1, embeddings.shape[-1])
+        rows, _, dim = embeddings.shape
+        groups = embeddings.reshape(rows * self.anchors, -1, dim)
         anchors = groups[:, 0]
         positives = groups[:, 1:].mean(1)
-        return self.info_nce(torch.stack([anchors, positives], dim=1), gather=self.training)
+        pairs = torch.stack([anchors, positives], dim=1)
+        return self.info_nce(pairs, gather=self.training)

@@ -158,12 +158,16 @@ class DiffCSE(SimCSEObjective):
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
         mask = mask[present]
         ids = batch.inputs["input_ids"].flatten(0, 1)[present]
-        tokens = (mask == 1) & ~torch.isin(ids, self._special_ids.to(ids.device))
+        is_special = torch.isin(ids, self._special_ids.to(ids.device))
+        tokens = (mask == 1) & ~is_special
         edited = torch.where(tokens, self._generate(ids, mask), ids)
-        logits = self._replaced_logits(edited, mask, inputs.embeddings.flatten(0, 1)[present])[tokens]
-        targets = (edited != ids)[tokens].to(logits.dtype)
+        embeddings = inputs.embeddings.flatten(0, 1)[present]
+        logits = self._replaced_logits(edited, mask, embeddings)[tokens]
+        is_replaced = (edited != ids)[tokens]
+        targets = is_replaced.to(logits.dtype)
         total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        inputs.other_losses["replaced_tokens"] = self.replaced_weight * mean_over_processes(total, tokens.sum())
+        loss = mean_over_processes(total, tokens.sum())
+        inputs.other_losses["replaced_tokens"] = self.replaced_weight * loss
         return inputs
 
     @torch.no_grad()

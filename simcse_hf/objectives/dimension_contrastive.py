@@ -27,7 +27,8 @@ def standardise(rows: Tensor, over_processes: bool = False) -> Tensor:
     count = len(rows)
     if over_processes:
         count *= world()[1]
-    centred = rows - differentiable_sum(rows.sum(0), over_processes) / count
+    total = differentiable_sum(rows.sum(0), over_processes)
+    centred = rows - total / count
     squares = differentiable_sum(centred.square().sum(0), over_processes)
     return centred * torch.rsqrt(squares / count + EPSILON)
 
@@ -46,8 +47,10 @@ def squared_products(first: Tensor, second: Tensor) -> Tensor:
         `torch.Tensor`: A scalar.
     """
     if first.shape[0] < first.shape[1]:
-        return ((first @ first.T) * (second @ second.T)).sum()
-    return (first.T @ second).square().sum()
+        products = (first @ first.T) * (second @ second.T)
+    else:
+        products = (first.T @ second).square()
+    return products.sum()
 
 
 class GlobalBatchNorm(nn.Module):
@@ -72,7 +75,9 @@ class GlobalBatchNorm(nn.Module):
         """Normalize rows of shape `(n, dim)`, in float32 or wider."""
         with no_autocast(rows):
             rows = standardise(as_full_precision(rows), over_processes=self.training)
-            return rows if self.weight is None or self.bias is None else rows * self.weight + self.bias
+            if self.weight is None or self.bias is None:
+                return rows
+            return rows * self.weight + self.bias
 
 
 class Projector(nn.Sequential):
@@ -104,7 +109,8 @@ class Projector(nn.Sequential):
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
-        return super().forward(embeddings.to(next(self.parameters()).dtype))
+        precision = next(self.parameters()).dtype
+        return super().forward(embeddings.to(precision))
 
 
 class DimensionContrastive(Objective):
@@ -187,8 +193,10 @@ class BarlowTwins(DimensionContrastive):
             first = standardise(first)
             second = standardise(second)
             diagonal = (first * second).mean(0)
-            off_diagonal = squared_products(first, second) / len(first) ** 2 - diagonal.square().sum()
-            return (1 - diagonal).square().sum() + self.off_diagonal_weight * off_diagonal
+            all_squares = squared_products(first, second) / len(first) ** 2
+            off_diagonal = all_squares - diagonal.square().sum()
+            on_diagonal = (1 - diagonal).square().sum()
+            return on_diagonal + self.off_diagonal_weight * off_diagonal
 
 
 class VICReg(DimensionContrastive):
@@ -243,8 +251,10 @@ class VICReg(DimensionContrastive):
             for view in views:
                 centred = view - view.mean(0)
                 variance = centred.square().sum(0) / degrees
-                spread = spread + F.relu(1 - (variance + VICREG_EPSILON).sqrt()).mean() / 2
-                off_diagonal = squared_products(centred, centred) / degrees**2 - variance.square().sum()
+                deviation = (variance + VICREG_EPSILON).sqrt()
+                spread = spread + F.relu(1 - deviation).mean() / 2
+                all_squares = squared_products(centred, centred) / degrees**2
+                off_diagonal = all_squares - variance.square().sum()
                 covariance = covariance + off_diagonal / width
         return {
             "invariance_loss": self.invariance_weight * invariance,

@@ -122,7 +122,8 @@ class Distill(Objective):
                 return self._ranking(embeddings, teacher)
             present = embeddings.new_ones(embeddings.shape[:2])
             if "relations" in batch.inputs:
-                present[:, 1:] = (batch.inputs["relations"] != ABSENT).to(present.dtype)
+                is_present = batch.inputs["relations"] != ABSENT
+                present[:, 1:] = is_present.to(present.dtype)
             return self._copying(embeddings, teacher, present.flatten())
 
     def _cosines(self, texts: Tensor, candidates: Tensor) -> Tensor:
@@ -134,7 +135,8 @@ class Distill(Objective):
         """Compute the loss of the similarities, and perhaps that of the vectors, of the texts that are there."""
         student = embeddings.flatten(0, 1)
         teacher = teacher.flatten(0, 1)
-        errors = (self._cosines(student, student) - self._cosines(teacher, teacher)).square()
+        wanted = self._cosines(teacher, teacher)
+        errors = (self._cosines(student, student) - wanted).square()
         pairs = present[:, None] * gather_rows(present, self.training)
         similarities = (errors * pairs).sum() / pairs.sum()
         if self.loss == "similarities":
@@ -154,7 +156,8 @@ class Distill(Objective):
         anchors = embeddings[:, 0]
         positives = embeddings[:, :2][:, -1]  # a row of one sentence is its own positive
         cosines = self._cosines(anchors, positives)
-        wanted = self._cosines(teacher[:, 0], teacher[:, :2][:, -1])
+        teacher_positives = teacher[:, :2][:, -1]
+        wanted = self._cosines(teacher[:, 0], teacher_positives)
         losses = {}
         if self.consistency_weight:
             back = self._cosines(positives, anchors)
@@ -169,8 +172,10 @@ class Distill(Objective):
             targets = torch.softmax(wanted / self.teacher_temperature, dim=1)
             losses["listnet"] = F.cross_entropy(scores, targets)
         else:
-            worst_first = scores.gather(1, wanted.argsort(dim=1, stable=True))
-            losses["listmle"] = (worst_first.logcumsumexp(1) - worst_first).sum(1).mean()
+            order = wanted.argsort(dim=1, stable=True)
+            worst_first = scores.gather(1, order)
+            differences = worst_first.logcumsumexp(1) - worst_first
+            losses["listmle"] = differences.sum(1).mean()
         return losses
 
 

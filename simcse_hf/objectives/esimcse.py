@@ -123,7 +123,8 @@ class ESimCSE(SimCSEObjective):
         if batch.lengths is not None:
             anchors["lengths"] = batch.lengths[:, 0]
         with torch.no_grad():
-            self._enqueue(gather_rows(self.momentum_encoder.embed(**anchors)))
+            embeddings = self.momentum_encoder.embed(**anchors)
+            self._enqueue(gather_rows(embeddings))
         return inputs
 
     @torch.no_grad()
@@ -132,14 +133,16 @@ class ESimCSE(SimCSEObjective):
         trained = dict(model.named_parameters())
         for name, parameter in self.momentum_encoder.named_parameters():
             momentum = 0.0 if id(parameter) in head else self.momentum
-            parameter.lerp_(trained[name].to(parameter.dtype), 1 - momentum)
+            target = trained[name].to(parameter.dtype)
+            parameter.lerp_(target, 1 - momentum)
 
     def _enqueue(self, embeddings: Tensor) -> None:
         # Newest first, and not normalized: the loss applies the similarity, at the width that it uses.
         newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
         self.queue.copy_(newest[: self.queue_size])
         self.filled.add_(len(embeddings)).clamp_(max=self.queue_size)
-        self._num_filled = min(self._num_filled + len(embeddings), self.queue_size)  # type: ignore[operator]
+        num_filled = self._num_filled + len(embeddings)  # type: ignore[operator]
+        self._num_filled = min(num_filled, self.queue_size)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)

@@ -126,12 +126,14 @@ class InfoNCE(nn.Module):
         Raises:
             ValueError: If `text_ids` does not have one number for each text.
         """
-        count, columns = embeddings.shape[:2]
-        if text_ids is not None and text_ids.shape != (count, columns):
-            raise ValueError(f"text_ids must be {(count, columns)}, one per text, got {tuple(text_ids.shape)}")
+        count = len(embeddings)
+        shape = tuple(embeddings.shape[:2])
+        if text_ids is not None and text_ids.shape != shape:
+            raise ValueError(f"text_ids must be {shape}, one per text, got {tuple(text_ids.shape)}")
         missing = 0 if present is None else missing_columns(present, gather)
         with no_autocast(embeddings):
-            texts = Texts(comparable(embeddings, self.similarity), text_ids, guide, present)
+            vectors = comparable(embeddings, self.similarity)
+            texts = Texts(vectors, text_ids, guide, present)
             gathered: list[Any] = []
             for known in texts:
                 if known is not None:
@@ -140,11 +142,13 @@ class InfoNCE(nn.Module):
             pool = Texts(*gathered)
             candidates = pool.vectors.flatten(0, 1)
             if extra_negatives is not None:
-                candidates = torch.cat([candidates, comparable(extra_negatives, self.similarity)])
+                extra = comparable(extra_negatives, self.similarity)
+                candidates = torch.cat([candidates, extra])
             own = own_rows(embeddings, gather)
             block_size = -(-CHUNK_LOGITS // len(candidates))
             losses = []
-            for column in (0, 1) if self.symmetric else (0,):
+            columns = (0, 1) if self.symmetric else (0,)
+            for column in columns:
                 for first in range(0, count, block_size):
                     rows = slice(first, first + block_size)
                     arguments = (texts, rows, column, own[rows], pool, candidates)
@@ -178,11 +182,14 @@ class InfoNCE(nn.Module):
         if pool.guide is not None:
             guide = texts.guide[rows]
             seen = guide[:, column] @ pool.guide.flatten(0, 1).T
-            limit = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True) + (self.false_negative_margin or 0.0)
+            of_pair = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True)
+            limit = of_pair + (self.false_negative_margin or 0.0)
             left_out.append(seen > limit + _rounding(seen))
         elif self.false_negative_margin is not None:
             lengths = queries.norm(dim=1, keepdim=True) * partners.norm(dim=1, keepdim=True)
-            left_out.append(others > self.false_negative_margin / self.temperature + _rounding(others) * lengths)
+            margin = self.false_negative_margin / self.temperature
+            limit = margin + _rounding(others) * lengths
+            left_out.append(others > limit)
         if pool.ids is not None:
             for ids in texts.ids[rows, :2].unbind(1):
                 left_out.append(ids[:, None] == pool.ids.flatten())
@@ -191,7 +198,8 @@ class InfoNCE(nn.Module):
 
         # The numbers of each row's own texts among the candidates: the pair first, then the hard negatives.
         width = pool.vectors.shape[1]
-        numbers = width * own[:, None] + torch.arange(width, device=own.device)
+        first = width * own[:, None]
+        numbers = first + torch.arange(width, device=own.device)
         pair, hard_negatives = numbers.tensor_split([2 - self.start], dim=1)
         if self.hard_negative_weight:
             weight = others.new_tensor(self.hard_negative_weight)
@@ -323,7 +331,8 @@ class SimCSEObjective(Objective):
         if self.mask_duplicates:
             inputs.text_ids = batch.text_ids
         if "relations" in batch.inputs:
-            inputs.present = F.pad(batch.inputs["relations"] != ABSENT, (1, 0), value=True)
+            is_present = batch.inputs["relations"] != ABSENT
+            inputs.present = F.pad(is_present, (1, 0), value=True)  # an anchor is always there
         return inputs
 
     def loss_at(self, inputs: ContrastiveInputs, dim: int) -> Tensor:
@@ -336,10 +345,13 @@ class SimCSEObjective(Objective):
         Returns:
             `torch.Tensor`: A scalar.
         """
+        queue = inputs.queue
+        if queue is not None:
+            queue = queue[:, :dim]
         return self.info_nce(
             inputs.embeddings[..., :dim],
             gather=self.training,
-            extra_negatives=None if inputs.queue is None else inputs.queue[:, :dim],
+            extra_negatives=queue,
             text_ids=inputs.text_ids,
             guide=inputs.guide,
             present=inputs.present,

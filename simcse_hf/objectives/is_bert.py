@@ -30,14 +30,16 @@ class NGramFeatures(nn.Module):
 
     def __init__(self, dim: int, filters: Sequence[int] = FILTERS):
         super().__init__()
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(dim, width, window, padding=window // 2) for width, window in zip(filters, WINDOWS, strict=True)
-        )
+        self.convolutions = nn.ModuleList()
+        for width, window in zip(filters, WINDOWS, strict=True):
+            convolution = nn.Conv1d(dim, width, window, padding=window // 2)
+            self.convolutions.append(convolution)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
         """Compute features of shape `(n, length, features)` from hidden states of shape `(n, length, dim)`."""
         states = hidden_states.to(next(self.parameters()).dtype)
-        states = states.masked_fill(~attention_mask.bool()[:, :, None], 0).transpose(1, 2)
+        is_padding = ~attention_mask.bool()
+        states = states.masked_fill(is_padding[:, :, None], 0).transpose(1, 2)
         features = [F.relu(convolution(states)) for convolution in self.convolutions]
         return torch.cat(features, dim=1).transpose(1, 2)
 
@@ -118,14 +120,17 @@ class ISBERT(Objective):
             local = self.ngrams(states, mask)
             sentences = self.to_global(sentences.to(self.to_global.weight.dtype))
         sentences = gather_rows(as_full_precision(sentences), self.training)
-        index = token_index(mask, None if batch.lengths is None else batch.lengths[:, 0])
+        lengths = None if batch.lengths is None else batch.lengths[:, 0]
+        index = token_index(mask, lengths)
         tokens = as_full_precision(local).flatten(0, 1).index_select(0, index)
-        sentence_of_token = own_rows(mask, self.training)[index // mask.shape[1], None]
+        row_of_token = index // mask.shape[1]
+        sentence_of_token = own_rows(mask, self.training)[row_of_token, None]
         with no_autocast(tokens):
             scores = tokens @ sentences.T
             positive = scores.gather(1, sentence_of_token)
-            negative = F.softplus(scores.scatter(1, sentence_of_token, float("-inf")))
+            of_others = scores.scatter(1, sentence_of_token, float("-inf"))
+            negative = F.softplus(of_others).sum()
             others = max(len(sentences) - 1, 1)
-            total = F.softplus(-positive).sum() + negative.sum() / others
+            total = F.softplus(-positive).sum() + negative / others
             # Sentences differ in length, so the mean is taken over the tokens of all processes.
             return mean_over_processes(total, len(tokens), self.training)

@@ -30,7 +30,8 @@ def mask_tokens(input_ids: Tensor, masker: DataCollatorForLanguageModeling) -> t
             and -100 elsewhere.
     """
     flat = input_ids.reshape(-1, input_ids.shape[-1]).cpu()  # transformers' masker draws on the CPU
-    special = torch.isin(flat, torch.tensor(masker.tokenizer.all_special_ids))
+    special_ids = torch.tensor(masker.tokenizer.all_special_ids)
+    special = torch.isin(flat, special_ids)
     masked, targets = masker.torch_mask_tokens(flat.clone(), special_tokens_mask=special)
     masked = masked.view_as(input_ids).to(input_ids.device)
     targets = targets.view_as(input_ids).to(input_ids.device)
@@ -60,7 +61,9 @@ def mask_batch(
         return {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
     masked = ids.clone()
     targets = torch.full_like(ids, IGNORED)
-    masked[:, columns], targets[:, columns] = masker(ids[:, columns])
+    chosen, chosen_targets = masker(ids[:, columns])
+    masked[:, columns] = chosen
+    targets[:, columns] = chosen_targets
     return {**inputs, "input_ids": masked, "mlm_targets": targets}
 
 
@@ -127,7 +130,8 @@ class StockMaskedLMHead:
         self._stock = masked_lm_class(config)(one_layer)
         self._stock.config = config
         self.tied_weights_keys = dict(self._stock._tied_weights_keys or {})
-        setattr(self._stock, self._stock.base_model_prefix, _GivenHiddenStates(encoder))
+        given = _GivenHiddenStates(encoder)
+        setattr(self._stock, self._stock.base_model_prefix, given)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -163,4 +167,6 @@ class _GivenHiddenStates(nn.Module):
         return getattr(self._encoder[0], name)
 
     def forward(self, hidden: Any = None, *, input_ids: Any = None, **_: Any) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=input_ids if hidden is None else hidden)
+        if hidden is None:
+            hidden = input_ids
+        return BaseModelOutput(last_hidden_state=hidden)

@@ -42,7 +42,8 @@ class Matryoshka(Combined):
             raise ValueError(f"matryoshka_dims names a width twice: {list(dims)}")
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)
-        for part in whole.objectives if isinstance(whole, Combined) else []:
+        parts = whole.objectives if isinstance(whole, Combined) else []
+        for part in parts:
             if isinstance(part, SimCSEObjective) and not part.supports_gradcache:
                 raise ValueError(
                     f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
@@ -74,11 +75,12 @@ class Matryoshka(Combined):
         first = self.objectives[0]
         if isinstance(first, SimCSEObjective):
             inputs = first.prepare(batch)
-            return {f"loss_{dim}": first.loss_at(inputs, dim) for dim in self.dims} | inputs.other_losses
+            of_widths = {f"loss_{dim}": first.loss_at(inputs, dim) for dim in self.dims}
+            return of_widths | inputs.other_losses
         losses: dict[str, Tensor] = {}
         for dim, objective in zip(self.dims, self.objectives, strict=True):
             states = None if batch.hidden_states is None else batch.hidden_states[..., :dim]
-            loss = objective(replace(batch, embeddings=batch.embeddings[..., :dim], hidden_states=states))
-            for name, part in named_losses(loss).items():
+            narrow = replace(batch, embeddings=batch.embeddings[..., :dim], hidden_states=states)
+            for name, part in named_losses(objective(narrow)).items():
                 losses[f"{name}_{dim}"] = part
         return losses

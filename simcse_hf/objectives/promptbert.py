@@ -42,17 +42,21 @@ def embed_templates(
     ids, mask, types = tokens
     lengths = mask.sum(-1)
     before, after = torch.tensor(edges, device=mask.device)[template].unbind(1)
+    end = lengths - after
     position = mask.cumsum(-1) - 1
-    in_text = (position >= before[:, None]) & (position < (lengths - after)[:, None])
+    in_text = (position >= before[:, None]) & (position < end[:, None])
     # Texts with the same template and length differ only in tokens that nothing attends to: encode one of each.
     # For (template, length) = (0, 7), (1, 9), (0, 7), group_of_text is [0, 1, 0], and first_text, the first text of
     # each group, is [0, 1].
-    groups, group_of_text = torch.stack([template, lengths], dim=-1).unique(dim=0, return_inverse=True)
+    kinds = torch.stack([template, lengths], dim=-1)
+    groups, group_of_text = kinds.unique(dim=0, return_inverse=True)
     numbers = torch.arange(len(groups), device=mask.device)[:, None]
     first_text = (group_of_text == numbers).int().argmax(1)
     without_text = mask * ~in_text
-    types = None if types is None else types[first_text]
-    return embed(ids[first_text], without_text[first_text], types)[group_of_text]
+    if types is not None:
+        types = types[first_text]
+    embeddings = embed(ids[first_text], without_text[first_text], types)
+    return embeddings[group_of_text]
 
 
 class PromptBERT(SimCSEObjective):
@@ -142,7 +146,8 @@ class PromptBERT(SimCSEObjective):
         if settings.denoising != "none":
             # The embeddings of such a model need no further pass, which is what GradCache cannot do.
             self.supports_gradcache = True
-            self.denoise = self.has_head = False
+            self.denoise = False
+            self.has_head = False
         if self.has_head:
             dense = nn.Linear(self.dim, self.dim)
             nn.init.normal_(dense.weight, std=0.02)  # as BERT draws its layers
@@ -153,7 +158,10 @@ class PromptBERT(SimCSEObjective):
         """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
-        if rows.dataset is not None and min(map(len, rows.dataset[0]["input_ids"][:2])) < longest:
+        if rows.dataset is None:
+            return
+        lengths = [len(ids) for ids in rows.dataset[0]["input_ids"][:2]]
+        if min(lengths) < longest:
             raise ValueError(
                 f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
                 "texts, or token ids that were made with the templates"
@@ -167,17 +175,20 @@ class PromptBERT(SimCSEObjective):
         if self.denoise:
             inputs.embeddings = batch.embeddings - self._template_embeddings(batch)
         if self.head is not None:
-            inputs.embeddings = self.head(inputs.embeddings.to(self.head[0].weight.dtype))
+            precision = self.head[0].weight.dtype
+            inputs.embeddings = self.head(inputs.embeddings.to(precision))
         return inputs
 
     def _template_embeddings(self, batch: EncodedBatch) -> Tensor:
         """Embed the templates without the texts, in the shape of the batch's embeddings."""
         rows, columns = batch.embeddings.shape[:2]
-        template = torch.arange(columns, device=batch.embeddings.device).clamp(max=len(self.template_edges) - 1)
-        template = template.repeat(rows)
+        numbers = torch.arange(columns, device=batch.embeddings.device)
+        last = len(self.template_edges) - 1
+        template = numbers.clamp(max=last).repeat(rows)
         present = None
         if "relations" in batch.inputs:  # rows may have fewer texts than others
-            present = batch.inputs["attention_mask"].flatten(0, 1).any(1).nonzero()[:, 0]
+            has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
+            present = has_tokens.nonzero()[:, 0]
             template = template[present]
         tokens = []
         for name in TEXT_INPUTS:
@@ -189,5 +200,6 @@ class PromptBERT(SimCSEObjective):
             tokens.append(of_texts)
         alone = embed_templates(batch.model.embed, tokens, template, self.template_edges)
         if present is not None:
-            alone = alone.new_zeros(rows * columns, alone.shape[-1]).index_copy(0, present, alone)
+            zeros = alone.new_zeros(rows * columns, alone.shape[-1])
+            alone = zeros.index_copy(0, present, alone)
         return alone.view_as(batch.embeddings)

@@ -129,13 +129,19 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
     Raises:
         ValueError: If no objective has one of the names, or no part has one of the options.
     """
-    known = {part: objective_class(part).options() for part in part_weights(objective)}
-    split: dict[str, dict[str, Any]] = {part: {} for part in known}
+    known = {}
+    split: dict[str, dict[str, Any]] = {}
+    for part in part_weights(objective):
+        known[part] = objective_class(part).options()
+        split[part] = {}
     for_all = [option for option in options if "." not in option and option != WIDTHS]
     for_one = [option for option in options if "." in option]
     for option in for_all + for_one:  # the later ones win
         addressee, _, name = option.rpartition(".")
-        readers = [part for part in known if name in known[part] and addressee in ("", part)]
+        readers = []
+        for part, own in known.items():
+            if name in own and addressee in ("", part):
+                readers.append(part)
         if not readers:
             raise ValueError(
                 f"objective {objective!r} has no option {option}; its options are: {', '.join(_option_names(known))}"
@@ -177,7 +183,9 @@ def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -
     split = split_options(objective, options)
 
     def build(width: int) -> Objective:
-        parts = {name: objective_class(name)(width, **own) for name, own in split.items()}
+        parts = {}
+        for name, own in split.items():
+            parts[name] = objective_class(name)(width, **own)
         if weights == {objective: 1.0}:
             return parts[objective]
         return Sum(width, parts, weights)

@@ -48,7 +48,8 @@ class Sum(Combined):
 
     def used_options(self) -> dict[str, Any]:
         """Return the options of every part, as `part.option`."""
-        return options_by_name(dict(zip(self.weights, self.objectives, strict=True)))
+        parts = zip(self.weights, self.objectives, strict=True)
+        return options_by_name(dict(parts))
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the weighted loss of every part.
@@ -61,7 +62,9 @@ class Sum(Combined):
                 part has named parts of its own.
         """
         losses: dict[str, Tensor] = {}
-        for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
+        parts = zip(self.weights, self.objectives, strict=True)
+        for name, part in parts:
+            weight = self.weights[name]
             for what, value in named_losses(part(batch)).items():
                 losses[f"{name}_{what}"] = weight * value
         return losses

@@ -88,7 +88,10 @@ class TSDAE(Objective):
         if model.config.tie_word_embeddings:
             self._head.output_embeddings().weight = encoder.get_input_embeddings().weight
         shared = set(encoder.parameters())
-        self._own_names = {name for name, parameter in self.named_parameters() if parameter not in shared}
+        self._own_names = set()
+        for name, parameter in self.named_parameters():
+            if parameter not in shared:
+                self._own_names.add(name)
         self.to(model.device, encoder.dtype)
 
     def check(self, rows: TrainingRows) -> None:
@@ -118,9 +121,11 @@ class TSDAE(Objective):
             encoder_hidden_states=batch.embeddings[:, -1:],
             use_cache=False,
         ).last_hidden_state
-        predicted = token_index(mask[:, 1:], None if batch.lengths is None else batch.lengths[:, 0] - 1)
+        lengths = None if batch.lengths is None else batch.lengths[:, 0] - 1
+        predicted = token_index(mask[:, 1:], lengths)
         targets = ids[:, 1:].flatten().index_select(0, predicted)
-        logits = as_full_precision(self._head.logits(states.flatten(0, 1).index_select(0, predicted)))
+        predicting = states.flatten(0, 1).index_select(0, predicted)
+        logits = as_full_precision(self._head.logits(predicting))
         with no_autocast(logits):
             total = F.cross_entropy(logits, targets, reduction="sum")
         return mean_over_processes(total, len(targets), self.training)
@@ -155,7 +160,8 @@ def _load_trained_head(head: StockMaskedLMHead, source: str) -> None:
     try:
         trained = load_masked_lm(source)
         for name, module in head.modules.items():
-            module.load_state_dict(getattr(trained, name).state_dict())
+            weights = getattr(trained, name).state_dict()
+            module.load_state_dict(weights)
     except (ValueError, RuntimeError) as error:
         logger.info(f"The language-model head of objective 'tsdae' starts at random: {error}")
 
@@ -163,5 +169,6 @@ def _load_trained_head(head: StockMaskedLMHead, source: str) -> None:
 def _remove_shared_weights(module: TSDAE, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
     """Leave out the encoder's weights, which are in the main file of a checkpoint, and second names of a weight."""
     for name in list(state_dict):
-        if name.startswith(prefix) and name.removeprefix(prefix) not in module._own_names:
+        own_name = name.removeprefix(prefix)
+        if name.startswith(prefix) and own_name not in module._own_names:
             del state_dict[name]

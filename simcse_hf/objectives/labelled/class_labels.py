@@ -38,7 +38,8 @@ def supervised_contrastive(logits: Tensor, positives: Tensor, candidates: Tensor
     # Not the best one, whose difference is 0: its gradient would round.
     worse = differences.masked_fill(~positives.scatter(1, best, False), 0.0)
     count = positives.sum(1)
-    losses = F.softplus(others.logsumexp(1)) - worse.sum(1) / count.clamp(min=1)
+    mean_of_worse = worse.sum(1) / count.clamp(min=1)
+    losses = F.softplus(others.logsumexp(1)) - mean_of_worse
     return losses.masked_fill(count == 0, 0.0)
 
 
@@ -126,12 +127,15 @@ class ClassLabels(Objective):
         all_classes = gather_rows(classes, self.training).repeat_interleave(width)
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
         first = width * own_rows(vectors, self.training)[:, None]
-        own = (first + torch.arange(vectors.shape[1], device=first.device)).flatten()[:, None]
+        place = torch.arange(vectors.shape[1], device=first.device)
+        own = (first + place).flatten()[:, None]
         is_member = all_relations == POSITIVE
         same_class = all_classes[own] == all_classes
         positives = (is_member[own] & is_member & same_class).scatter(1, own, False)
-        candidates = (all_relations != ABSENT).expand_as(positives).scatter(1, own, False)
+        is_present = (all_relations != ABSENT).expand_as(positives)
+        candidates = is_present.scatter(1, own, False)
         with no_autocast(vectors):
             logits = vectors.flatten(0, 1) @ all_vectors.flatten(0, 1).T / self.temperature
             losses = supervised_contrastive(logits, positives, candidates)
-        return mean_over_processes(losses.sum(), positives.any(1).sum(), self.training)
+        num_anchors = positives.any(1).sum()
+        return mean_over_processes(losses.sum(), num_anchors, self.training)

@@ -54,7 +54,8 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     table = rows.dataset.with_format("arrow").select_columns(["input_ids", "relations"])[:]
     relations = table["relations"].to_pylist()
     sentences = list_value_length(table["input_ids"]).to_pylist()
-    for number, (row, count) in enumerate(zip(relations, sentences, strict=True), 1):
+    rows_and_counts = zip(relations, sentences, strict=True)
+    for number, (row, count) in enumerate(rows_and_counts, 1):
         if not row or len(row) != count - 1:
             raise ValueError(
                 f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and "
@@ -135,7 +136,8 @@ def _draw(mask: Tensor, limit: int | None) -> Tensor:
     """Keep at most `limit` of the true entries of each row, drawn without replacement."""
     if limit is None:
         return mask
-    scores = torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0)
+    drawn = torch.rand(mask.shape, device=mask.device)
+    scores = drawn.masked_fill(~mask, 2.0)
     rank = scores.argsort(1).argsort(1)  # the rank of each entry among those of its row
     return mask & (rank < limit)
 
@@ -238,9 +240,12 @@ class Softmax(NLIObjective):
         if not (self.augment and self.training):
             return loss
         candidates = premise_candidates(batch, True, self.max_positives, self.max_negatives)
-        premise, hypothesis = (candidates.positives | candidates.negatives).nonzero(as_tuple=True)
+        is_pair = candidates.positives | candidates.negatives
+        premise, hypothesis = is_pair.nonzero(as_tuple=True)
         augmented = self._cross_entropy(
-            candidates.premises[premise], candidates.hypotheses[hypothesis], candidates.labels[premise, hypothesis]
+            candidates.premises[premise],
+            candidates.hypotheses[hypothesis],
+            candidates.labels[premise, hypothesis],
         )
         return (loss + augmented) / 2
 
@@ -257,7 +262,8 @@ class Softmax(NLIObjective):
         u = as_full_precision(premises)
         v = as_full_precision(hypotheses)
         features = torch.cat([u, v, (u - v).abs()], dim=-1)
-        return self.classifier(features.to(next(self.classifier.parameters()).dtype))
+        precision = next(self.classifier.parameters()).dtype
+        return self.classifier(features.to(precision))
 
     def _cross_entropy(self, premises: Tensor, hypotheses: Tensor, relations: Tensor) -> Tensor:
         with no_autocast(premises):
@@ -265,7 +271,8 @@ class Softmax(NLIObjective):
             # Hypotheses that a row lacks are ignored. To select the others, the host would wait for their number.
             targets = relations.flatten()
             total = F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=ABSENT, reduction="sum")
-        return mean_over_processes(total, (targets != ABSENT).sum(), self.training)
+        count = (targets != ABSENT).sum()
+        return mean_over_processes(total, count, self.training)
 
 
 class SupCon(NLIObjective):

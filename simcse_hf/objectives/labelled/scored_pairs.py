@@ -57,7 +57,8 @@ class CoSENT(Objective):
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
         with no_autocast(batch.embeddings):
             embeddings = as_full_precision(batch.embeddings)
-            cosines = gather_rows(F.cosine_similarity(embeddings[:, 0], embeddings[:, 1]), self.training)
+            own_cosines = F.cosine_similarity(embeddings[:, 0], embeddings[:, 1])
+            cosines = gather_rows(own_cosines, self.training)
             scores = gather_rows(batch.inputs["scores"], self.training)
             return ranking_loss(cosines / self.temperature, scores)
 
@@ -78,7 +79,8 @@ def ranking_loss(similarities: Tensor, scores: Tensor) -> Tensor:
     differences = similarities[None, :] - similarities[:, None]
     is_ordered = scores[:, None] > scores[None, :]
     # What does not count gets the smallest number instead of -inf, whose gradient would be NaN if nothing counts.
-    counted = differences.masked_fill(~is_ordered, torch.finfo(differences.dtype).min)
+    smallest = torch.finfo(differences.dtype).min
+    counted = differences.masked_fill(~is_ordered, smallest)
     return F.softplus(torch.logsumexp(counted.flatten(), dim=0))
 
 
@@ -106,12 +108,13 @@ def check_scored_pairs(rows: TrainingRows, name: str) -> np.ndarray:
             f"objective {name!r} needs a score for each pair, but the training rows have no column 'score': add it to "
             "the file or the dataset, beside sentence1 and sentence2"
         )
-    scores = np.array(rows.dataset.with_format(None)["score"][:], dtype=np.float64)
+    column = rows.dataset.with_format(None)["score"][:]
+    scores = np.array(column, dtype=np.float64)
     wrong = np.flatnonzero(~np.isfinite(scores))
     if len(wrong):
+        row = wrong[0]
         raise ValueError(
-            f"training row {wrong[0] + 1}: the score {scores[wrong[0]]:g} is not a finite number: correct or remove "
-            "the row"
+            f"training row {row + 1}: the score {scores[row]:g} is not a finite number: correct or remove the row"
         )
     if (scores == scores[0]).all():
         raise ValueError(
