@@ -99,8 +99,9 @@ class Checkpoint:
         modules = find_file(source, MODULES, **hub)
         if base and not modules and not find_file(source, ADAPTER_SETTINGS, **hub):
             # Another program saved this adapter, so it has no settings of the embedding.
-            elsewhere = {name: x for name, x in arguments.items() if name not in ("revision", "subfolder")}
-            return replace(cls.find(base, **elsewhere), base=base)
+            for name in ("revision", "subfolder"):  # those of the adapter
+                arguments.pop(name, None)
+            return replace(cls.find(base, **arguments), base=base)
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)
         elif base:
@@ -361,9 +362,9 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     if head == "dense":
         linear.load_state_dict(copy.state_dict())
         return
-    weight = (copy.weight - linear.weight).abs().max().item()
-    bias = (copy.bias - linear.bias).abs().max().item()
-    difference = max(weight, bias)
+    of_weight = (copy.weight - linear.weight).abs().max().item()
+    of_bias = (copy.bias - linear.bias).abs().max().item()
+    difference = max(of_weight, of_bias)
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
     largest = linear.weight.abs().max().item()
     tolerance = torch.finfo(torch.float32).eps * largest

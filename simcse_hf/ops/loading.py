@@ -119,9 +119,10 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))
         if path and isinstance(loaded, PreTrainedConfig):
             loaded.update(read_json_object(path))
-    if isinstance(loaded, PreTrainedTokenizerBase) and loaded.pad_token is None and loaded.eos_token is not None:
+    if isinstance(loaded, PreTrainedTokenizerBase):
         # Decoders are trained without padding. Masks are made from lengths, so the end of a text is not padding.
-        loaded.pad_token = loaded.eos_token
+        if loaded.pad_token is None and loaded.eos_token is not None:
+            loaded.pad_token = loaded.eos_token
     return loaded
 
 
@@ -150,8 +151,9 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
     missing = [name for name in info["missing_keys"] if name.startswith(prefix)]
     problems = {"lacks the weights": missing}
-    is_cut = kwargs.get("config") is not None or {"num_hidden_layers", "n_layers"} & kwargs.keys()
-    if not is_cut:
+    sets_layers = {"num_hidden_layers", "n_layers"} & kwargs.keys()
+    may_be_cut = sets_layers or kwargs.get("config") is not None
+    if not may_be_cut:
         problems["holds weights that its config.json has no place for:"] = info["unexpected_keys"]
     for problem, names in problems.items():
         wrong = []
@@ -179,7 +181,8 @@ def check_finite_weights(model: PreTrainedModel, source: StrPath) -> None:
         ValueError: If it has. The message names the weight.
     """
     for name, x in model.named_parameters():
-        if x.is_floating_point() and not x.is_meta and not torch.isfinite(x).all():
+        has_values = x.is_floating_point() and not x.is_meta
+        if has_values and not torch.isfinite(x).all():
             raise ValueError(
                 f"{source}: its weight {name} holds NaN or infinity: its training diverged, or the file is damaged. "
                 "Train, download or save the model again."
