@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from packaging import version
 
 from simcse_hf.ops.files import hold
 
@@ -43,7 +44,9 @@ def _launched(rank, function, args, processes, port):
     os.environ |= variables(rank, processes, port)
     torch.set_num_threads(1)
     function(*args)
-    if dist.is_initialized():
+    # torch 2.6 holds Python's lock while it waits for a thread of the group, which may need the lock. Left alone, the
+    # group ends with the process.
+    if dist.is_initialized() and version.parse(torch.__version__) >= version.parse("2.8"):
         dist.destroy_process_group()
 
 
