@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import SequentialSampler
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -33,7 +33,7 @@ from ..models.tokenizers import save_tokenizer
 from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
-from ..ops.distributed import draw_own_noise, hold_together, same_noise
+from ..ops.distributed import hold_together
 from ..ops.files import STAGING, write_json
 from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
@@ -136,13 +136,6 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
-
-    def get_train_dataloader(self) -> DataLoader:
-        """Make the loader; each process then draws masks of its own, for the tokens and for dropout."""
-        with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
-            loader = super().get_train_dataloader()
-        draw_own_noise(self.args.seed)
-        return loader
 
     def _get_eval_sampler(self, eval_dataset: Any) -> SequentialSampler:
         # transformers 5.2 draws the batches of each evaluation anew, so that equal weights had different losses.

@@ -49,7 +49,7 @@ from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
-from ..ops.distributed import draw_own_noise, hold_together, on_first_process, same_noise
+from ..ops.distributed import draw_own_noise, hold_together, on_first_process
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
 from ..ops.packing import avoid_cudnn_attention
@@ -508,14 +508,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 collate_fn=self.data_collator,
                 pin_memory=self.args.dataloader_pin_memory,
             )
+            draw_own_noise(self.args.seed)
         else:
-            with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
-                loader = super().get_train_dataloader()
+            loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
-        if self.args.process_index > 0:
-            draw_own_noise(self.args.seed)
         return loader
 
     def _begin_attempt(self) -> None:
