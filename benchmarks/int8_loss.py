@@ -4,7 +4,7 @@
     qemu-x86_64 -cpu Haswell .venv/bin/python -m benchmarks int8_loss --graphs graphs --processor "AVX2, emulated" ...
 
 The first call writes the graphs; a later one computes them again, on another processor or on one that QEMU emulates.
-An emulated processor says nothing of the speed, but it computes what a real one computes. On processors with AVX2
+Emulation says nothing about the speed, but its results are those of the real processor. On processors with AVX2
 alone, sums of two products of 8 bits overflow, which weights of 7 bits prevent.
 """
 

@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-#: The most characters of a line or a text. For 100 million, a tokenizer took more than 7 GB of memory.
+#: The most characters of a line or a text. A tokenizer took more than 7 GB of memory for 100 million characters.
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 

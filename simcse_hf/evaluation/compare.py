@@ -205,7 +205,7 @@ def _samples(
     resamples: int,
     seed: int,
 ) -> tuple:
-    """Return the scores of each system on the same resamples (`{}` if some are not stored), and the task's draws."""
+    """Return the resampled scores of each system (`{}` if some were not stored), and the independent draws."""
     found = []
     for name, seeds in systems.items():
         for each in seeds:

@@ -620,7 +620,7 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
 
 
 def _weights_of(prefix: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights whose names begin with a prefix, such as that of a module, by their names without it."""
+    """Return the weights whose names begin with a prefix, and cut the prefix off their names."""
     weights = {}
     for name, x in state_dict.items():
         if name.startswith(prefix):

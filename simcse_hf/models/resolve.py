@@ -434,7 +434,7 @@ class Run:
     decisions: dict[str, Decision]
 
     def decided_by(self) -> dict[str, str]:
-        """Name the layer of `LAYERS` that decided each setting, as in `{"temperature": "paper"}`."""
+        """Say for each setting who decided it (one of `LAYERS`), as in `{"temperature": "paper"}`."""
         return {name: decision.layer for name, decision in self.decisions.items()}
 
 
