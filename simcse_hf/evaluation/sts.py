@@ -11,8 +11,8 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from ..data.columns import find_part, find_parts
-from ..data.read import check_scores, dataset_table, load_from_hub, parse_score
+from ..data.columns import find_parts
+from ..data.read import dataset_table, load_from_hub, parse_scores
 from ..data.table import Table, csv_records, open_table, read_lines
 from .bootstrap import Parts, join_parts
 from .embeddings import SentenceEmbeddings
@@ -172,22 +172,23 @@ def load_hub_pairs(
 def rows_of_parts(table: Table, parts: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     """Yield the place of each row, for messages, and its cells in the columns that [`find_parts`] finds."""
     columns = find_parts(table.columns, parts, table.name)
-    for number, cells in table.rows(columns):
+    for number, cells in table.rows(list(columns.values())):
         yield table.at(number), cells
 
 
 def _collect(name: str, where: str, rows: Iterable) -> ScoredPairs:
     """Collect and check the rows that have a score."""
     pairs = ScoredPairs(name, [], [], [])
+    scores = []
     for place, (score, first, second) in rows:
         if score is None or score != score or not str(score).strip():  # NaN is not itself
             continue
-        pairs.scores.append(parse_score(score, place))
+        scores.append((place, score))
         pairs.sentences1.append(_sentence(first, place))
         pairs.sentences2.append(_sentence(second, place))
-    if not pairs.scores:
+    if not scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
-    check_scores(pairs.scores, where)
+    pairs.scores = parse_scores(scores, where)
     return pairs
 
 
@@ -225,8 +226,9 @@ def _table_rows(path: Path, rows: Iterator) -> Iterator:
         return
     width = len(header)
     has_sources = False
-    if all(find_part(header, part) for part in _PARTS):
-        picks = [header.index(column) for column in find_parts(header, _PARTS, "")]
+    columns = find_parts(header, _PARTS)
+    if len(columns) == len(_PARTS):
+        picks = [header.index(column) for column in columns.values()]
     elif width == 3:
         picks = [0, 1, 2]
         rows = chain([(first, header)], rows)

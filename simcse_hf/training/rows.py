@@ -21,7 +21,7 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,7 +33,6 @@ from torch.utils.data import RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
-from ..data.class_rows import load_class_rows
 from ..data.collator import (
     LARGEST_LISTED,
     ClassSampler,
@@ -42,17 +41,17 @@ from ..data.collator import (
     PermutedSampler,
 )
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
-from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
+from ..data.documents import SpanDataset, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.nli_pairs import build_nli_groups
 from ..data.read import (
     apply_transform,
     cached_map,
+    load_class_rows,
     load_text_dataset,
-    resolve_dataset_columns,
     resolve_scored_pairs,
 )
-from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
+from ..data.stream import StreamedRows, load_text_stream
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
@@ -455,7 +454,7 @@ class TextRows(Rows):
 
     def texts(self, data: Dataset) -> Dataset:
         """Choose and order the text columns of a data set by their names."""
-        return resolve_dataset_columns(data, name=self.name)
+        return load_text_dataset(data, name=self.name)
 
     def tokenize(self, data: Dataset) -> Dataset:
         """Tokenize texts; with a teacher or guide, number the rows, so that the collator finds their vectors."""
@@ -606,7 +605,7 @@ class SpanRows(TokenRows):
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
         """Load documents; see [`Rows.load`]."""
         check_structured(source, plan, "documents")
-        names = asdict(SpanOptions())
+        names = ("anchors", "positives", "max_span", "min_span")
         given = {}
         for name, value in plan.options.items():
             option = name.rpartition(".")[2]
@@ -614,7 +613,7 @@ class SpanRows(TokenRows):
                 given[option] = value
         documents = itertools.islice(read_documents(source.path), source.limit)
         length = max(plan.lengths)
-        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, SpanOptions(**given))
+        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
 
     def tokenize(self, data: SpanDataset) -> SpanDataset:
         """Return the spans as they are, unless inference would add a prompt or a template, which they do not get."""
@@ -693,7 +692,7 @@ class StreamRows(Rows):
                 f"train_sampling_strategy = {args.train_sampling_strategy!r} needs all training rows, and a stream "
                 "has none but the next: leave it out"
             )
-        texts = resolve_stream_columns(data, name="train_dataset")
+        texts = load_text_stream(data, name="train_dataset")
         head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
         tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
-from ...data.columns import find_part
+from ...data.columns import find_parts
 from ...data.table import open_table
 from ...search.exact import unit_length
 from ..groups import distinct
@@ -268,7 +268,7 @@ def _check_labels(source: str, kind: str, rows: list) -> None:
 def _read(path: Path, split: str | None = None) -> dict:
     """Read a table by split: `split` or, without one, by its column of that name or as `"test"`."""
     roles = ["text", "label"]
-    if split is None and find_part(open_table(path).columns, "split"):
+    if split is None and find_parts(open_table(path).columns, ["split"]):
         roles.append("split")
     splits: dict = {}
     repeated = 0
