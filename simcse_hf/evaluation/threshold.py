@@ -6,8 +6,15 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from .bootstrap import ROUNDING, interval, last_of_equals, proportion_interval, resampled_scores
-from .groups import divide_groups, groups_to_draw
+from .bootstrap import (
+    ROUNDING,
+    divide_groups,
+    groups_to_draw,
+    interval,
+    last_of_equals,
+    proportion_interval,
+    resampled_scores,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -56,29 +63,20 @@ def choose_threshold(
     similar = similarity[~first] >= cosine
     if not similar.any():
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
-    _, group_numbers = np.unique(groups[~first], return_inverse=True)
-    common = {"gold": gold[~first], "group": group_numbers}
-    drawn_groups = groups_to_draw(common, source)
+    _, numbers = np.unique(groups[~first], return_inverse=True)
     found = positive & similar
-    counted = []
-    for each in (found, similar, positive):
-        part = {"value": each.astype(float), **common}
-        counted.append({source: part})
-    hits, of_similar, of_positive = resampled_scores(counted, random=np.random.default_rng(SEED))
-    shares = {
-        "precision": (of_similar, similar),
-        "recall": (of_positive, positive),
-    }
+    counted = [{source: {"value": each.astype(float), "group": numbers}} for each in (found, similar, positive)]
+    hits, *totals = resampled_scores(counted)
+    drawn_groups = groups_to_draw({"group": numbers}, source)
     measured = {}
-    for name, (totals, among) in shares.items():
-        drawn = np.full_like(hits, np.nan)
-        np.divide(hits, totals, out=drawn, where=totals > 0)
+    for name, among, total in zip(("precision", "recall"), (similar, positive), totals, strict=True):
+        with np.errstate(invalid="ignore"):  # a resample without such a pair has no share
+            drawn = hits / total
         share = found.sum() / among.sum()
         low, high = interval(drawn, CONFIDENCE)
         if high - low < ROUNDING:  # all groups have the same share, so every resample has it as well
             low, high = proportion_interval(share, len(np.unique(drawn_groups[among])), CONFIDENCE)
-        shown = (share, low, high)
-        measured[name] = [round(100 * float(value), 2) for value in shown]
+        measured[name] = [round(100 * float(value), 2) for value in (share, low, high)]
     share = found.sum() / similar.sum()
     if precision is not None and share < precision:
         logger.warning(

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from simcse_hf.evaluation import bootstrap
+from simcse_hf.evaluation import Protocol, bootstrap
 from simcse_hf.evaluation.bootstrap import (
     counted_correlation,
     counted_ranks,
+    groups_to_draw,
     optimism_of_choice,
     resampled_counts,
     resampled_scores,
 )
-from simcse_hf.evaluation.groups import groups_to_draw
 
 random = np.random.RandomState(0)
 
@@ -37,8 +37,12 @@ def test_ranks_and_correlations_equal_those_of_the_written_out_sample(ties):
 def test_resampled_scores_use_the_aggregation(monkeypatch, aggregation, elements):
     monkeypatch.setattr(bootstrap, "CHUNK_ELEMENTS", elements)
     gold = {"a": random.rand(20), "b": random.rand(50)}
-    parts = {part: {"predicted": values + random.rand(len(values)), "gold": values} for part, values in gold.items()}
-    result = resampled_scores([parts, parts], aggregation, "pearson", 5, np.random.default_rng(3))
+    parts = {}
+    for part, values in gold.items():
+        predicted = values + random.rand(len(values))
+        parts[part] = {"predicted": predicted, "gold": values, "group": np.arange(len(values))}
+    protocol = Protocol(aggregation=aggregation, metric="pearson")
+    result = resampled_scores([parts, parts], protocol, 5, np.random.default_rng(3))
     assert result.shape == (2, 5) and np.array_equal(result[0], result[1])
     if elements > 1:
         drawing = np.random.default_rng(3)
@@ -55,25 +59,17 @@ def test_resampled_scores_use_the_aggregation(monkeypatch, aggregation, elements
 # --- groups of rows that share texts ---
 
 
-def repeated(copies, group=True):
+def repeated(copies, by_row=False):
     """100 accuracies, each of them `copies` times in one group, in a shuffled order."""
     order = np.random.RandomState(1).permutation(100 * copies)
     each = np.repeat(np.arange(100), copies)[order]
-    named = {"correct": (each % 4 > 0).astype(float), "gold": np.ones(len(each))}
-    return {"part": named | ({"group": each} if group else {})}
+    return {"part": {"correct": (each % 4 > 0).astype(float), "group": np.arange(len(each)) if by_row else each}}
 
 
 def test_rows_that_share_a_text_are_drawn_together():
-    systems = repeated(1), repeated(9), repeated(9, group=False)
+    systems = repeated(1), repeated(9), repeated(9, by_row=True)
     alone, grouped, by_row = (resampled_scores([parts], resamples=4000)[0].std() for parts in systems)
     assert grouped == pytest.approx(alone, rel=0.05) and grouped == pytest.approx(3 * by_row, rel=0.1)
-
-
-def test_any_system_may_say_which_rows_belong_together():
-    systems = [repeated(9, group=False), repeated(9)]
-    drawn = resampled_scores(systems, resamples=50)
-    assert np.array_equal(drawn[0], drawn[1])
-    assert np.array_equal(drawn, resampled_scores(systems[::-1], resamples=50))
 
 
 def test_a_difference_that_is_the_same_in_every_group_has_an_interval_with_a_width():
@@ -85,7 +81,7 @@ def test_a_difference_that_is_the_same_in_every_group_has_an_interval_with_a_wid
         systems.append({"part": {"correct": correct, "gold": np.ones(90), "group": group}})
     drawn = resampled_scores(systems)
     wilson = scipy.stats.binomtest(10, 30).proportion_ci(method="wilson")
-    ends = bootstrap.interval(drawn[1] - drawn[0], 0.95, bootstrap.independent_draws(systems))
+    ends = bootstrap.interval(drawn[1] - drawn[0], 0.95, bootstrap.independent_draws(systems[0]))
     assert np.ptp(drawn[1] - drawn[0]) < 1e-12 and ends == pytest.approx([100 * wilson.low, 100 * wilson.high])
 
 
@@ -101,14 +97,9 @@ def test_a_difference_that_is_the_same_in_every_group_has_an_interval_with_a_wid
     ],
 )
 def test_too_few_groups_are_drawn_by_row_with_a_warning(groups, drawn, caplog):
-    found = groups_to_draw({"gold": np.ones(len(groups)), "group": groups}, f"part {groups.sum()}")
+    found = groups_to_draw({"group": groups}, f"part {groups.sum()}")
     assert np.array_equal(found, groups if drawn else np.arange(len(groups)))
     assert ("so the intervals resample single rows" in caplog.text) is not drawn
-
-
-def test_scores_of_an_older_version_are_drawn_by_row_with_a_warning(caplog):
-    assert np.array_equal(groups_to_draw({"gold": np.ones(5)}, "an old part"), np.arange(5))
-    assert "an old part: these stored scores do not say which rows share texts" in caplog.text
 
 
 def test_the_optimism_of_a_choice_is_estimated_without_bias():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from simcse_hf.evaluation import classifier
 from simcse_hf.evaluation.classifier import FAST_CONFIG, SEED, TEST_CONFIG, ClassifierConfig, LogisticRegressionGrid
 
 
@@ -69,18 +70,17 @@ def test_the_grid_equals_separate_fits(config, classes, held):
         assert correct[:, column].mean() == pytest.approx(slow_correct, abs=0.006)
 
 
-def test_early_stopping_counts_scorings_without_improvement_in_total():
+def test_early_stopping_counts_scorings_without_improvement_in_total(monkeypatch):
     # With batches as large as the data and no noise, accuracy is 1 at once: every later scoring is a miss.
-    x, y = np.float32([[-1.0], [1.0]] * 20), np.array([0, 1] * 20)
+    x, y = np.float32([[-9.0], [9.0]] * 20), np.array([0, 1] * 20)
     config = ClassifierConfig("rmsprop", 40, tenacity=3, epoch_size=2, folds=2)
-    epochs = []
+    steps = []
 
-    class Counting(LogisticRegressionGrid):
-        def _epoch(self, *arguments):
-            epochs.append(1)
-            super()._epoch(*arguments)
+    class Counting(torch.optim.RMSprop):
+        def step(self):
+            steps.append(1)
+            super().step()
 
-    grid = Counting(2, config, (1e-5,))
-    grid._start = lambda dim: torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
-    assert grid.fit(x, y, (x, y)) == [1.0]
-    assert len(epochs) == 2 * (1 + 4)
+    monkeypatch.setitem(classifier.OPTIMIZERS, "rmsprop", Counting)
+    assert LogisticRegressionGrid(2, config, (1e-5,), seed=0).fit(x, y, (x, y)) == [1.0]
+    assert len(steps) == 2 * (1 + 4)

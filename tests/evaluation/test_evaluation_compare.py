@@ -13,13 +13,16 @@ GOLD = {"a": random.rand(200), "b": random.rand(300)}
 
 def evaluation(noise, seed, stored=True, accuracy=None):
     drawn = np.random.RandomState(seed)
-    parts = {part: {"predicted": gold + noise * drawn.randn(len(gold)), "gold": gold} for part, gold in GOLD.items()}
+    parts = {}
+    for part, gold in GOLD.items():
+        predicted = gold + noise * drawn.randn(len(gold))
+        parts[part] = {"predicted": predicted, "gold": gold, "group": np.arange(len(gold))}
     results = {"STS12": score_subsets("STS12", parts), "STS16": {"missing": "no folder"}}
     scores = {"STS12": parts}
     if accuracy is not None:
         correct = drawn.rand(500) < accuracy
         results["MR"] = {"accuracy": 100 * correct.mean(), "dev_accuracy": 1.0, "examples": {"train": 500}}
-        scores["MR"] = {"MR": {"correct": correct, "gold": np.arange(500) % 2}}
+        scores["MR"] = {"MR": {"correct": correct, "gold": np.arange(500) % 2, "group": np.arange(500)}}
     results["average"] = {"value": 1.0, "tasks": [], "missing": []}
     return Evaluation(results, scores if stored else {})
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from simcse_hf.evaluation.classifier import TEST_CONFIG
 from simcse_hf.evaluation.report import add_averages, describe_protocol, format_table, read_results, write_results
 from simcse_hf.evaluation.scoring import Protocol
 
@@ -53,7 +52,7 @@ def test_the_average_uses_the_scores_of_the_protocol():
 def test_results_are_written_and_read_back(tmp_path):
     subset = {"predicted": np.array([0.1, 0.2]), "gold": np.array([1.0, 2.0])}
     scores = {"STS12": {"MSRpar": subset}, "org/name": {"pairs": {"gold": np.array([3.0])}}}
-    document = {"model": "m", "protocol": describe_protocol(Protocol(), TEST_CONFIG), "results": results()}
+    document = {"model": "m", "protocol": describe_protocol(Protocol()), "results": results()}
     write_results(tmp_path / "new" / "results.json", document, scores)
     written = json.loads((tmp_path / "new/results.json").read_text())
     assert written["results"]["STS12"]["aggregate"]["wmean"]["spearman"] == 55.0

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from simcse_hf.evaluation import ScoredPairs
-from simcse_hf.evaluation.sts import predict_similarities, score_subsets
+from simcse_hf.evaluation.sts import score_subsets
 
 random = np.random.RandomState(0)
 GOLD = {"a": random.rand(20), "b": 5 + random.rand(60), "c": random.rand(7)}
@@ -30,15 +29,3 @@ def test_a_task_whose_subsets_are_unknown_has_no_mean():
     result = score_subsets("STS12", {"STS12": PARTS["a"]})
     assert result["aggregate"]["mean"] == {"spearman": None, "pearson": None}
     assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]
-
-
-def test_the_prediction_for_a_pair_is_the_cosine_of_the_embeddings_of_its_texts():
-    angles = {"east": 0.0, "north": np.pi / 2, "northeast": np.pi / 4}
-    pairs = ScoredPairs("x", ["east", "east", "north"], ["north", "northeast", "north"], [0.0, 3.0, 5.0])
-
-    def embeddings(texts):
-        return np.array([[np.cos(angles[text]), np.sin(angles[text])] for text in texts])
-
-    embeddings.similarity = "cosine"
-
-    assert predict_similarities(embeddings, pairs) == pytest.approx([0, np.sqrt(0.5), 1], abs=1e-6)

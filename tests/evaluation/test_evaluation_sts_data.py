@@ -6,7 +6,7 @@ import pytest
 from evaluation_helpers import SHARED, random_pairs, write, write_sick, write_sts, write_stsb
 
 from simcse_hf.evaluation import sts
-from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_pairs_argument, read_sts_task
+from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_scored_pairs, read_sts_task
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
@@ -91,13 +91,13 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
     path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
-    assert read_pairs_argument(str(path)).name == "mine"
+    assert read_scored_pairs(str(path)).name == "mine"
     with pytest.raises(FileNotFoundError):
-        read_pairs_argument(str(tmp_path / "absent.csv"))
+        read_scored_pairs(str(tmp_path / "absent.csv"))
     asked = []
     monkeypatch.setattr(sts, "load_hub_pairs", lambda *arguments: asked.append(arguments))
-    read_pairs_argument("someone/sts-nl")
-    read_pairs_argument("someone/sts-nl:validation")
+    read_scored_pairs("someone/sts-nl")
+    read_scored_pairs("someone/sts-nl:validation")
     assert [each[0] for each in asked] == ["someone/sts-nl", "someone/sts-nl:validation"]
     assert {each[1:] for each in asked} == {("test", "someone/sts-nl")}
 

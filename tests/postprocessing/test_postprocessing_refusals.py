@@ -94,4 +94,4 @@ def test_a_damaged_file_is_named(saved):
         with pytest.raises(ValueError, match="postprocessing.json: not a JSON"):
             find_transform(saved, {})
     shutil.rmtree(folder)
-    assert find_transform(saved, {}) is None
+    assert find_transform(saved, {}) == (None, None)

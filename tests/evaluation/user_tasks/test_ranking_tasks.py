@@ -62,7 +62,7 @@ def test_queries_without_positives_or_negatives_are_left_out_with_a_warning(tmp_
     rows[0]["positive"], rows[1]["negative"] = [], None
     rows[2]["negative"].append(rows[2]["positive"][0])
     task = read_task("reranking", write_lines(tmp_path / "mine.jsonl", rows))
-    assert len(task) == 2 and task.units[0].negatives == rows[2]["negative"][:-1]
+    assert len(task) == 2 and task.units[0].documents(relevant=False) == rows[2]["negative"][:-1]
     assert "left out 2 of 4 queries" in caplog.text
     assert "1 candidate(s) are among both the positives and the negatives" in caplog.text
 
