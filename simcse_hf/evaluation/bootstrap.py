@@ -62,13 +62,6 @@ def load_scores(path: Path) -> Scores:
     return scores
 
 
-def distinct(values: Sequence) -> tuple:
-    """Return the distinct values in order of appearance, and for each value its position among them."""
-    rows: dict = {}
-    positions = [rows.setdefault(value, len(rows)) for value in values]
-    return list(rows), np.array(positions, dtype=np.int64)
-
-
 def connected_groups(memberships: Sequence) -> ndarray:
     """Find the groups of units that share texts, directly or through other units.
 
@@ -84,8 +77,8 @@ def connected_groups(memberships: Sequence) -> ndarray:
     for unit, texts in enumerate(memberships):
         for text in texts:
             units.merge(unit, first_units.setdefault(text, unit))
-    _, groups = distinct([units[unit] for unit in units])
-    return groups.astype(np.int32)
+    numbers: dict = {}
+    return np.array([numbers.setdefault(units[unit], len(numbers)) for unit in units], dtype=np.int32)
 
 
 def divide_groups(
@@ -191,23 +184,6 @@ def counted_values(values: ndarray, counts: ndarray) -> ndarray:
     return np.add.reduceat(counts[:, order], starts, axis=1)
 
 
-def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
-    """Rank values within samples that hold each value `counts` times; tied values share their mean rank.
-
-    Args:
-        values (`numpy.ndarray`): Of shape `(n,)`.
-        counts (`numpy.ndarray`): How often each value occurs in each sample, of shape `(samples, n)`.
-
-    Returns:
-        `numpy.ndarray`: The ranks, of shape `(samples, n)`. The rank of a value with count 0 has no meaning.
-    """
-    tied = counted_values(values, counts)
-    below = tied.cumsum(axis=1) - tied
-    ranks = below + (tied + 1) / 2
-    place = np.unique(values, return_inverse=True)[1]
-    return ranks[:, place]
-
-
 def counted_correlation(
     x: ndarray,
     y: ndarray,
@@ -215,6 +191,8 @@ def counted_correlation(
     metric: str,
 ) -> ndarray:
     """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
+
+    For Spearman's correlation, the values are ranked within each sample, and tied values share their mean rank.
 
     Args:
         x (`numpy.ndarray`): The first variable, of shape `(n,)`.
@@ -225,12 +203,16 @@ def counted_correlation(
     Returns:
         `numpy.ndarray`: Correlations of shape `(samples,)`; NaN for a sample in which a variable is constant.
     """
-    if metric == "spearman":
-        x = counted_ranks(x, counts)
-        y = counted_ranks(y, counts)
     total = counts.sum(axis=1, keepdims=True)
-    x = x - (counts * x).sum(axis=1, keepdims=True) / total
-    y = y - (counts * y).sum(axis=1, keepdims=True) / total
+    centred = []
+    for values in (x, y):
+        if metric == "spearman":
+            tied = counted_values(values, counts)
+            below = tied.cumsum(axis=1) - tied
+            ranks = below + (tied + 1) / 2
+            values = ranks[:, np.unique(values, return_inverse=True)[1]]
+        centred.append(values - (counts * values).sum(axis=1, keepdims=True) / total)
+    x, y = centred
     covariance = (counts * x * y).sum(axis=1)
     x_variance = (counts * x * x).sum(axis=1)
     y_variance = (counts * y * y).sum(axis=1)
@@ -280,25 +262,16 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     Returns:
         `numpy.ndarray`: V-measures of shape `(samples,)`; 1 where there is one label and one cluster only.
     """
-    pairs = np.stack([gold, clusters])
-    both = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
-    total = _counted_entropy(gold, counts) + _counted_entropy(clusters, counts)
-    mutual = total - _counted_entropy(both, counts)
+
+    def entropy(labels: ndarray) -> ndarray:
+        shares = counted_values(labels, counts) / counts.sum(axis=1, keepdims=True)
+        logs = np.log(np.where(shares > 0, shares, 1))
+        return -(shares * logs).sum(axis=1)
+
+    both = np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel()
+    total = entropy(gold) + entropy(clusters)
+    mutual = total - entropy(both)
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
-
-
-def _counted_entropy(labels: ndarray, counts: ndarray) -> ndarray:
-    shares = counted_values(labels, counts) / counts.sum(axis=1, keepdims=True)
-    logs = np.log(np.where(shares > 0, shares, 1))
-    return -(shares * logs).sum(axis=1)
-
-
-def check_resampling(resamples: int, confidence: float) -> None:
-    """Raise a `ValueError` unless there is at least one resample and the confidence lies between 0 and 1."""
-    if not 0 < confidence < 1 or resamples < 1:
-        raise ValueError(
-            f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
-        )
 
 
 def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
@@ -316,7 +289,12 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
 
     Returns:
         `tuple[float, float]`: The two ends.
+
+    Raises:
+        ValueError: If the confidence does not lie between 0 and 1.
     """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}.")
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
     if draws and high - low < ROUNDING:
@@ -408,7 +386,12 @@ def resampled_scores(
 
     Returns:
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
+
+    Raises:
+        ValueError: If there is not at least one resample.
     """
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, got {resamples}.")
     random = random or np.random.default_rng(0)
     groups = [groups_to_draw(part, name) for name, part in systems[0].items()]
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))

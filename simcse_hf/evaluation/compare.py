@@ -6,7 +6,7 @@ from zlib import crc32
 
 import numpy as np
 
-from .bootstrap import Parts, check_resampling, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
+from .bootstrap import Parts, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
 from .scoring import Evaluation
@@ -45,7 +45,6 @@ def compare_evaluations(
     """
     if len(named) < 2:
         raise ValueError("a comparison needs at least two different models or result files.")
-    check_resampling(resamples, confidence)
     # 1. The scores, and the tasks for which all systems have one
     systems = {}
     for name, given in named.items():

@@ -76,6 +76,6 @@ class SentenceEmbeddings:
                 "has collapsed, or its pooler reads a constant."
             )
 
-    def __call__(self, texts: list[str]) -> ndarray:
-        """Return the embeddings of `texts` as `(len(texts), dim)`, float32 (float64 if the model returns that)."""
+    def __call__(self, texts: Iterable[str]) -> ndarray:
+        """Return the embeddings of `texts` as `(n, dim)`, float32 (float64 if the model returns that)."""
         return self._embeddings[[self._rows[text] for text in texts]]

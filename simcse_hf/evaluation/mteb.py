@@ -101,14 +101,17 @@ def evaluate_mteb(
             ) from error
 
     # 2. The encoder
-    class MTEBEncoder(AbsEncoder):
-        mteb_model_meta = model_meta(name, revision)
+    encoder: Any = model
+    if not isinstance(model, SimCSE):
 
-        def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
-            texts = [text for batch in inputs for text in batch["text"]]
-            return SentenceEmbeddings(model, texts)(texts)
+        class MTEBEncoder(AbsEncoder):
+            mteb_model_meta = model_meta(name, revision)
 
-    encoder = model if isinstance(model, SimCSE) else MTEBEncoder()
+            def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
+                texts = [text for batch in inputs for text in batch["text"]]
+                return SentenceEmbeddings(model, texts)(texts)
+
+        encoder = MTEBEncoder()
 
     # 3. The scores
     scores = {}

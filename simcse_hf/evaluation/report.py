@@ -45,9 +45,8 @@ def average_members(tasks: Sequence[str]) -> dict:
     """
     sts = [task for task in tasks if not is_transfer(task)]
     transfer = [task for task in tasks if is_transfer(task)]
-    if sts and transfer:
-        return {"average": sts, "average_transfer": transfer}
-    return {"average": sts or transfer} if tasks else {}
+    members = {"average": sts, "average_transfer": transfer} if sts else {"average": transfer}
+    return {key: averaged for key, averaged in members.items() if averaged}
 
 
 def add_averages(
@@ -100,8 +99,23 @@ def format_table(
     """
     blocks = []
     for key in ("average", "average_transfer"):
-        if key in results:
-            blocks.append(_average_block(results, results[key], protocol))
+        if key not in results:
+            continue
+        average = results[key]
+        members = [task for task in results if task in average["tasks"] or task in average["missing"]]
+        scores = [protocol.headline(results[task]) for task in members]
+        what = f"{protocol.metric}, aggregation {protocol.aggregation}"
+        if is_transfer(members[0]):
+            what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
+        lines = [
+            f"mode {protocol.mode}, {what}, x 100",
+            format_rows([[*members, "Avg."], [format_number(score) for score in (*scores, average["value"])]]),
+            f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
+        ]
+        for task in average["missing"]:
+            reason = results[task].get("missing", f"no {protocol.aggregation} score without its subsets")
+            lines.append(f"{task} n/a: {reason}")
+        blocks.append("\n".join(lines))
     if verbose:
         # All correlations in a table, then the accuracies
         rows = [["", "pairs", *METRICS]]
@@ -117,19 +131,19 @@ def format_table(
                 accuracies.append(f"{task}: {', '.join(cells)}")
                 continue
             parts = result.get("subsets") or result.get("splits") or {"": result}
-            for part, scores in (parts | result.get("aggregate", {})).items():
-                pairs = scores.get("pairs", result.get("pairs"))
-                numbers = [format_number(scores[metric]) for metric in METRICS]
-                rows.append([f"{task} {part}".rstrip(), str(pairs), *numbers])
+            for part, numbers in (parts | result.get("aggregate", {})).items():
+                pairs = numbers.get("pairs", result.get("pairs"))
+                cells = [format_number(numbers[metric]) for metric in METRICS]
+                rows.append([f"{task} {part}".rstrip(), str(pairs), *cells])
         if len(rows) > 1:
             blocks.append(format_rows(rows))
         blocks.append("\n".join(accuracies))
     users = []
     for name, result in results.items():
         if is_user_task(result):
-            scores = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
+            listed = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
             of = f"{result['examples']} examples of {result['source']}"
-            users.append(f"{name}: {scores} (x 100, {of}; {result['protocol']})")
+            users.append(f"{name}: {listed} (x 100, {of}; {result['protocol']})")
     blocks.append("\n".join(users))
     if "geometry" in results:
         geometry = results["geometry"]
@@ -139,8 +153,8 @@ def format_table(
             f"{geometry['isotropy']:.4f} over {geometry['sentences']} sentences"
         )
     if "mteb" in results:
-        scores = [[name, format_number(score)] for name, score in results["mteb"].items()]
-        blocks.append(format_rows([["MTEB", "score"], *scores]))
+        by_name = [[name, format_number(score)] for name, score in results["mteb"].items()]
+        blocks.append(format_rows([["MTEB", "score"], *by_name]))
         averages = format_mteb_averages(results.get("mteb_averages", {}))
         if averages:
             blocks.append(format_rows([["MTEB average", "score", "data sets"], *averages]))
@@ -155,24 +169,6 @@ def format_mteb_averages(averages: dict) -> list:
         number = f"{average['tasks']} of {average['of']}"
         rows.append([title, format_number(average["value"]), number])
     return rows
-
-
-def _average_block(results: dict, average: dict, protocol: Protocol) -> str:
-    members = [task for task in results if task in average["tasks"] or task in average["missing"]]
-    scores = [protocol.headline(results[task]) for task in members]
-    cells = [format_number(score) for score in (*scores, average["value"])]
-    what = f"{protocol.metric}, aggregation {protocol.aggregation}"
-    if is_transfer(members[0]):
-        what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
-    lines = [
-        f"mode {protocol.mode}, {what}, x 100",
-        format_rows([[*members, "Avg."], cells]),
-        f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
-    ]
-    for task in average["missing"]:
-        reason = results[task].get("missing", f"no {protocol.aggregation} score without its subsets")
-        lines.append(f"{task} n/a: {reason}")
-    return "\n".join(lines)
 
 
 def describe_protocol(protocol: Protocol) -> dict:

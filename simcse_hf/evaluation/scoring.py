@@ -214,29 +214,25 @@ def score_tasks(
         results[name] = user_task.document(result)
         scores[name] = {user_task.kind: result.scores}
     if data.geometry:
-        results["geometry"] = _geometry(data.geometry, embeddings)
+        # Alignment on STS-B pairs with scores above 4, the rest on all sentences (SimCSE, footnote 3)
+        rows: list = []
+        for pairs in data.geometry.values():
+            rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+        sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
+        positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
+        x = torch.from_numpy(embeddings(sentences))
+        firsts, seconds = (torch.from_numpy(embeddings([row[side] for row in positives])) for side in (0, 1))
+        results["geometry"] = {
+            "alignment": alignment(firsts, seconds),
+            "uniformity": uniformity(x),
+            "isotropy": isotropy(x),
+            "singular_spectrum": singular_spectrum(x),
+            "positive_pairs": len(positives),
+            "sentences": len(sentences),
+            "splits": list(data.geometry),
+        }
     add_averages(results, [*tasks, *data.pairs], protocol)
     return Evaluation(results, scores)
-
-
-def _geometry(splits: dict, embeddings: SentenceEmbeddings) -> dict:
-    """Measure alignment on STS-B pairs with scores above 4, and the rest on all its sentences (SimCSE, footnote 3)."""
-    rows: list = []
-    for pairs in splits.values():
-        rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
-    sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
-    positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
-    x = torch.from_numpy(embeddings(sentences))
-    firsts, seconds = (torch.from_numpy(embeddings([row[side] for row in positives])) for side in (0, 1))
-    return {
-        "alignment": alignment(firsts, seconds),
-        "uniformity": uniformity(x),
-        "isotropy": isotropy(x),
-        "singular_spectrum": singular_spectrum(x),
-        "positive_pairs": len(positives),
-        "sentences": len(sentences),
-        "splits": list(splits),
-    }
 
 
 def evaluate_tasks(

@@ -261,14 +261,13 @@ def read_sts_task(
             tables[name.stem] = path
     if data_dir == HUB:
         dataset = HUB_DATASETS[task]
-        names = {"test": "test"}
-        if task == "STSBenchmark":
-            names = {"train": "train", "dev": "validation", "test": "test"}
-        if splits[0] not in names:
+        if task != "STSBenchmark" and splits[0] != "test":
             raise TaskNotFound(f"{dataset} has no {splits[0]} split")
-        for split in filter(names.__contains__, splits):
-            part = task if task in STS_SUBSETS else split
-            parts[part] = load_hub_pairs(dataset, names[split], part, HUB_REVISIONS[task])
+        for split in splits:
+            if task == "STSBenchmark" or split == "test":
+                part = task if task in STS_SUBSETS else split
+                hub_split = "validation" if split == "dev" else split
+                parts[part] = load_hub_pairs(dataset, hub_split, part, HUB_REVISIONS[task])
     elif task in STS_SUBSETS:
         expected = Path(data_dir, "STS", f"{task}-en-test")
         if expected.is_dir():
@@ -314,8 +313,7 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
             "a line of texts. Download both files again."
         )
     rows = []
-    lines = zip(texts, scores, strict=True)
-    for number, (text, score) in enumerate(lines, start=1):
+    for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
         place = f"{texts_path} and {scores_path.name}, line {number}"
         sentences = text.split("\t")
         if len(sentences) != 2:
@@ -349,10 +347,7 @@ def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
 
 def score_parts(task: str, parts: Parts) -> dict:
     """Score the subsets or splits of a task one by one; return `[part][pairs | spearman | pearson]`, times 100."""
-    scores = {}
-    for name, part in parts.items():
-        scores[name] = correlations(part["predicted"], part["gold"], f"{task} {name}")
-    return scores
+    return {name: correlations(part["predicted"], part["gold"], f"{task} {name}") for name, part in parts.items()}
 
 
 def score_subsets(task: str, parts: Parts) -> dict:

@@ -67,12 +67,6 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def groups(self) -> ndarray:
-        """The group of each example, of shape `(n,)`; examples that share a text are in one group."""
-        pairs = zip(self.texts, self.texts2 or self.texts, strict=True)
-        return connected_groups(list(pairs))
-
     def select(self, rows: Sequence[int]) -> "LabelledTexts":
         """Return the examples at some positions, in the order of these."""
         texts = [self.texts[row] for row in rows]
@@ -113,14 +107,15 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
     for path in paths.values():
         if not path.parent.is_dir():
             raise TaskNotFound(f"there is no folder {path.parent}")
-    if "train" in paths:
-        splits = {split: _read_split(task, path) for split, path in paths.items()}
-    else:  # a file for each class
-        splits = {"train": LabelledTexts([], [])}
+    if "train" not in paths:  # a file for each class
+        examples = LabelledTexts([], [])
         for label, path in paths.items():
             for line in read_lines(path, encoding="latin-1"):
-                splits["train"].texts.append(" ".join(line.split()))
-                splits["train"].labels.append(int(label))
+                examples.texts.append(" ".join(line.split()))
+                examples.labels.append(int(label))
+        splits = {"train": examples}
+    else:
+        splits = {split: _read_split(task, path) for split, path in paths.items()}
     for split, examples in splits.items():
         size = len(examples)
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
@@ -238,6 +233,8 @@ def score_transfer_task(
             chosen = 0
         correct[held] = grid.correct(test_x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
+    tested = ordered[scored]
+    groups = connected_groups(list(zip(tested.texts, tested.texts2 or tested.texts, strict=True)))
     result = {
         "accuracy": float(np.mean(accuracies)),
         "dev_accuracy": float(np.mean(dev_accuracies)),
@@ -246,4 +243,4 @@ def score_transfer_task(
     if task == "MRPC":
         predicted = np.where(correct, gold, 1 - gold)
         result["f1"] = 100 * float(f1_score(gold, predicted))
-    return result, {"correct": correct, "gold": gold, "group": ordered[scored].groups}
+    return result, {"correct": correct, "gold": gold, "group": groups}

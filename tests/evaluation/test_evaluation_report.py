@@ -56,7 +56,11 @@ def test_results_are_written_and_read_back(tmp_path):
     write_results(tmp_path / "new" / "results.json", document, scores)
     written = json.loads((tmp_path / "new/results.json").read_text())
     assert written["results"]["STS12"]["aggregate"]["wmean"]["spearman"] == 55.0
-    assert written["protocol"]["classifier"]["folds"] == 10 and written["protocol"]["metric"] == "spearman"
+    assert written["protocol"]["metric"] == "spearman"
+    settings = {"optimizer": "adam", "batch_size": 64, "tenacity": 5, "epoch_size": 4, "folds": 10}
+    assert written["protocol"]["classifier"].items() >= settings.items()
+    fast = {"optimizer": "rmsprop", "batch_size": 128, "tenacity": 3, "epoch_size": 2, "folds": 5}
+    assert describe_protocol(Protocol("fasttest"))["classifier"].items() >= fast.items()
     read, read_scores = read_results(tmp_path / "new/results.json")
     assert read["results"] == written["results"]
     assert read_scores["org/name"]["pairs"]["gold"].tolist() == [3.0]

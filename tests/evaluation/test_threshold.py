@@ -52,22 +52,6 @@ def test_the_choice_is_the_best_of_all_thresholds_on_the_first_half(precision):
     assert found["goal"] == ("f1" if precision is None else f"precision={precision}")
 
 
-def test_the_half_that_measures_has_no_part_in_the_choice():
-    scores = labelled(600)
-    other = ~divide_groups(scores["group"], 0.5, 0, "x")
-    changed = scores | {"similarity": np.where(other, -scores["similarity"] + 0.9, scores["similarity"])}
-    found, again = (choose_threshold(each, None, "x") for each in (scores, changed))
-    assert found["cosine"] == again["cosine"] and found["precision"] != again["precision"]
-
-
-def test_pairs_that_share_a_text_widen_the_intervals():
-    alone = labelled(300)
-    together = {name: np.repeat(each, 4) for name, each in alone.items()}
-    by_row = together | {"group": np.arange(1200)}
-    widths = [np.ptp(choose_threshold(each, None, "x")["recall"][1:]) for each in (together, by_row)]
-    assert widths[0] > 1.5 * widths[1]
-
-
 TENTH = {"similarity": np.linspace(0, 1, 200), "gold": np.arange(200) >= 184, "group": np.arange(200)}
 
 

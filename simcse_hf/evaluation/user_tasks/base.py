@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from zlib import crc32
 
 import numpy as np
@@ -16,7 +16,6 @@ from ...data.columns import check_text
 from ...data.table import SUFFIX
 from ..bootstrap import (
     Arrays,
-    check_resampling,
     connected_groups,
     divide_groups,
     independent_draws,
@@ -44,6 +43,7 @@ class TaskResult:
     details: dict = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class UserTask(ABC):
     """A task from a user's own files.
 
@@ -58,48 +58,37 @@ class UserTask(ABC):
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
+        links (`list[Sequence[str]]`): The texts of each unit that must not be in both parts of a split.
     """
 
-    kind: str
-    metric: str
-    unit = "row"
-    texts: list[str]
+    kind: ClassVar[str]
+    metric: ClassVar[str]
+    unit: ClassVar[str] = "row"
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: Any = None,
-    ):
-        self.source = source
-        self.name = name
-        self.units = units
-        self.shared = shared
-        self._prepare()
+    source: str
+    name: str
+    units: list
+    shared: Any = None
 
     @abstractmethod
-    def _prepare(self) -> None:
-        """Check the units, and set `texts`."""
+    def __post_init__(self) -> None:
+        """Check the units, and set `texts` and `links`."""
+        self.texts: list[str]
+        self.links: list[Sequence[str]]
 
     def __len__(self) -> int:
         return len(self.units)
 
     @abstractmethod
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
-        """Score the embeddings of `texts`.
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Score the embeddings of `texts`, which are not normalized.
 
         Args:
-            embeddings (`numpy.ndarray`): Of shape `(len(texts), dim)`, not normalized.
-            similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares embeddings.
+            embeddings (`SentenceEmbeddings`): They also say how the model compares embeddings.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.
         """
-
-    @abstractmethod
-    def linking_texts(self, unit: Any) -> Sequence[str]:
-        """Return the texts of a unit that must not be in both parts of a split."""
 
     def evaluate(self, encode: Callable, similarity: str = "cosine") -> TaskResult:
         """Encode the texts of the task once, and score their embeddings.
@@ -114,14 +103,10 @@ class UserTask(ABC):
         Raises:
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
-        embeddings = SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)
-        result = self.score(embeddings(self.texts), similarity)
-        result.scores["group"] = self._groups()
+        model = SimpleNamespace(encode=encode, similarity_fn_name=similarity)
+        result = self.score(SentenceEmbeddings(model, self.texts))
+        result.scores["group"] = connected_groups(self.links)
         return result
-
-    def _groups(self) -> ndarray:
-        """Return the group of each unit, of shape `(len(self),)`; units that share a linking text are in one group."""
-        return connected_groups(list(map(self.linking_texts, self.units)))
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with a prompt before each query and each document, as a model was trained with them.
@@ -165,12 +150,12 @@ class UserTask(ABC):
         parts = []
         for number, chosen in enumerate((first, ~first), start=1):
             units = list(compress(self.units, chosen))
-            parts.append(type(self)(f"{self.source}, part {number}", self.name, units, self.shared))
+            parts.append(replace(self, source=f"{self.source}, part {number}", units=units))
         return tuple(parts)
 
     def _divide(self, share: float, seed: int) -> ndarray:
         """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
-        return divide_groups(self._groups(), share, seed, self.source)
+        return divide_groups(connected_groups(self.links), share, seed, self.source)
 
     def _result(self, metrics: dict, scores: Arrays, marks: Iterable, **details: Any) -> TaskResult:
         """Return a result with a 32-bit fingerprint of each unit, by which a comparison recognises the same data.
@@ -224,7 +209,6 @@ def paired_interval(
     """
     if not before or not after:
         raise ValueError("a comparison needs at least one result of each system.")
-    check_resampling(resamples, confidence)
     systems = []
     for result in (*before, *after):
         if not np.array_equal(result.scores["unit"], before[0].scores["unit"]):

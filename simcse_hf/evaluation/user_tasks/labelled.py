@@ -1,7 +1,6 @@
 """Classification and clustering of labelled texts: a table, or a folder with a table for each split."""
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from transformers.utils import logging
 from ...data.columns import find_part
 from ...data.table import open_table
 from ...search.exact import unit_length
-from ..bootstrap import distinct
+from ..embeddings import SentenceEmbeddings
 from ..sts import rows_of_parts
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
@@ -46,14 +45,15 @@ class LabelledTask(UserTask):
     #: Rows of a label that a part of a split needs.
     least = 1
 
-    def _prepare(self) -> None:
+    def __post_init__(self) -> None:
         _check_labels(self.source, "scored", self.units)
         self.labels = [label for _, label in self.units]
-        self.texts, self._positions = distinct([text for text, _ in [*self.units, *(self.shared or [])]])
+        self.links = [[text] for text, _ in self.units]
+        self.texts = list(dict.fromkeys(text for text, _ in self.rows()))
 
-    def linking_texts(self, unit: Row) -> Sequence[str]:
-        """Return the text of a row."""
-        return unit[:1]
+    def rows(self) -> list[Row]:
+        """Return the scored rows and then the training rows."""
+        return self.units + (self.shared or [])
 
     def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
@@ -95,8 +95,8 @@ class ClassificationTask(LabelledTask):
     kind = "classification"
     metric = "accuracy"
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         counts = Counter(self.labels)
         self.folds = min(FOLDS, *counts.values())
         if self.shared is None:
@@ -117,10 +117,11 @@ class ClassificationTask(LabelledTask):
                     "training row."
                 )
 
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
-        x = unit_length(embeddings.astype(np.float32))[self._positions]
-        y = np.array([label for _, label in [*self.units, *(self.shared or [])]], dtype=object)
+        texts, labels = zip(*self.rows(), strict=True)
+        x = unit_length(embeddings(texts).astype(np.float32))
+        y = np.array(labels, dtype=object)
         if self.shared is None:
             parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
             fitted = f"stratified {self.folds}-fold cross-validation"
@@ -156,10 +157,10 @@ class ClusteringTask(LabelledTask):
     kind = "clustering"
     metric = "v_measure"
 
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
         count = len(set(self.labels))
-        x = unit_length(embeddings.astype(np.float32))
+        x = unit_length(embeddings(self.texts).astype(np.float32))
         # Several threads add up the centres in the order in which they finish, so the last digits would vary.
         clusters = []
         with threadpool_limits(1, user_api="openmp"):

@@ -1,8 +1,7 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +15,7 @@ from transformers.utils import logging
 from ...data.table import Table, open_table
 from ...ops.similarity import similarity_matrix
 from ...search.exact import ExactIndex, comparable
-from ..bootstrap import distinct
+from ..embeddings import SentenceEmbeddings
 from ..metrics import cosine_similarity_pairs
 from ..sts import read_scored_pairs, rows_of_parts
 from .base import TaskResult, UserTask, checked_text, file_of, short_name, tables_of
@@ -43,7 +42,7 @@ class PairsTask(UserTask):
     metric = "average_precision"
     unit = "pair"
 
-    def _prepare(self) -> None:
+    def __post_init__(self) -> None:
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
                 raise ValueError(
@@ -56,23 +55,20 @@ class PairsTask(UserTask):
                 f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}. Average precision needs "
                 "pairs of both labels."
             )
-        self.texts, self._positions = distinct([*first, *second])
+        self.texts = list(dict.fromkeys([*first, *second]))
+        self.links = list(zip(first, second, strict=True))
 
-    def linking_texts(self, unit: tuple) -> Sequence[str]:
-        """Return both texts of a pair."""
-        return unit[:2]
-
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision of the similarities; see [`UserTask.score`]."""
-        first, second = np.split(embeddings[self._positions], 2)
-        predicted = cosine_similarity_pairs(first, second, similarity)
-        gold = np.array([label for *_, label in self.units], dtype=np.int64)
-        marks = [(first, second, f"{label:g}") for first, second, label in self.units]
+        first, second, labels = zip(*self.units, strict=True)
+        predicted = cosine_similarity_pairs(embeddings(first), embeddings(second), embeddings.similarity)
+        gold = np.array(labels, dtype=np.int64)
+        marks = [(*texts, f"{label:g}") for *texts, label in self.units]
         return self._result(
             {"average_precision": 100 * float(average_precision_score(gold, predicted))},
             {"similarity": predicted, "gold": gold},
             marks,
-            protocol=f"average precision of the {similarity}",
+            protocol=f"average precision of the {embeddings.similarity}",
             positives=int(gold.sum()),
         )
 
@@ -118,6 +114,7 @@ class Query:
         return [name for name, grade in self.relevance.items() if (grade > 0) == relevant]
 
 
+@dataclass(eq=False)
 class RankingTask(UserTask):
     """A task that ranks documents for queries, each with a prompt of the model before it.
 
@@ -132,10 +129,11 @@ class RankingTask(UserTask):
     """
 
     unit = "query"
-    query_prompt = ""
-    document_prompt = ""
 
-    def _prepare(self) -> None:
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    def __post_init__(self) -> None:
         kept = []
         for query in self.units:
             candidates = self.shared or query.relevance
@@ -150,20 +148,18 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        # The queries and documents with their prompts, and where each of them stands among the distinct ones
         documents = self.shared.values() if self.shared else chain(*(query.relevance for query in self.units))
-        texts = [self.query_prompt + query.text for query in self.units]
-        texts += [self.document_prompt + text for text in documents]
-        self.texts, positions = distinct(texts)
-        self._query_rows, self._document_rows = np.split(positions, [len(self)])
+        self._queries = [self.query_prompt + query.text for query in self.units]
+        self._documents = [self.document_prompt + text for text in documents]
+        self.texts = list(dict.fromkeys([*self._queries, *self._documents]))
+        # Both parts of a split may share the corpus of a retrieval task, and negatives.
+        self.links = [[query.text] for query in self.units]
+        if not self.shared:
+            self.links = [[query.text, *query.documents(relevant=True)] for query in self.units]
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
-        prompted = copy(self)
-        prompted.query_prompt = query
-        prompted.document_prompt = document
-        prompted._prepare()
-        return prompted
+        return replace(self, query_prompt=query, document_prompt=document)
 
     def _ranked_result(self, values: dict, marks: list, **details: Any) -> TaskResult:
         """Average the metrics over the queries; the headline is resampled."""
@@ -179,20 +175,17 @@ class RerankingTask(RankingTask):
     kind = "reranking"
     metric = "map"
 
-    def linking_texts(self, unit: Query) -> Sequence[str]:
-        """Return the query and its positives; other candidates may be shared, like the corpus of a retrieval task."""
-        return [unit.text, *unit.documents(relevant=True)]
-
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
-        x = torch.from_numpy(comparable(embeddings.astype(np.float64), similarity))
-        ends = np.cumsum([len(query.relevance) for query in self.units])
-        candidates = np.split(self._document_rows, ends[:-1])
+        similarity = embeddings.similarity
+        queries = torch.from_numpy(comparable(embeddings(self._queries).astype(np.float64), similarity))
+        documents = torch.from_numpy(comparable(embeddings(self._documents).astype(np.float64), similarity))
+        candidates = documents.split([len(query.relevance) for query in self.units])
         precision = []
         reciprocal = []
         marks = []
-        for query, row, rows in zip(self.units, self._query_rows, candidates, strict=True):
-            scores = similarity_matrix(x[[row]], x[rows], similarity)[0].numpy()
+        for query, x, compared in zip(self.units, queries, candidates, strict=True):
+            scores = similarity_matrix(x[None], compared, similarity)[0].numpy()
             relevant = np.array([*query.relevance.values()]) > 0
             precision.append(average_precision_score(relevant, scores))
             # Of candidates with equal scores, the relevant one counts as the last.
@@ -203,7 +196,7 @@ class RerankingTask(RankingTask):
             {"map": precision, f"mrr@{MRR_CUTOFF}": reciprocal},
             marks,
             protocol=f"candidates ranked by {similarity}, mean over the queries",
-            candidates=len(self._document_rows),
+            candidates=len(documents),
         )
 
 
@@ -252,17 +245,13 @@ class RetrievalTask(RankingTask):
     kind = "retrieval"
     metric = "ndcg@10"
 
-    def linking_texts(self, unit: Query) -> Sequence[str]:
-        """Return the query."""
-        return [unit.text]
-
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
-        x = comparable(embeddings.astype(np.float32), similarity)
-        index = ExactIndex(x.shape[1], similarity)
-        index.add(x[self._document_rows])
-        depth = min(DEPTH + 1, len(self.shared))
-        rankings = index.search(x[self._query_rows], depth)[1]
+        similarity = embeddings.similarity
+        queries = comparable(embeddings(self._queries).astype(np.float32), similarity)
+        index = ExactIndex(queries.shape[1], similarity)
+        index.add(comparable(embeddings(self._documents).astype(np.float32), similarity))
+        rankings = index.search(queries, min(DEPTH + 1, len(self.shared)))[1]
         ids = list(self.shared)
         gains = []
         reciprocal = []

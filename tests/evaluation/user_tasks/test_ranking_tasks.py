@@ -83,11 +83,11 @@ def beir(n_documents=150, n_queries=12, seed=0):
     return corpus, queries, qrels
 
 
-def write_beir(folder, corpus, queries, qrels, split="test"):
+def write_beir(folder, corpus, queries, qrels):
     write_lines(folder / "corpus.jsonl", [{"_id": id, "title": "", "text": text} for id, text in corpus.items()])
     write_lines(folder / "queries.jsonl", [{"_id": id, "text": text} for id, text in queries.items()])
     rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
-    write_rows(folder / "qrels" / f"{split}.tsv", ["query-id", "corpus-id", "score"], rows)
+    write_rows(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], rows)
     return folder
 
 
@@ -125,20 +125,14 @@ def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is
     assert result.metrics["mrr@10"] == pytest.approx(100 * np.mean([1, 1 / 3]))
 
 
-def test_another_split_and_compressed_files_are_read(folder):
-    corpus, queries, qrels = beir()
-    write_beir(folder, corpus, queries, {"q0": qrels["q0"]}, split="dev")
-    assert len(read_task("retrieval", folder)) == 12
-    assert len(read_task("retrieval", folder / "qrels/dev.tsv")) == 1
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress((folder / "corpus.jsonl").read_bytes()))
-    (folder / "corpus.jsonl").unlink()
-    assert len(read_task("retrieval", folder)) == 12
-
-
-def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folder, caplog):
+def test_titles_other_judgements_and_compressed_files_are_read(folder, caplog):
     rows = [{"_id": f"d{i}", "title": f"title {i}", "text": "body"} for i in range(150)] + [{"_id": "e", "text": ""}]
-    write_lines(folder / "corpus.jsonl", rows)
+    corpus = write_lines(folder / "corpus.jsonl", rows)
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    corpus.unlink()
+    write_rows(folder / "qrels/dev.tsv", ["query-id", "corpus-id", "score"], [("q0", "d0", 1)])
     task = read_task("retrieval", folder)
+    assert len(task) == 12 and len(read_task("retrieval", folder / "qrels/dev.tsv")) == 1
     assert "title 3 body" in task.texts and len(task.shared) == 150
     assert "left out 1 document(s) without text, such as 'e'" in caplog.text
 

@@ -1,13 +1,83 @@
-"""The classifier grid against one plain fit after another, and the folds against scikit-learn's."""
+"""The transfer tasks: SentEval's folders, the three protocols, and the classifier against single plain fits."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
+from evaluation_helpers import SHARED, BagOfWords, write_transfer
 
 from simcse_hf.evaluation import classifier
 from simcse_hf.evaluation.classifier import FAST_CONFIG, SEED, TEST_CONFIG, ClassifierConfig, LogisticRegressionGrid
+from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.sts import TaskNotFound
+from simcse_hf.evaluation.transfer import TRANSFER_EXAMPLES, LabelledTexts, read_transfer_task, score_transfer_task
+
+
+def test_tasks_are_read_with_their_splits_and_labels(tmp_path):
+    write_transfer(tmp_path)
+    mr = read_transfer_task("MR", tmp_path)
+    assert list(mr) == ["train"] and mr["train"].labels == [1] * 60 + [0] * 60
+    starts = {(text.split()[0], label) for text, label in zip(mr["train"].texts, mr["train"].labels, strict=True)}
+    assert starts == {("good", 1), ("bad", 0)}
+    sst = read_transfer_task("SST2", tmp_path)
+    assert list(sst) == ["train", "dev", "test"] and sst["dev"].labels[:4] == [0, 1, 0, 1]
+    trec = read_transfer_task("TREC", tmp_path)
+    assert trec["test"].labels[:6] == [0, 1, 2, 3, 4, 5] and trec["test"].texts[1].startswith("DES ")
+    mrpc = read_transfer_task("MRPC", tmp_path)["test"]
+    assert len(mrpc.texts) == len(mrpc.texts2) == len(mrpc.labels) == 60 and set(mrpc.labels) == {0, 1}
+
+
+def test_examples_are_sorted_stably_by_tokens_and_label():
+    examples = LabelledTexts(["a b", "ccc", "d e", "f"], [1, 1, 0, 1], ["x", "y z", "x", "y"])
+    ordered = examples.sorted_by_length()
+    assert ordered.texts == ["f", "ccc", "d e", "a b"]
+    assert ordered.texts2 == ["y", "y z", "x", "x"] and ordered.labels == [1, 1, 0, 1]
+
+
+def test_a_missing_task_is_not_found_and_an_incomplete_one_is_an_error(tmp_path):
+    for task in TRANSFER_EXAMPLES:
+        with pytest.raises(TaskNotFound, match="no folder"):
+            read_transfer_task(task, tmp_path)
+    write_transfer(tmp_path)
+    (tmp_path / "MR/rt-polarity.neg").unlink()
+    with pytest.raises(FileNotFoundError, match="rt-polarity.neg"):
+        read_transfer_task("MR", tmp_path)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
+@pytest.mark.parametrize("task", ["MR", "SUBJ", "SST2", "SST5", "TREC", "MRPC"])
+def test_the_real_sets_have_their_published_sizes(task):
+    splits = read_transfer_task(task, SHARED / "data/senteval/downstream")
+    assert {split: len(examples) for split, examples in splits.items()} == TRANSFER_EXAMPLES[task]
+    assert all(text for examples in splits.values() for text in examples.texts)
+
+
+def score(task, folder, mode="fasttest"):
+    splits = read_transfer_task(task, folder)
+    texts = [text for part in splits.values() for text in part.texts + (part.texts2 or [])]
+    return score_transfer_task(task, splits, SentenceEmbeddings(BagOfWords(), texts), mode, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downstream")
+    write_transfer(folder)
+    return folder
+
+
+@pytest.mark.parametrize("task, tested", [("MR", 120), ("SST2", 60), ("TREC", 72), ("MRPC", 60)])
+def test_each_protocol_scores_every_test_example(folder, task, tested):
+    result, scored = score(task, folder)
+    assert len(scored["gold"]) == len(scored["correct"]) == tested
+    # The folds of nested cross-validation are of one size here, so that their mean is the mean over examples.
+    assert result["accuracy"] == pytest.approx(100 * scored["correct"].mean())
+    assert 100 * np.bincount(scored["gold"]).max() / tested < result["accuracy"] <= 100
+    assert ("f1" in result) == (task == "MRPC")
+    if task == "MRPC":
+        hits = (scored["correct"] & (scored["gold"] == 1)).sum()
+        assert hits > 0 and result["f1"] == pytest.approx(100 * 2 * hits / (2 * hits + (~scored["correct"]).sum()))
+    assert sum(result["examples"].values()) >= tested
 
 
 def data(n, classes, seed, noise=2.0):
