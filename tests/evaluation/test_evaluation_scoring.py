@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import BagOfWords, random_pairs, write, write_sick, write_sts, write_stsb, write_transfer
+from evaluation_helpers import BagOfWords, write_sick, write_sts, write_stsb, write_transfer
 
 from simcse_hf.evaluation import (
     Protocol,
@@ -83,12 +83,3 @@ def test_geometry_is_measured_on_all_of_stsb(folder):
     assert results["geometry"]["positive_pairs"] == len(positives)
     assert results["geometry"]["sentences"] == len(sentences)
     assert results["geometry"]["singular_spectrum"][0] == 1
-
-
-def test_further_pairs_become_tasks(folder, tmp_path):
-    path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(30, 9)])
-    pairs = read_scored_pairs(path)
-    results = evaluate_tasks(BagOfWords(), None, (), pairs=(pairs,)).results
-    assert results["mine"]["pairs"] == 30 and results["average"]["tasks"] == ["mine"]
-    with pytest.raises(ValueError, match="two tasks are named mine"):
-        evaluate_tasks(BagOfWords(), None, (), pairs=(pairs, pairs))

@@ -71,13 +71,6 @@ def test_a_split_keeps_labels_and_shares_no_text(table, kind):
     assert again.texts == first.texts and task.split(0.4, seed=4)[0].texts != first.texts
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-@pytest.mark.parametrize("header", [["text", "label"], ["Sentence", "Category"], ["sent0", "intent"]])
-def test_usual_names_and_formats_are_read(tmp_path, suffix, header):
-    task = read_task("clustering", write_rows(tmp_path / f"mine{suffix}", header, labelled_rows(9)))
-    assert task.units == labelled_rows(9)
-
-
 def test_repeated_texts_are_left_out_with_a_warning(tmp_path, caplog):
     rows = [*labelled_rows(30), labelled_rows(30)[0], (labelled_rows(30)[1][0], "other")]
     task = read_task("clustering", write_rows(tmp_path / "mine.csv", HEADER, rows))
