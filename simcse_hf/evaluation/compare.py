@@ -191,4 +191,9 @@ def _samples(systems: dict, task: str, protocol: Protocol, resamples: int) -> di
 
 def _examples(parts: Parts) -> list:
     """Return what tells the examples that were scored from any others, in their order."""
-    return [(name, part["gold"].tolist(), part.get("unit", part["gold"]).tolist()) for name, part in parts.items()]
+    examples: list = []
+    for name, part in parts.items():
+        examples += [name, part["gold"].tolist()]
+        if "unit" in part:
+            examples.append(part["unit"].tolist())
+    return examples

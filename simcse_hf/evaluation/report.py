@@ -104,12 +104,13 @@ def format_table(
         average = results[key]
         members = [task for task in results if task in average["tasks"] or task in average["missing"]]
         scores = [protocol.headline(results[task]) for task in members]
+        cells = [format_number(score) for score in (*scores, average["value"])]
         what = f"{protocol.metric}, aggregation {protocol.aggregation}"
         if is_transfer(members[0]):
             what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
         lines = [
             f"mode {protocol.mode}, {what}, x 100",
-            format_rows([[*members, "Avg."], [format_number(score) for score in (*scores, average["value"])]]),
+            format_rows([[*members, "Avg."], cells]),
             f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
         ]
         for task in average["missing"]:

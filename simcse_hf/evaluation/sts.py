@@ -150,8 +150,9 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
     header = records[0][1]
     width = len(header)
     has_sources = False
-    if all(find_part(header, part) for part in _PARTS):
-        picks = [header.index(column) for column in find_parts(header, _PARTS, "")]
+    columns = [find_part(header, part) for part in _PARTS]
+    if all(columns):
+        picks = [header.index(str(column)) for column in columns]
         records = records[1:]
     elif width == 3:
         picks = [0, 1, 2]
@@ -347,7 +348,10 @@ def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
 
 def score_parts(task: str, parts: Parts) -> dict:
     """Score the subsets or splits of a task one by one; return `[part][pairs | spearman | pearson]`, times 100."""
-    return {name: correlations(part["predicted"], part["gold"], f"{task} {name}") for name, part in parts.items()}
+    scores = {}
+    for name, part in parts.items():
+        scores[name] = correlations(part["predicted"], part["gold"], f"{task} {name}")
+    return scores
 
 
 def score_subsets(task: str, parts: Parts) -> dict:

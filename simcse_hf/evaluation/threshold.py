@@ -90,7 +90,10 @@ def choose_threshold(
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
     _, numbers = np.unique(groups[~first], return_inverse=True)
     found = positive & similar
-    counted = [{source: {"value": each.astype(float), "group": numbers}} for each in (found, similar, positive)]
+    counted = []
+    for each in (found, similar, positive):
+        part = {"value": each.astype(float), "group": numbers}
+        counted.append({source: part})
     of_found, *totals = resampled_scores(counted)
     drawn_groups = groups_to_draw({"group": numbers}, source)
     measured = {}

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import BagOfWords, Fixed, write_sts, write_transfer
+from evaluation_helpers import BagOfWords, Fixed, write_beir, write_sts, write_transfer
 
 from simcse_hf.evaluation import (
     Evaluation,
@@ -83,14 +83,7 @@ def test_a_malformed_file_is_refused_by_name_and_line(tmp_path, read, name, text
 
 
 def beir(folder):
-    files = {
-        "corpus.jsonl": '{"_id": "d0", "text": "a"}\n{"_id": "d1", "text": "b"}\n',
-        "queries.jsonl": '{"_id": "q0", "text": "c"}\n',
-        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq0\td0\t1\n",
-    }
-    (folder / "qrels").mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    write_beir(folder, {"d0": "a", "d1": "b"}, {"q0": "c"}, {"q0": {"d0": 1}})
 
 
 @pytest.mark.parametrize(
