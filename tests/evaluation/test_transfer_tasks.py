@@ -14,20 +14,6 @@ from simcse_hf.evaluation.sts import TaskNotFound
 from simcse_hf.evaluation.transfer import TRANSFER_EXAMPLES, LabelledTexts, read_transfer_task, score_transfer_task
 
 
-def test_tasks_are_read_with_their_splits_and_labels(tmp_path):
-    write_transfer(tmp_path)
-    mr = read_transfer_task("MR", tmp_path)
-    assert list(mr) == ["train"] and mr["train"].labels == [1] * 60 + [0] * 60
-    starts = {(text.split()[0], label) for text, label in zip(mr["train"].texts, mr["train"].labels, strict=True)}
-    assert starts == {("good", 1), ("bad", 0)}
-    sst = read_transfer_task("SST2", tmp_path)
-    assert list(sst) == ["train", "dev", "test"] and sst["dev"].labels[:4] == [0, 1, 0, 1]
-    trec = read_transfer_task("TREC", tmp_path)
-    assert trec["test"].labels[:6] == [0, 1, 2, 3, 4, 5] and trec["test"].texts[1].startswith("DES ")
-    mrpc = read_transfer_task("MRPC", tmp_path)["test"]
-    assert len(mrpc.texts) == len(mrpc.texts2) == len(mrpc.labels) == 60 and set(mrpc.labels) == {0, 1}
-
-
 def test_examples_are_sorted_stably_by_tokens_and_label():
     examples = LabelledTexts(["a b", "ccc", "d e", "f"], [1, 1, 0, 1], ["x", "y z", "x", "y"])
     ordered = examples.sorted_by_length()

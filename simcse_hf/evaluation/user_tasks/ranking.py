@@ -134,13 +134,12 @@ class RankingTask(UserTask):
     document_prompt: str = ""
 
     def __post_init__(self) -> None:
-        kept = []
-        for query in self.units:
-            candidates = self.shared or query.relevance
-            if 0 < len(query.documents(relevant=True)) < len(candidates):
-                kept.append(query)
+        needed = "a relevant document"
+        kept = [query for query in self.units if query.documents(relevant=True)]
+        if self.shared is None:
+            needed = "both a positive and a negative"
+            kept = [query for query in kept if query.documents(relevant=False)]
         left_out = len(self) - len(kept)
-        needed = "both a relevant document and another one"
         if not kept:
             raise ValueError(f"{self.source}: none of the {left_out} queries has {needed}.")
         if left_out:
@@ -148,13 +147,13 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        documents = self.shared.values() if self.shared else chain(*(query.relevance for query in self.units))
+        documents = chain(*(query.relevance for query in kept)) if self.shared is None else self.shared.values()
         self._queries = [self.query_prompt + query.text for query in self.units]
         self._documents = [self.document_prompt + text for text in documents]
         self.texts = list(dict.fromkeys([*self._queries, *self._documents]))
         # Both parts of a split may share the corpus of a retrieval task, and negatives.
         self.links = [[query.text] for query in self.units]
-        if not self.shared:
+        if self.shared is None:
             self.links = [[query.text, *query.documents(relevant=True)] for query in self.units]
 
     def with_prompts(self, query: str, document: str) -> Self:
