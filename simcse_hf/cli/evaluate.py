@@ -109,7 +109,6 @@ def _describe(
     """Return the content of the result file: the scores, the model and the protocol."""
     from ..evaluation.report import describe_protocol, versions
     from ..evaluation.sts import HUB, HUB_REVISIONS
-    from ..evaluation.transfer import CLASSIFIER_CONFIGS
 
     transform = model.postprocessing
     return {
@@ -120,7 +119,7 @@ def _describe(
         "long_texts": model.long_texts,
         "postprocessing": None if transform is None else transform.method,
         "similarity": model.similarity_fn_name,
-        "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
+        "protocol": describe_protocol(protocol),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "dataset_revisions": HUB_REVISIONS if arguments.data_dir == HUB else {},
@@ -295,7 +294,7 @@ def _protocol(arguments: argparse.Namespace) -> "Protocol":
 def _read_data(arguments: argparse.Namespace, protocol: "Protocol") -> tuple[tuple[str, ...], "TaskData"]:
     """Return the names of the tasks of SentEval, and the data of all tasks."""
     from ..evaluation.scoring import TaskData, default_tasks, read_tasks
-    from ..evaluation.sts import read_pairs_argument
+    from ..evaluation.sts import read_scored_pairs
 
     tasks: tuple[str, ...] = ()
     if not _names_data(arguments):
@@ -309,7 +308,7 @@ def _read_data(arguments: argparse.Namespace, protocol: "Protocol") -> tuple[tup
         from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
 
         own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
-    pairs = tuple(map(read_pairs_argument, arguments.pairs))
+    pairs = tuple(map(read_scored_pairs, arguments.pairs))
     return tasks, read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
 
 

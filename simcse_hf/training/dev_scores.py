@@ -9,13 +9,15 @@ from transformers import TrainerState
 from transformers.utils import logging
 
 from ..evaluation.bootstrap import (
+    Scores,
     independent_draws,
     interval,
+    load_scores,
     mean_over_drawn_seeds,
     optimism_of_choice,
     resampled_scores,
+    save_scores,
 )
-from ..evaluation.report import Scores, load_scores, save_scores
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, start_metric
 
 logger = logging.get_logger(__name__)
@@ -97,10 +99,10 @@ def _read_scores(folder: Path, step: int, metric: str) -> Any:
 
 def _change(systems: list, difference: float, optimism: Sequence = (0.0,)) -> dict:
     """Return the change from every first of two systems to the second, with its interval."""
-    resampled = resampled_scores(systems, "all", "spearman", _RESAMPLES, np.random.default_rng(0))
+    resampled = resampled_scores(systems, resamples=_RESAMPLES)
     changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]
     drawn = mean_over_drawn_seeds(changes, np.random.default_rng(1), _CONFIDENCE)
-    low, high = interval(drawn, _CONFIDENCE, independent_draws(systems))
+    low, high = interval(drawn, _CONFIDENCE, independent_draws(systems[0]))
     return {
         "difference": difference,
         "low": low,

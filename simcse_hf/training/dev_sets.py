@@ -13,10 +13,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
-from ..evaluation.report import Scores
+from ..evaluation.bootstrap import Scores
+from ..evaluation.metrics import alignment, collapse, cosine_similarity_pairs, spearman, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import ScoredPairs, read_pairs_argument
+from ..evaluation.sts import ScoredPairs, read_scored_pairs
 from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process
@@ -159,7 +159,7 @@ class SimilarityEvalCallback(DevSetCallback):
             source = pairs.name
         else:
             source = str(dev_set)
-            pairs = read_pairs_argument(source)
+            pairs = read_scored_pairs(source)
         super().__init__({name: source}, pairs.texts)
         self.pairs = pairs
         self.name = name
@@ -193,8 +193,7 @@ class SimilarityEvalCallback(DevSetCallback):
         if positive.any():
             metrics["alignment"] = alignment(first[positive], second[positive])
         metrics["uniformity"] = uniformity(embeddings)
-        metrics["mean_cosine"] = mean_cosine(embeddings)
-        metrics["effective_rank"] = effective_rank(embeddings)
+        metrics["mean_cosine"], metrics["effective_rank"] = collapse(embeddings)
         return {f"{self.name}_{metric}": value for metric, value in metrics.items()}
 
 

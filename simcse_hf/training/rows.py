@@ -56,7 +56,7 @@ from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
-from ..evaluation.sts import read_pairs_argument
+from ..evaluation.sts import read_scored_pairs
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
 from ..models.resolve import COLUMNS, RowPlan, Run
@@ -559,7 +559,7 @@ class ScoredRows(TextRows):
         """Load scored pairs; see [`Rows.load`]."""
         form = "pairs with a score (columns sentence1, sentence2, score)"
         check_structured(source, plan, form, needs_file=False)
-        pairs = read_pairs_argument(source.path)
+        pairs = read_scored_pairs(source.path)
         columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
         return first_rows(Dataset.from_dict(columns), source.limit)
 

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..evaluation.metrics import effective_rank, mean_cosine, uniformity
+from ..evaluation.metrics import collapse, uniformity
 from ..models.modeling import ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world
 
@@ -205,7 +205,7 @@ class CollapseWatch(TrainerCallback):
         values = [0.0] * 4
         is_full = len(batch) == self._rows and len(batch) > 1
         if is_full and torch.isfinite(batch).all() and batch.norm(dim=1).all():
-            values = [1.0, mean_cosine(batch), effective_rank(batch), uniformity(batch)]
+            values = [1.0, *collapse(batch), uniformity(batch)]
         sums = sum_over_processes(torch.tensor(values, device=batch.device))
         processes = world()[1]
         if sums[0] < processes:  # in some process they cannot be measured

@@ -19,11 +19,13 @@ from simcse_hf.publishing import write_card
 from simcse_hf.training.dev_scores import dev_change, keep_dev_scores
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
+ROWS = np.arange(400)
 
 
 def evaluation(noise, seed):
     """An evaluation on STS-B whose scores are the gold scores with noise."""
-    scores = {"test": {"predicted": GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD)), "gold": GOLD}}
+    predicted = GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))
+    scores = {"test": {"predicted": predicted, "gold": GOLD, "group": ROWS}}
     results = {"STSBenchmark": {"splits": score_parts("STSBenchmark", scores)}}
     add_averages(results, ("STSBenchmark",), Protocol())
     return Evaluation(results, {"STSBenchmark": scores})
@@ -139,7 +141,7 @@ def test_seeds_widen_the_interval_of_a_comparison():
 
 def dev_set(noise, seed):
     predicted = GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))
-    return SimpleNamespace(scores={"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD}}})
+    return SimpleNamespace(scores={"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD, "group": ROWS}}})
 
 
 def test_the_interval_of_a_change_allows_for_the_choice_of_the_checkpoint(tmp_path):

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.cli.main import exit_status
-from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
+from simcse_hf.evaluation.metrics import collapse
 from simcse_hf.training import watch as watch_module
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.rows import count_repeated_rows, warn_of_repeated_rows
@@ -24,14 +24,14 @@ NAME = "dropout as the view"
 def test_mean_cosine_equals_the_mean_over_all_pairs():
     x = torch.nn.functional.normalize(torch.randn(7, 5, dtype=torch.float64), dim=1)
     pairs = [float(x[i] @ x[j]) for i in range(7) for j in range(7) if i != j]
-    assert mean_cosine(x) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert collapse(x)[0] == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
 @pytest.mark.parametrize("rows, dim", [(30, 8), (6, 8)])
 def test_effective_rank_equals_its_definition(rows, dim):
     x = torch.nn.functional.normalize(torch.randn(rows, dim, dtype=torch.float64), dim=1)
     p = torch.linalg.svdvals(x) / torch.linalg.svdvals(x).sum()
-    assert effective_rank(x) == pytest.approx(torch.exp(-(p * p.log()).sum()).item(), rel=1e-9)
+    assert collapse(x)[1] == pytest.approx(torch.exp(-(p * p.log()).sum()).item(), rel=1e-9)
 
 
 class Collapse(TrainerCallback):

@@ -74,8 +74,8 @@ def read_tasks(given: Sequence[tuple[str, str]]) -> Tasks:
             raise ValueError(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
             ) from error
-        for unit in task.units:
-            scored.update(map(_normalized, task.linking_texts(unit)))
+        for texts in task.links:
+            scored.update(map(_normalized, texts))
     return Tasks(dev, held_out, frozenset(scored))
 
 
