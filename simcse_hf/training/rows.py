@@ -17,19 +17,16 @@ A kind is a class with the interface of [`Rows`], so that nothing else asks what
 """
 
 import itertools
-import math
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset
-from torch.utils.data import RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
@@ -105,14 +102,6 @@ class Reader:
     settings: ContrastiveSettings
     args: Any
 
-    def check_room(self, plan: RowPlan) -> None:
-        """Raise a `ValueError` that names the column if a prompt or a template leaves no room for a text."""
-        for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
-            try:
-                full_length(self.tokenizer, length, self.settings.templates, prompt)
-            except ValueError as error:
-                raise ValueError(f"{plan.source}, column {column}: {error}") from None
-
 
 class Rows:
     """Training rows of one kind.
@@ -127,22 +116,33 @@ class Rows:
         tokens: The rows of token ids, of which a data loader makes batches.
         known: The rows by which a run is checked and described: all of them, or the first ones of a stream.
         num_sentences: Sentences of the first row.
+        longest: The most tokens of a text, with those of its template.
         vectors: The vectors of frozen models, by their names in a batch.
+        frozen: The frozen models that are named, in words.
     """
 
-    is_stream: ClassVar[bool] = False
+    #: What a row holds, in words of the card; `None` where its columns tell.
+    holds: ClassVar[str | None] = None
     tokens: Any
 
     def __init__(self, reader: Reader, plan: RowPlan, data: Any, name: str):
-        if reader.settings.templates or any(plan.prompts):
-            reader.check_room(plan)
+        templates = reader.settings.templates
+        if templates or any(plan.prompts):
+            for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
+                try:
+                    full_length(reader.tokenizer, length, templates, prompt)  # is there room for a text?
+                except ValueError as error:
+                    raise ValueError(f"{plan.source}, column {column}: {error}") from None
         self.reader = reader
         self.plan = plan
         self.name = name
         self.vectors: dict[str, RowVectors] = {}
+        self.frozen = " and ".join(plan.frozen)
         self.tokens = self.tokenize(data)
-        self.known = self.tokens.head if self.is_stream else self.tokens
+        self.known = self.tokens.head if isinstance(self.tokens, StreamedRows) else self.tokens
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
+        edges = [sum(edge) for edge in reader.settings.template_edges]
+        self.longest = getattr(self.known, "max_length", max(plan.lengths)) + max(edges, default=0)
 
     # Making rows
 
@@ -169,32 +169,23 @@ class Rows:
 
     def refuse_frozen(self, columns: Sequence[str]) -> None:
         """Raise a `ValueError` if a teacher or a guide is named for rows that have other columns than texts."""
-        if self.plan.frozen:
+        if self.frozen:
             found = ", ".join(columns)
             raise ValueError(
                 f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
             )
 
-    @property
-    def frozen(self) -> str:
-        """The frozen models that are named, in words."""
-        return " and ".join(self.plan.frozen)
-
     # The rows of a run
 
-    @property
-    def batch_multiple(self) -> int:
-        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
-        return 2 if self.plan.kind == "classes" else 1
+    def sampler(self, batch_size: int) -> PermutedSampler | None:
+        """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
 
-    @property
-    def longest(self) -> int:
-        """The most tokens of a text, with those of its template."""
-        edges = [sum(edge) for edge in self.reader.settings.template_edges]
-        return getattr(self.known, "max_length", max(self.plan.lengths)) + max(edges, default=0)
+        Args:
+            batch_size (`int`): Rows of a batch of one process.
 
-    def order(self) -> PermutedSampler:
-        """Return a random order of the rows."""
+        Returns:
+            `PermutedSampler`, *optional*: The order; `None` where torch's own random order serves.
+        """
         args = self.reader.args
         if args.batch_neighbors and self.vectors:
             # Twice as many, because some were drawn before; and the row itself is among them.
@@ -203,42 +194,9 @@ class Rows:
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
         if self.plan.kind == "classes" and LABEL in self.tokens.column_names and not self.vectors:
             return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], args.rows_seed)
-        return PermutedSampler(len(self.tokens), args.rows_seed)
-
-    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
-        """Choose the order of the rows.
-
-        Args:
-            default (`Sampler`, *optional*): transformers' choice, by `train_sampling_strategy`.
-            batch_size (`int`): Rows of a batch of one process.
-
-        Returns:
-            `Sampler`: That sampler; in place of a random order one that keeps texts of a class or neighbours together,
-                or that needs less memory for many rows.
-        """
-        if not isinstance(default, RandomSampler):
-            return default
-        order = self.order()
-        if len(default) <= LARGEST_LISTED and type(order) is PermutedSampler:
-            return default
-        return order
-
-    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
-        """Let a stream read on after the last batch of a checkpoint, or from its first row, in batches of a size.
-
-        Args:
-            checkpoint (`str`, *optional*): The checkpoint.
-            batch_size (`int`): Rows of a batch of one process.
-        """
-        raise NotImplementedError
-
-    def save_place(self, folder: Path) -> None:
-        """Write how far a stream was read into the folder of a checkpoint.
-
-        Args:
-            folder (`Path`): The folder.
-        """
-        raise NotImplementedError
+        if len(self.tokens) > LARGEST_LISTED:
+            return PermutedSampler(len(self.tokens), args.rows_seed)
+        return None
 
     def collator(self, objective: Objective) -> Any:
         """Make the collator that an objective needs.
@@ -264,14 +222,25 @@ class Rows:
                 f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
                 "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
             )
-        columns = NUMBERS.get(self.plan.kind, ())
-        return make_collator(self.reader, objective, self.longest, columns, self.vectors)
+        return ContrastiveCollator(
+            self.reader.tokenizer,
+            pad_to=self.longest if self.reader.args.pad_to_max_length else None,
+            repeat=objective.num_views,
+            add_text_ids=objective.needs_text_ids,
+            columns=NUMBERS.get(self.plan.kind, ()),
+            add_lengths=self.reader.args.device.type != "cpu",
+            vectors=self.vectors,
+        )
 
-    def check(self, objective: Objective) -> None:
+    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Check that an objective can learn from the rows.
 
         Args:
             objective (`Objective`): The objective.
+
+        Returns:
+            `list[Mapping[str, Any]]`: A row of single sentences whose views differ by dropout alone, for each data set
+            that has some.
 
         Raises:
             ValueError: If it cannot. The message says what to change.
@@ -290,78 +259,44 @@ class Rows:
             sample += rows[number]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.name)
         objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
-        if args.train_sampling_strategy == "group_by_length":
-            check_lengths(args.length_column_name, rows)
+        # Without the lengths, transformers takes the number of texts in a row for its length: all are equally long.
+        column = args.length_column_name
+        if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
+            problem = f"train_dataset has {', '.join(rows.column_names)}"
+            advice = "add the column, pass texts in place of ids"
+            if isinstance(rows, SeededDataset):
+                problem = f"the rows of a {type(rows).__name__} are drawn anew in every epoch"
+                advice = "train on texts with view='identity'"
+            raise ValueError(
+                "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the "
+                f"column {column!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
+            )
+        repeated = 0
         if isinstance(rows, Dataset) and args.process_index == 0:
-            warn_of_repeated_rows(rows)
-
-    def check_batches(self, objective: Objective, rows: int | None) -> None:
-        """Check that the rows fill the batches, and say what weakens them.
-
-        Args:
-            objective (`Objective`): The objective. If it does not compare the rows of a batch, small batches weaken
-                nothing.
-            rows (`int`, *optional*): Rows that are drawn in an epoch, `None` for a stream.
-
-        Raises:
-            ValueError: If there are fewer rows than a batch needs.
-        """
-        args = self.reader.args
-        compares_rows = not objective.reconstructs
-        batch = args.train_batch_size * args.world_size
-        if compares_rows and args.gradient_accumulation_steps > 1:
+            repeated = count_repeated_rows(rows)
+        if repeated > DUPLICATE_SHARE * len(rows):
             logger.warning(
-                f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward "
-                f"pass contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size "
-                "adds some."
+                f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
+                "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove "
+                "them, unless that is intended."
             )
-        if rows is None:
-            return
-        few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
-        if rows < batch and args.dataloader_drop_last:
-            raise ValueError(
-                f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
-                "dataloader_drop_last"
-            )
-        if rows < batch and args.world_size > 1:
-            raise ValueError(
-                f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
-                "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
-            )
-        if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and self.num_sentences < 3:
-            logger.warning(
-                f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch "
-                "has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
-            )
-        in_step = batch * args.gradient_accumulation_steps
-        in_epoch = -(-rows // in_step)
-        steps = math.ceil(in_epoch * args.num_train_epochs)
-        if args.max_steps <= 0 and steps < FEW_STEPS:
-            logger.warning(
-                f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
-                "is little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more "
-                "steps."
-            )
+        if num_sentences == 1 and objective.num_views != 1 and self.plan.view == "identity":
+            return [rows[0]]
+        return []
 
-    def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
-        """Return a row of single sentences whose views differ by dropout alone, for each data set that has some."""
-        if self.num_sentences != 1 or objective.num_views == 1 or self.plan.view != "identity":
-            return []
-        return [self.known[0]]
-
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs."""
-        return [EpochOfRows(self.tokens)] if isinstance(self.tokens, SeededDataset) else []
-
-    def digest(self) -> str | None:
-        """Return a digest of the rows in their order, the first ones of a stream.
+    def digests(self) -> dict[str, str | None]:
+        """Return digests of what a run reads, by their names in its settings.
 
         Returns:
-            `str`, *optional*: The digest; of rows that are drawn anew that of their texts, `None` without texts.
+            `dict[str, str]`: That of the rows in their order (the first ones of a stream; of rows that are drawn anew
+            that of their texts, `None` without texts), and those of the vectors of frozen models.
         """
+        digests: dict[str, str | None] = {"training texts": None}
+        for name, vectors in self.vectors.items():
+            digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         rows = getattr(self.known, "texts", self.known)
         if not isinstance(rows, Dataset):
-            return None
+            return digests
         total = blake2b(digest_size=16)
         for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
             for column in batch.columns:
@@ -374,24 +309,46 @@ class Rows:
                     total.update(repr(numbers.tolist()).encode())
                 else:
                     total.update(numbers.tobytes())
-        return total.hexdigest()
+        digests["training texts"] = total.hexdigest()
+        return digests
 
     # Words for results and card
 
-    @property
-    def kind(self) -> str | None:
-        """What a row holds, in words of the card."""
-        names = self.known.column_names
-        if "relations" in names and self.plan.kind != "texts":
-            return "nli"
-        if SCORE in names:
-            return "scored pairs"
-        width = self.num_sentences
-        if not width:
-            return None
-        if width == 1 or self._holds_one_text():
-            return "sentences"
-        return "pairs" if width == 2 else "hard negatives"
+    def describe(self, num_views: int) -> dict[str, Any]:
+        """Describe the rows for `results.json` and the card.
+
+        Args:
+            num_views (`int`): Columns that the objective makes of a single sentence.
+
+        Returns:
+            `dict[str, Any]`: `train_rows` (`None` for a stream), `num_sentences`, `rows` (what they hold), `view` (how
+            the positives of single sentences are made) and `datasets`.
+        """
+        holds = self.holds
+        if holds is None and "relations" in self.known.column_names and self.plan.kind != "texts":
+            holds = "nli"
+        elif holds is None and SCORE in self.known.column_names:
+            holds = "scored pairs"
+        elif holds is None and self.num_sentences:
+            holds = "pairs" if self.num_sentences == 2 else "hard negatives"
+            if self.num_sentences == 1 or self._holds_one_text():
+                holds = "sentences"
+        view: dict[str, Any] | None = None
+        if holds == "sentences" and num_views != 1:
+            view = {"name": self.plan.view, "rate": None, "both": False}
+        if view is not None and isinstance(self.tokens, ViewDataset):
+            view |= {"rate": vars(self.tokens.view).get("rate"), "both": self.tokens.both}
+            if self.plan.view in MASKED_LM_VIEWS:
+                view["rate"] = view_rate(self.plan.view, self.plan.view_rate)
+            elif self.plan.view not in DATASET_VIEWS:  # The caller made the data set.
+                view["name"] = type(self.tokens.view).__name__
+        return {
+            "train_rows": None if isinstance(self.tokens, StreamedRows) else len(self.tokens),
+            "num_sentences": self.num_sentences,
+            "rows": holds,
+            "view": view,
+            "datasets": None,
+        }
 
     def _holds_one_text(self) -> bool:
         """Return whether the columns of a row are one text in several templates."""
@@ -409,39 +366,12 @@ class Rows:
                     return False
         return True
 
-    def view(self, num_views: int) -> dict[str, Any] | None:
-        """Describe the positives of single sentences; `None` for other rows or an objective without positives."""
-        if num_views == 1 or self.kind != "sentences":
-            return None
-        return {"name": self.plan.view, "rate": None, "both": False}
-
-    def describe(self, num_views: int) -> dict[str, Any]:
-        """Describe the rows for `results.json` and the card.
-
-        Args:
-            num_views (`int`): Columns that the objective makes of a single sentence.
-
-        Returns:
-            `dict[str, Any]`: `train_rows`, `num_sentences`, `rows` (their kind), `view` and `datasets`.
-        """
-        return {
-            "train_rows": None if self.is_stream else len(self.tokens),
-            "num_sentences": self.num_sentences,
-            "rows": self.kind,
-            "view": self.view(num_views),
-            "datasets": None,
-        }
-
-    def vector_digests(self) -> dict[str, str]:
-        """Return the digests of the vectors of frozen models."""
-        digests = {}
-        for name, vectors in self.vectors.items():
-            digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
-        return digests
-
 
 class TextRows(Rows):
     """Rows of texts that are tokenized once: a sentence, a pair, or a pair with hard negatives."""
+
+    #: Chooses the columns of a data set by their names, and orders them.
+    choose_columns: ClassVar[Callable[..., Dataset]] = staticmethod(resolve_dataset_columns)
 
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
@@ -453,31 +383,24 @@ class TextRows(Rows):
         check_supervised(source, len(texts.column_names))
         return texts
 
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose and order the text columns of a data set by their names."""
-        return resolve_dataset_columns(data, name=self.name)
-
     def tokenize(self, data: Dataset) -> Dataset:
-        """Tokenize texts; with a teacher or guide, number the rows, so that the collator finds their vectors."""
-        texts = self.texts(data)
-        if self.plan.frozen:
-            self.read_vectors(texts)
+        """Tokenize texts; with a teacher or guide, make their vectors, which the collator finds by the rows' numbers.
+
+        Args:
+            data (`datasets.Dataset`): The texts.
+
+        Returns:
+            `datasets.Dataset`: The rows.
+
+        Raises:
+            ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
+        """
+        texts = self.choose_columns(data, name=self.name)
         templates = self.reader.settings.templates
         lengths, prompts = self.plan.lengths, self.plan.prompts
         rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
-        if self.plan.frozen:
-            rows = rows.add_column("row", np.arange(len(rows)))
-        return rows
-
-    def read_vectors(self, texts: Dataset) -> None:
-        """Read or make the vectors of the teacher and the guide for the rows.
-
-        Args:
-            texts (`Dataset`): The columns of the rows.
-
-        Raises:
-            ValueError: If the rows hold no texts, or single sentences for a guide.
-        """
+        if not self.frozen:
+            return rows
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
         if not columns:
             self.refuse_frozen(texts.column_names)
@@ -488,42 +411,30 @@ class TextRows(Rows):
             )
         for name, words in self.plan.frozen.items():
             self.vectors[name] = RowVectors(words, texts.select_columns(columns), self.reader.args.device)
+        return rows.add_column("row", np.arange(len(rows)))
 
 
 class ViewRows(TextRows):
     """Sentences with random views of them, which are drawn whenever a row is read."""
 
+    holds = "sentences"
+
     def tokenize(self, data: Dataset | ViewDataset) -> ViewDataset:
         """Make the data set that draws the views, unless the caller has made one."""
         if isinstance(data, ViewDataset):
             return data
-        if self.plan.frozen:
+        if self.frozen:
             raise ValueError(
                 f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
                 "identity"
             )
-        return view_dataset(self.texts(data), self.plan, self.reader)
-
-    @property
-    def kind(self) -> str:
-        """What a row holds."""
-        return "sentences"
-
-    def view(self, num_views: int) -> dict[str, Any] | None:
-        """Describe the view of the rows."""
-        if num_views == 1:
-            return None
-        name = self.plan.view
-        if name not in DATASET_VIEWS:  # The caller made the data set.
-            name = type(self.tokens.view).__name__
-        rate = vars(self.tokens.view).get("rate")
-        if name in MASKED_LM_VIEWS:
-            rate = view_rate(name, self.plan.view_rate)
-        return {"name": name, "rate": rate, "both": self.tokens.both}
+        return view_dataset(self.choose_columns(data, name=self.name), self.plan, self.reader)
 
 
 class DocumentRows(TextRows):
     """Pairs of neighbouring sentences of documents (SimCSE, Table 2)."""
+
+    holds = "documents"
 
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
@@ -531,11 +442,6 @@ class DocumentRows(TextRows):
         check_structured(source, plan, "documents")
         window = 3 if plan.view == "next_three_sentences" else 1
         return first_rows(next_sentence_pairs(source.path, window, reader.args.rows_seed), source.limit)
-
-    @property
-    def kind(self) -> str:
-        """What a row holds."""
-        return "documents"
 
 
 class NLIRows(TextRows):
@@ -554,6 +460,8 @@ class NLIRows(TextRows):
 class ScoredRows(TextRows):
     """Pairs of sentences with a score."""
 
+    choose_columns = staticmethod(resolve_scored_pairs)
+
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
         """Load scored pairs; see [`Rows.load`]."""
@@ -563,22 +471,16 @@ class ScoredRows(TextRows):
         columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
         return first_rows(Dataset.from_dict(columns), source.limit)
 
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose the two sentences and the score."""
-        return resolve_scored_pairs(data, self.name)
-
 
 class ClassRows(TextRows):
     """Texts with a class label, or anchors with a list of positives."""
+
+    choose_columns = staticmethod(load_class_rows)
 
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
         """Load texts with class labels; see [`Rows.load`]."""
         return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose the text and its label, or the anchor and its positives."""
-        return load_class_rows(data, name=self.name)
 
 
 class TokenRows(Rows):
@@ -601,6 +503,8 @@ class TokenRows(Rows):
 
 class SpanRows(TokenRows):
     """Spans of documents (DeCLUTR), which are drawn whenever a row is read."""
+
+    holds = "spans"
 
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
@@ -625,20 +529,13 @@ class SpanRows(TokenRows):
             )
         return super().tokenize(data)
 
-    def digest(self) -> str | None:
-        """Return a digest of the documents."""
-        return blake2b(np.asarray(self.tokens._tokens).tobytes(), digest_size=16).hexdigest()
-
-    @property
-    def kind(self) -> str:
-        """What a row holds."""
-        return "spans"
+    def digests(self) -> dict[str, str | None]:
+        """Return a digest of the documents; see [`Rows.digests`]."""
+        return {"training texts": blake2b(np.asarray(self.tokens._tokens).tobytes(), digest_size=16).hexdigest()}
 
 
 class StreamRows(Rows):
     """Rows of texts that are read from a stream while training."""
-
-    is_stream = True
 
     @classmethod
     def load(cls, source: Source, plan: RowPlan, reader: Reader) -> IterableDataset:
@@ -672,7 +569,7 @@ class StreamRows(Rows):
         reader = self.reader
         args = reader.args
         plan = self.plan
-        if plan.frozen:
+        if self.frozen:
             raise ValueError(
                 f"a {self.frozen} needs all training rows, and a stream has none but the next: leave out --streaming"
             )
@@ -722,28 +619,13 @@ class StreamRows(Rows):
             processes=args.world_size,
         )
 
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs."""
-        return [EpochOfStream()]
-
-    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
-        """Go to a row; see [`Rows.go_to`]."""
-        self.tokens.batch_size = batch_size
-        self.tokens.forget()
-        if checkpoint is not None:
-            self.tokens.load_state(checkpoint)
-
-    def save_place(self, folder: Path) -> None:
-        """Write the place; see [`Rows.save_place`]."""
-        self.tokens.save_state(str(folder))
-
-    def check(self, objective: Objective) -> None:
+    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Check the first rows; see [`Rows.check`]."""
         logger.info(
             f"train_dataset is a stream: its first {len(self.known)} rows were checked. The others are checked when "
             "they are read, and texts that are cut to max_seq_length are not counted."
         )
-        super().check(objective)
+        return super().check(objective)
 
 
 class MixtureRows(Rows):
@@ -751,26 +633,39 @@ class MixtureRows(Rows):
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
-        plan (`RowPlan`): How rows of no data set are read, such as those of an evaluation.
-        parts (`Mapping[str, Rows]`): The rows of each data set by its name.
+        run (`Run`): The run, with a plan for each data set.
+        data (`Mapping[str, Any]`): The data of the caller by the names of the data sets; see [`read_rows`].
+
+    Raises:
+        ValueError: If one of the data sets is a stream, or the rows would not be drawn at random.
     """
 
-    def __init__(self, reader: Reader, plan: RowPlan, parts: Mapping[str, Rows]):
+    def __init__(self, reader: Reader, run: Run, data: Mapping[str, Any]):
+        strategy = reader.args.train_sampling_strategy
+        if strategy != "random":
+            raise ValueError(
+                f"train_sampling_strategy = {strategy!r} is for one data set; the rows of several are drawn at "
+                "random: leave it out"
+            )
+        streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
+        if streams:
+            raise ValueError(f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them")
         self.reader = reader
-        self.plan = plan
+        self.plan = run.rows  # of rows of no data set, such as those of an evaluation
         self.name = "train_dataset"
-        self.vectors = {}
-        self.parts = dict(parts)
+        self.parts = {name: read_rows(reader, plan, data[name], plan.source) for name, plan in run.datasets.items()}
         self.tokens = MixedRows({name: part.tokens for name, part in self.parts.items()})
         self.known = self.tokens
         self.num_sentences = next(iter(self.parts.values())).num_sentences
+        self.longest = max(part.longest for part in self.parts.values())
 
-    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
+    def sampler(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.sampler`]."""
-        if not isinstance(default, RandomSampler):
-            return default
         args = self.reader.args
-        orders = {name: part.order() for name, part in self.parts.items()}
+        orders = {}
+        for name, part in self.parts.items():
+            own = part.sampler(batch_size)
+            orders[name] = PermutedSampler(len(part.tokens), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
         starts = self.tokens.starts[:-1].tolist()
         block = batch_size * args.world_size
@@ -785,45 +680,46 @@ class MixtureRows(Rows):
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        longest = max(part.longest for part in self.parts.values())
-        return MixtureCollator(collators, make_collator(self.reader, objective, longest))
+        default = replace(
+            collators[0],
+            pad_to=self.longest if self.reader.args.pad_to_max_length else None,
+            repeat=objective.num_views,
+            add_text_ids=objective.needs_text_ids,
+            columns=(),
+            vectors={},
+        )
+        return MixtureCollator(collators, default)
 
-    def check(self, objective: Objective) -> None:
+    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
+        singles: list[Mapping[str, Any]] = []
         for number, (name, part) in enumerate(self.parts.items()):
             try:
-                part.check(objective.of_dataset(number))
+                found = part.check(objective.of_dataset(number))
             except ValueError as error:
                 raise ValueError(f"data set {name!r}: {error}") from None
+            singles += [{**row, "dataset": number} for row in found]
+        return singles
 
-    def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
-        """Return a row of every data set of single sentences."""
-        rows: list[Mapping[str, Any]] = []
-        for number, part in enumerate(self.parts.values()):
-            for row in part.single_sentences(objective.of_dataset(number)):
-                rows.append({**row, "dataset": number})
-        return rows
-
-    def digest(self) -> str:
-        """Return the digests of all data sets."""
-        return "+".join(f"{name}:{part.digest()}" for name, part in self.parts.items())
-
-    @property
-    def kind(self) -> None:
-        """What a row holds differs between the data sets."""
-        return None
+    def digests(self) -> dict[str, str | None]:
+        """Return the digests of all data sets; see [`Rows.digests`]."""
+        digests: dict[str, str | None] = {}
+        texts = []
+        for name, part in self.parts.items():
+            own = part.digests()
+            texts.append(f"{name}:{own['training texts']}")
+            digests |= own
+        return digests | {"training texts": "+".join(texts)}
 
     def describe(self, num_views: int) -> dict[str, Any]:
-        """Describe the rows, with the size of each data set."""
-        sizes = {name: len(part.tokens) for name, part in self.parts.items()}
-        return {**super().describe(num_views), "view": None, "datasets": sizes}
-
-    def vector_digests(self) -> dict[str, str]:
-        """Return the digests of the vectors of all data sets."""
-        digests = {}
-        for part in self.parts.values():
-            digests.update(part.vector_digests())
-        return digests
+        """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
+        return {
+            "train_rows": len(self.tokens),
+            "num_sentences": self.num_sentences,
+            "rows": None,  # What a row holds and its view differ between the data sets.
+            "view": None,
+            "datasets": {name: len(part.tokens) for name, part in self.parts.items()},
+        }
 
 
 # Choosing the kind --------------------------------------------------------------------------------------------------
@@ -878,7 +774,19 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
     if isinstance(data, SpanDataset):
         return SpanRows(reader, plan, data, name)
     if not isinstance(data, (Dataset, SeededDataset)):
-        raise TypeError(f"{name} is {_describe_type(data)}")
+        found = f"a {type(data).__name__}"
+        advice = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
+        if isinstance(data, DatasetDict):
+            advice = f"pass one of its splits ({', '.join(map(repr, data))}), such as data['train']"
+        elif isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
+            found = "an IterableDataset, which has no length and no order to shuffle"
+            advice = (
+                "as train_dataset, use a datasets.IterableDataset (load_text_stream makes one); otherwise read it "
+                "into a datasets.Dataset"
+            )
+        elif isinstance(data, list):
+            found = f"a list of {type(data[0]).__name__}" if data else "an empty list"
+        raise TypeError(f"{name} is {found}: {advice}")
     if "input_ids" not in data.column_names:
         data = apply_transform(data)
     if "input_ids" in data.column_names:
@@ -891,39 +799,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
     return kind(reader, plan, data, name)
 
 
-def read_training_rows(reader: Reader, run: Run, data: Any) -> Rows:
-    """Make the rows of a run from the data of its caller, which may be several data sets by name.
-
-    Args:
-        reader (`Reader`): What all rows of the run are read with.
-        run (`Run`): The run.
-        data (`Any`): See [`read_rows`].
-
-    Returns:
-        [`Rows`]: The rows.
-
-    Raises:
-        ValueError: If one of several data sets is a stream.
-    """
-    if not is_mixture(data):
-        return read_rows(reader, run.rows, data, "train_dataset")
-    if reader.args.train_sampling_strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy = {reader.args.train_sampling_strategy!r} is for one data set; the rows of "
-            "several are drawn at random: leave it out"
-        )
-    streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
-    if streams:
-        raise ValueError(f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them")
-    parts = {}
-    for name, plan in run.datasets.items():
-        parts[name] = read_rows(reader, plan, data[name], plan.source)
-    return MixtureRows(reader, run.rows, parts)
-
-
 def read_evaluation_rows(reader: Reader, run: Run, data: Any) -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
-    if not is_mixture(data):
+    if not isinstance(data, dict) or hasattr(data, "column_names"):  # as a DatasetDict has
         return read_rows(reader, run.rows, data, "eval_dataset", with_views=False).tokens
     tokenized = {}
     for name, rows in data.items():
@@ -935,32 +813,7 @@ def read_evaluation_rows(reader: Reader, run: Run, data: Any) -> Any:
     return tokenized
 
 
-def is_mixture(data: Any) -> bool:
-    """Say whether training data is several data sets by name, which a `DatasetDict` is not."""
-    return isinstance(data, dict) and not hasattr(data, "column_names")
-
-
 # Steps that several kinds share -------------------------------------------------------------------------------------
-
-
-def make_collator(
-    reader: Reader,
-    objective: Objective,
-    longest: int,
-    columns: Sequence[str] = (),
-    vectors: Mapping[str, RowVectors] | None = None,
-) -> ContrastiveCollator:
-    """Make the collator of rows that an objective learns from."""
-    args = reader.args
-    return ContrastiveCollator(
-        reader.tokenizer,
-        pad_to=longest if args.pad_to_max_length else None,
-        repeat=objective.num_views,
-        add_text_ids=objective.needs_text_ids,
-        columns=columns,
-        add_lengths=args.device.type != "cpu",
-        vectors=vectors or {},
-    )
 
 
 def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
@@ -1009,64 +862,11 @@ def first_rows(rows: Dataset, limit: int | None) -> Dataset:
     return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 
-def _describe_type(data: Any) -> str:
-    """Return the end of an error about data of a type that cannot be used: the type, and what to pass."""
-    if isinstance(data, DatasetDict):
-        return f"a DatasetDict: pass one of its splits ({', '.join(map(repr, data))}), such as data['train']"
-    if isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
-        return (
-            "an IterableDataset, which has no length and no order to shuffle. As train_dataset, use a "
-            "datasets.IterableDataset (load_text_stream makes one); otherwise read it into a datasets.Dataset"
-        )
-    described = f"a {type(data).__name__}"
-    if isinstance(data, list):
-        described = f"a list of {type(data[0]).__name__}" if data else "an empty list"
-    return f"{described}: pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
-
-
-#: Steps of a run below which their number is reported.
-FEW_STEPS = 50
 #: Share of the training rows above which repetitions are reported.
 DUPLICATE_SHARE = 0.05
 #: Rows whose tokens are compared with the vocabulary.
 _SAMPLE_ROWS = 500
 _BATCH = 10_000
-
-
-def check_lengths(column: str, rows: Any) -> None:
-    """Refuse to group rows by their length where no column holds it.
-
-    Without the column, transformers takes the number of texts in a row for its length, so all rows are equally long.
-
-    Args:
-        column (`str`): The column of the lengths.
-        rows (`Any`): The training rows.
-
-    Raises:
-        ValueError: If the rows are drawn anew when they are read, or have no such column.
-    """
-    if column in rows.column_names:
-        return
-    problem = f"train_dataset has {', '.join(rows.column_names)}"
-    advice = "add the column, pass texts in place of ids"
-    if isinstance(rows, SeededDataset):
-        problem = f"the rows of a {type(rows).__name__} are drawn anew in every epoch"
-        advice = "train on texts with view='identity'"
-    raise ValueError(
-        "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the column "
-        f"{column!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
-    )
-
-
-def warn_of_repeated_rows(rows: Dataset) -> None:
-    """Count the rows that repeat an earlier one, and say so if there are many."""
-    repeated = count_repeated_rows(rows)
-    if repeated > DUPLICATE_SHARE * len(rows):
-        logger.warning(
-            f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
-            "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove them, "
-            "unless that is intended."
-        )
 
 
 def count_repeated_rows(rows: Dataset) -> int:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from trainer_helpers import make
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
@@ -15,8 +16,8 @@ from simcse_hf.cli.main import exit_status
 from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
 from simcse_hf.training import watch as watch_module
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.rows import count_repeated_rows, warn_of_repeated_rows
-from simcse_hf.training.watch import CollapseError, CollapseWatch, LossTracker
+from simcse_hf.training.rows import count_repeated_rows
+from simcse_hf.training.watch import CollapseError, RunWatch
 
 NAME = "dropout as the view"
 
@@ -99,7 +100,7 @@ def test_a_small_last_batch_is_no_collapse(tmp_path):
 
 
 def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
-    watch = CollapseWatch(LossTracker())
+    watch = RunWatch()
     args, state, control = SimpleNamespace(stop_on_collapse=True, output_dir="run"), TrainerState(), TrainerControl()
     for cosine in (0.999, 0.995, 0.99, 0.9):
         watch.on_log(args, state, control, logs={"batch_mean_cosine": cosine, "batch_effective_rank": 5.0})
@@ -107,7 +108,7 @@ def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
         watch.on_log(args, state, control, logs={"batch_mean_cosine": 0.9999, "batch_effective_rank": 5.0})
 
 
-def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
+def test_repeated_rows_are_counted_and_reported(tmp_path, tokenizer, caplog):
     rows = Dataset.from_dict({"input_ids": [[[2, 5, 3]], [[2, 5, 3]], [[2, 5], [3]], [[2, 6, 3]], [[2, 5, 3]]]})
     assert count_repeated_rows(rows) == 2
     assert count_repeated_rows(rows.select([0, 2, 3])) == 0
@@ -119,6 +120,7 @@ def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
     longer = Dataset.from_dict({"input_ids": rows["input_ids"][:] + many})
     assert count_repeated_rows(longer.select(range(5, 305))) == repeated
     with caplog.at_level(logging.WARNING):
-        warn_of_repeated_rows(rows)
-        warn_of_repeated_rows(rows.select([0, 2, 3]))
-    assert [record.message[:33] for record in caplog.records] == ["2 of 5 training rows (40%) repeat"]
+        make(tmp_path, tokenizer, ["a cat", "a cat", "a dog", "a cat"] * 2)._check_run()
+        make(tmp_path, tokenizer)._check_run()
+    reports = [record.message for record in caplog.records if "repeat" in record.message]
+    assert len(reports) == 1 and reports[0].startswith("6 of 8 training rows (75%) repeat")

@@ -145,7 +145,7 @@ def test_the_objectives_continue_from_a_checkpoint_with_their_weights(tmp_path, 
     assert_same_weights(weights(trainer.model.objective), weights(again.model.objective))
     alone = AutoModelForCL.from_pretrained(tmp_path / "run")
     one = make_trainer(tmp_path / "one", tokenizer, model=alone)
-    assert one.model.settings.dataset_objectives == {} and one.contrastive_objective.name == "simcse"
+    assert one.model.settings.dataset_objectives == {} and one.model.objective.name == "simcse"
 
 
 def test_without_an_objective_for_some_the_first_is_that_of_the_model(tmp_path, tokenizer):
