@@ -44,15 +44,8 @@ torch.serialization.register_package(
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """List the checkpoints of a run by step, the newest first; folders with other names are left out."""
-    found = []
-    for path in Path(directory).glob("checkpoint-*"):
-        if path.is_dir() and _NAME.fullmatch(path.name):
-            found.append(path)
-    return sorted(found, key=_step, reverse=True)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+    found = [path for path in Path(directory).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
 def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
@@ -162,29 +155,18 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
         remove(folder.parent)
         explain_full_disk(error, checkpoint, _WHEN_FULL)
         raise
-    if args.should_save:
-        keep = {checkpoint} | ({best} if best.is_dir() else set())
-        delete_old_checkpoints(directory, args.save_total_limit, keep)
+    limit = args.save_total_limit or 0
+    if args.should_save and limit > 0:
+        # Those that were written first are deleted; at the same time, that of the lower step. The newest and the best
+        # one stay in any case.
+        keep = {checkpoint, best} if best.is_dir() else {checkpoint}
+        found = checkpoints(directory)
+        others = [path for path in reversed(found) if path not in keep]
+        others.sort(key=lambda path: path.stat().st_mtime_ns)
+        surplus = len(found) - max(limit, len(keep))
+        for path in others[: max(0, surplus)]:
+            shutil.rmtree(path, ignore_errors=True)
     wait_for_all()
-
-
-def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
-    """Delete the checkpoints that were written first, so that at most `limit` are left.
-
-    Args:
-        directory (`Path`): The `output_dir` of the run.
-        limit (`int`, *optional*): transformers' `save_total_limit`; `None` or 0 deletes nothing.
-        keep (`set[Path]`): The newest and the best checkpoint, which stay in any case.
-    """
-    if not limit or limit < 0:
-        return
-    kept = {path.resolve() for path in keep}
-    found = checkpoints(directory)
-    others = [path for path in found if path.resolve() not in kept]
-    others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
-    surplus = len(found) - max(limit, len(kept))
-    for checkpoint in others[: max(0, surplus)]:
-        shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 class WholeCheckpointTrainer(Trainer):
@@ -334,7 +316,7 @@ class StopOnSignal(TrainerCallback):
 
 
 #: What the saved state of an optimizer would override.
-_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
+OPTIMIZER_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
 class RunOptimizer(TrainerCallback):
@@ -343,17 +325,12 @@ class RunOptimizer(TrainerCallback):
     The first step then has the learning rate that a run with these settings would have at this step.
 
     Attributes:
-        own (`list[dict[str, Any]]`): The settings of each group of parameters, if they are to be taken.
+        own (`list[dict[str, Any]]`): The settings of each group of parameters before those of the checkpoint were
+            loaded. Without any, the optimizer stays as it is.
     """
 
     def __init__(self) -> None:
         self.own: list[dict[str, Any]] = []
-
-    def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the settings of an optimizer before those of a checkpoint are loaded."""
-        self.own = []
-        for group in optimizer.param_groups:
-            self.own.append({name: group[name] for name in _SETTINGS if name in group})
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any

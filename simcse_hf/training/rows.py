@@ -4,14 +4,9 @@ A kind is a class with the interface of [`Rows`], so that nothing else asks what
 
 | class | a row is |
 |---|---|
-| [`TextRows`] | a sentence, a pair, or a pair with hard negatives |
+| [`TextRows`] | a sentence, a pair, hard negatives, a premise with its hypotheses, a text and its class, ... |
 | [`ViewRows`] | a sentence and a random view of it, drawn whenever the row is read |
-| [`DocumentRows`] | two neighbouring sentences of a document |
-| [`NLIRows`] | a premise and its labelled hypotheses |
-| [`ScoredRows`] | two sentences and a score |
-| [`ClassRows`] | a text and its class label, or an anchor and a list of positives |
-| [`SpanRows`] | spans of a document |
-| [`TokenRows`] | token ids that the caller made |
+| [`TokenRows`] | token ids that the caller made, or spans of a document |
 | [`StreamRows`] | a sentence, a pair, or a pair with hard negatives, read from a stream |
 | [`MixtureRows`] | a row of one of several data sets |
 """
@@ -20,13 +15,12 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import torch
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
@@ -64,8 +58,6 @@ logger = logging.get_logger(__name__)
 
 #: Rows of a stream that are read and shuffled together.
 SHUFFLE_BUFFER = 10_000
-#: Rows that are compared to tell single sentences in several templates from pairs.
-_COMPARED_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ class Rows:
     """
 
     #: What a row holds, in words of the card; `None` where its columns tell.
-    holds: ClassVar[str | None] = None
+    holds: str | None = None
     tokens: Any
 
     def __init__(self, reader: Reader, plan: RowPlan, data: Any, name: str):
@@ -145,23 +137,6 @@ class Rows:
         self.longest = getattr(self.known, "max_length", max(plan.lengths)) + max(edges, default=0)
 
     # Making rows
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Any:
-        """Load the texts of a command.
-
-        Args:
-            source (`Source`): Where they are.
-            plan (`RowPlan`): How they are read.
-            reader (`Reader`): What all rows of the run are read with.
-
-        Returns:
-            `Any`: The texts, which the Trainer takes as `train_dataset`.
-
-        Raises:
-            ValueError: If the source cannot be read as rows of this kind.
-        """
-        raise NotImplementedError
 
     def tokenize(self, data: Any) -> Any:
         """Turn the caller's data into rows of token ids."""
@@ -262,14 +237,11 @@ class Rows:
         # Without the lengths, transformers takes the number of texts in a row for its length: all are equally long.
         column = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
-            problem = f"train_dataset has {', '.join(rows.column_names)}"
-            advice = "add the column, pass texts in place of ids"
-            if isinstance(rows, SeededDataset):
-                problem = f"the rows of a {type(rows).__name__} are drawn anew in every epoch"
-                advice = "train on texts with view='identity'"
             raise ValueError(
                 "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the "
-                f"column {column!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
+                f"column {column!r}, and train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}: "
+                "train on texts with view='identity', add the column to token ids, or use "
+                "train_sampling_strategy='random'"
             )
         repeated = 0
         if isinstance(rows, Dataset) and args.process_index == 0:
@@ -295,6 +267,9 @@ class Rows:
         for name, vectors in self.vectors.items():
             digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         rows = getattr(self.known, "texts", self.known)
+        if isinstance(rows, SpanDataset):
+            documents = np.asarray(rows._tokens).tobytes()
+            digests["training texts"] = blake2b(documents, digest_size=16).hexdigest()
         if not isinstance(rows, Dataset):
             return digests
         total = blake2b(digest_size=16)
@@ -330,9 +305,7 @@ class Rows:
         elif holds is None and SCORE in self.known.column_names:
             holds = "scored pairs"
         elif holds is None and self.num_sentences:
-            holds = "pairs" if self.num_sentences == 2 else "hard negatives"
-            if self.num_sentences == 1 or self._holds_one_text():
-                holds = "sentences"
+            holds = {1: "sentences", 2: "pairs"}.get(self.num_sentences, "hard negatives")
         view: dict[str, Any] | None = None
         if holds == "sentences" and num_views != 1:
             view = {"name": self.plan.view, "rate": None, "both": False}
@@ -350,38 +323,9 @@ class Rows:
             "datasets": None,
         }
 
-    def _holds_one_text(self) -> bool:
-        """Return whether the columns of a row are one text in several templates."""
-        edges = self.reader.settings.template_edges
-        if len(edges) != self.num_sentences:
-            return False
-        for number in range(min(_COMPARED_ROWS, len(self.known))):
-            columns = self.known[number]["input_ids"]
-            texts = []
-            for ids, (before, after) in zip(columns, edges, strict=True):
-                texts.append(ids[before : len(ids) - after])
-            shortest = min(map(len, texts))  # a longer template may truncate the text
-            for text in texts:
-                if text[:shortest] != texts[0][:shortest]:
-                    return False
-        return True
-
 
 class TextRows(Rows):
-    """Rows of texts that are tokenized once: a sentence, a pair, or a pair with hard negatives."""
-
-    #: Chooses the columns of a data set by their names, and orders them.
-    choose_columns: ClassVar[Callable[..., Dataset]] = staticmethod(resolve_dataset_columns)
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load the texts of a command; see [`Rows.load`]."""
-        expected = 1 if source.supervised is False else None
-        texts = load_text_dataset(
-            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
-        )
-        check_supervised(source, len(texts.column_names))
-        return texts
+    """Rows of texts that are tokenized once, with the numbers that belong to them."""
 
     def tokenize(self, data: Dataset) -> Dataset:
         """Tokenize texts; with a teacher or guide, make their vectors, which the collator finds by the rows' numbers.
@@ -395,8 +339,12 @@ class TextRows(Rows):
         Raises:
             ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
         """
-        texts = self.choose_columns(data, name=self.name)
+        texts = COLUMNS_OF.get(self.plan.kind, resolve_dataset_columns)(data, name=self.name)
         templates = self.reader.settings.templates
+        if self.plan.kind == "texts" and self.plan.view in DOCUMENT_VIEWS:
+            self.holds = "documents"
+        elif templates and len(texts.column_names) == 1:  # one text in several templates
+            self.holds = "sentences"
         lengths, prompts = self.plan.lengths, self.plan.prompts
         rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
         if not self.frozen:
@@ -428,59 +376,7 @@ class ViewRows(TextRows):
                 f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
                 "identity"
             )
-        return view_dataset(self.choose_columns(data, name=self.name), self.plan, self.reader)
-
-
-class DocumentRows(TextRows):
-    """Pairs of neighbouring sentences of documents (SimCSE, Table 2)."""
-
-    holds = "documents"
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load documents and draw the pairs; see [`Rows.load`]."""
-        check_structured(source, plan, "documents")
-        window = 3 if plan.view == "next_three_sentences" else 1
-        return first_rows(next_sentence_pairs(source.path, window, reader.args.rows_seed), source.limit)
-
-
-class NLIRows(TextRows):
-    """Premises with their labelled hypotheses, whose number differs from row to row."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load labelled NLI pairs and group them by premise; see [`Rows.load`]."""
-        check_structured(source, plan, "labelled NLI pairs (columns premise, hypothesis, label)")
-        for name, sampling in plan.options.items():
-            if name.rpartition(".")[2] == "nli_sampling":
-                return first_rows(build_nli_groups(source.path, sampling=sampling), source.limit)
-        return first_rows(build_nli_groups(source.path), source.limit)
-
-
-class ScoredRows(TextRows):
-    """Pairs of sentences with a score."""
-
-    choose_columns = staticmethod(resolve_scored_pairs)
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load scored pairs; see [`Rows.load`]."""
-        form = "pairs with a score (columns sentence1, sentence2, score)"
-        check_structured(source, plan, form, needs_file=False)
-        pairs = read_pairs_argument(source.path)
-        columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
-        return first_rows(Dataset.from_dict(columns), source.limit)
-
-
-class ClassRows(TextRows):
-    """Texts with a class label, or anchors with a list of positives."""
-
-    choose_columns = staticmethod(load_class_rows)
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load texts with class labels; see [`Rows.load`]."""
-        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
+        return view_dataset(resolve_dataset_columns(data, name=self.name), self.plan, self.reader)
 
 
 class TokenRows(Rows):
@@ -489,6 +385,13 @@ class TokenRows(Rows):
     def tokenize(self, data: Any) -> Any:
         """Return the rows as they are; a flat row of token ids is one sentence."""
         self.refuse_frozen(data.column_names)
+        if isinstance(data, SpanDataset):
+            self.holds = "spans"
+            if self.reader.settings.templates or any(self.plan.prompts):
+                raise ValueError(
+                    f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would "
+                    "add them: train on texts, or leave both out"
+                )
         if isinstance(data, SeededDataset):
             return data
         inner = getattr(data.features["input_ids"], "feature", None)
@@ -501,58 +404,8 @@ class TokenRows(Rows):
         return cached_map(data.select_columns(["input_ids"]), nested, ["nested"])
 
 
-class SpanRows(TokenRows):
-    """Spans of documents (DeCLUTR), which are drawn whenever a row is read."""
-
-    holds = "spans"
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
-        """Load documents; see [`Rows.load`]."""
-        check_structured(source, plan, "documents")
-        names = asdict(SpanOptions())
-        given = {}
-        for name, value in plan.options.items():
-            option = name.rpartition(".")[2]
-            if option in names and value is not None:
-                given[option] = value
-        documents = itertools.islice(read_documents(source.path), source.limit)
-        length = max(plan.lengths)
-        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, SpanOptions(**given))
-
-    def tokenize(self, data: SpanDataset) -> SpanDataset:
-        """Return the spans as they are, unless inference would add a prompt or a template, which they do not get."""
-        if self.reader.settings.templates or any(self.plan.prompts):
-            raise ValueError(
-                f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
-                "them: train on texts, or leave both out"
-            )
-        return super().tokenize(data)
-
-    def digests(self) -> dict[str, str | None]:
-        """Return a digest of the documents; see [`Rows.digests`]."""
-        return {"training texts": blake2b(np.asarray(self.tokens._tokens).tobytes(), digest_size=16).hexdigest()}
-
-
 class StreamRows(Rows):
     """Rows of texts that are read from a stream while training."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> IterableDataset:
-        """Open the texts of a command as a stream; see [`Rows.load`]."""
-        conflicts = []
-        if plan.kind != "texts":
-            conflicts.append(f"--objective {plan.objective}")
-        if plan.view in DOCUMENT_VIEWS:
-            conflicts.append(f"--view {plan.view}")
-        if source.limit is not None:
-            conflicts.append("--max_train_samples")
-        if conflicts:
-            raise ValueError(f"--streaming does not work with {conflicts[0]}: leave one of the two out")
-        expected = 1 if source.supervised is False else None
-        stream = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
-        check_supervised(source, len(stream.features or {}))
-        return stream
 
     def tokenize(self, data: IterableDataset) -> StreamedRows:
         """Tokenize a stream batch by batch, with the first rows as a data set by which the run is checked.
@@ -569,12 +422,17 @@ class StreamRows(Rows):
         reader = self.reader
         args = reader.args
         plan = self.plan
-        if self.frozen:
-            raise ValueError(
-                f"a {self.frozen} needs all training rows, and a stream has none but the next: leave out --streaming"
-            )
-        if plan.kind in ("scored_pairs", "classes"):
-            raise ValueError("pairs with a score and texts with a label cannot be streamed: load them")
+        needs = {
+            f"a {self.frozen}": bool(self.frozen),
+            f"objective {plan.objective!r}": plan.kind in ("scored_pairs", "classes"),
+            f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
+        }
+        for what, is_there in needs.items():
+            if is_there:
+                raise ValueError(
+                    f"{what} needs all training rows, and a stream (--streaming) has none but the next: leave one of "
+                    "the two out"
+                )
         if args.max_steps < 1:
             raise ValueError(
                 "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
@@ -585,14 +443,11 @@ class StreamRows(Rows):
                 f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read "
                 "in the training process so that it can be resumed at the same row: set it to 0"
             )
-        if args.train_sampling_strategy != "random":
-            raise ValueError(
-                f"train_sampling_strategy = {args.train_sampling_strategy!r} needs all training rows, and a stream "
-                "has none but the next: leave it out"
-            )
         texts = resolve_stream_columns(data, name="train_dataset")
         head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
+        if reader.settings.templates and len(names) == 1:  # one text in several templates
+            self.holds = "sentences"
         tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
         views = None
         if plan.view in DATASET_VIEWS:
@@ -726,23 +581,85 @@ class MixtureRows(Rows):
 
 #: Columns of numbers that objectives read in a batch, by `Objective.rows`.
 NUMBERS = {"scored_pairs": (SCORE,), "classes": (LABEL,)}
-#: The class of the rows that an objective learns from, by `Objective.rows`.
-KINDS: dict[str, type[Rows]] = {
-    "texts": TextRows,
-    "nli": NLIRows,
-    "scored_pairs": ScoredRows,
-    "classes": ClassRows,
-    "spans": SpanRows,
-}
+#: What chooses the columns of a data set by their names and orders them, by `Objective.rows`.
+COLUMNS_OF: dict[str, Callable[..., Dataset]] = {"scored_pairs": resolve_scored_pairs, "classes": load_class_rows}
 
 
-def kind_of(plan: RowPlan, is_stream: bool = False) -> type[Rows]:
-    """Return the class of the rows that a plan reads from files."""
+def load_rows(source: Source, plan: RowPlan, reader: Reader, is_stream: bool = False) -> Any:
+    """Load the texts of a command as rows of the kind that a plan reads.
+
+    Args:
+        source (`Source`): Where they are.
+        plan (`RowPlan`): How they are read.
+        reader (`Reader`): What all rows of the run are read with.
+        is_stream (`bool`, *optional*, defaults to `False`): Whether they are read while training.
+
+    Returns:
+        `Any`: The texts, which the Trainer takes as `train_dataset`.
+
+    Raises:
+        ValueError: If the source cannot be read as such rows.
+    """
+    expected = 1 if source.supervised is False else None
+    texts: Any
     if is_stream:
-        return StreamRows
-    if plan.kind == "texts" and plan.view in DOCUMENT_VIEWS:
-        return DocumentRows
-    return KINDS[plan.kind]
+        conflicts = {
+            f"--objective {plan.objective}": plan.kind != "texts",
+            f"--view {plan.view}": plan.view in DOCUMENT_VIEWS,
+            "--max_train_samples": source.limit is not None,
+        }
+        for option, is_there in conflicts.items():
+            if is_there:
+                raise ValueError(f"--streaming does not work with {option}: leave one of the two out")
+        texts = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
+    elif plan.kind == "classes":
+        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
+    elif plan.kind == "texts" and plan.view not in DOCUMENT_VIEWS:
+        texts = load_text_dataset(
+            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
+        )
+    else:
+        return _load_structured(source, plan, reader)
+    if source.supervised and len(texts.features or {}) == 1:
+        raise ValueError(
+            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
+            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
+            "(simcse-hf train unsup)."
+        )
+    return texts
+
+
+def _load_structured(source: Source, plan: RowPlan, reader: Reader) -> Any:
+    """Load scored pairs, labelled NLI pairs or documents, which are read by the structure of their file."""
+    if plan.kind != "scored_pairs" and not source.is_file:
+        raise ValueError(
+            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
+            "--dataset_name"
+        )
+    if source.columns is not None:
+        forms = {
+            "scored_pairs": "pairs with a score (columns sentence1, sentence2, score)",
+            "nli": "labelled NLI pairs (columns premise, hypothesis, label)",
+        }
+        form = forms.get(plan.kind, "documents")
+        raise ValueError(
+            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
+        )
+    options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
+    if plan.kind == "spans":
+        given = {field.name: options[field.name] for field in fields(SpanOptions) if field.name in options}
+        documents = itertools.islice(read_documents(source.path), source.limit)
+        length = max(plan.lengths)
+        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, SpanOptions(**given))
+    if plan.kind == "nli":
+        rows = build_nli_groups(source.path, sampling=options.get("nli_sampling", "pairs"))
+    elif plan.kind == "scored_pairs":
+        pairs = read_pairs_argument(source.path)
+        rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
+    else:
+        window = 3 if plan.view == "next_three_sentences" else 1
+        rows = next_sentence_pairs(source.path, window, reader.args.rows_seed)
+    return rows if source.limit is None else rows.select(range(min(source.limit, len(rows))))
 
 
 def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
@@ -771,45 +688,34 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return StreamRows(reader, plan, data, name)
     if isinstance(data, ViewDataset):
         return ViewRows(reader, plan, data, name)
-    if isinstance(data, SpanDataset):
-        return SpanRows(reader, plan, data, name)
     if not isinstance(data, (Dataset, SeededDataset)):
-        found = f"a {type(data).__name__}"
-        advice = "pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
-        if isinstance(data, DatasetDict):
-            advice = f"pass one of its splits ({', '.join(map(repr, data))}), such as data['train']"
-        elif isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
-            found = "an IterableDataset, which has no length and no order to shuffle"
-            advice = (
-                "as train_dataset, use a datasets.IterableDataset (load_text_stream makes one); otherwise read it "
-                "into a datasets.Dataset"
-            )
-        elif isinstance(data, list):
-            found = f"a list of {type(data[0]).__name__}" if data else "an empty list"
-        raise TypeError(f"{name} is {found}: {advice}")
+        found = type(data).__name__
+        if isinstance(data, list):
+            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
+        raise TypeError(
+            f"{name} is a {found}: pass a datasets.Dataset, for example load_text_dataset(file), one split of a "
+            "DatasetDict, such as data['train'], or a list of texts or of rows. Training texts may also be a "
+            "datasets.IterableDataset, for example load_text_stream(file)."
+        )
     if "input_ids" not in data.column_names:
         data = apply_transform(data)
     if "input_ids" in data.column_names:
         return TokenRows(reader, plan, data, name)
     if with_views and plan.view in DATASET_VIEWS:
         return ViewRows(reader, plan, data, name)
-    kind = kind_of(plan)
-    if kind is SpanRows:  # whose data set draws the spans; these are texts of an evaluation
-        kind = TextRows
-    return kind(reader, plan, data, name)
+    return TextRows(reader, plan, data, name)
 
 
-def read_evaluation_rows(reader: Reader, run: Run, data: Any) -> Any:
+def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
     if not isinstance(data, dict) or hasattr(data, "column_names"):  # as a DatasetDict has
-        return read_rows(reader, run.rows, data, "eval_dataset", with_views=False).tokens
+        return read_rows(reader, run.rows, data, name, with_views=False).tokens
     tokenized = {}
-    for name, rows in data.items():
-        plan = run.datasets.get(name, run.rows)
-        tokens = read_rows(reader, plan, rows, "eval_dataset", with_views=False).tokens
-        if name in run.datasets:
-            tokens = MixedRows({name: tokens}, first=list(run.datasets).index(name))
-        tokenized[name] = tokens
+    for part, rows in data.items():
+        tokens = read_rows(reader, run.datasets.get(part, run.rows), rows, name, with_views=False).tokens
+        if part in run.datasets:
+            tokens = MixedRows({part: tokens}, first=list(run.datasets).index(part))
+        tokenized[part] = tokens
     return tokenized
 
 
@@ -832,34 +738,6 @@ def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
         both=reader.args.view_both,
         with_view_seed=plan.view in MASKED_LM_VIEWS,
     )
-
-
-def check_structured(source: Source, plan: RowPlan, form: str, needs_file: bool = True) -> None:
-    """Raise a `ValueError` unless the options name a file that can be read by its structure."""
-    if needs_file and not source.is_file:
-        raise ValueError(
-            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
-            "--dataset_name"
-        )
-    if source.columns is not None:
-        raise ValueError(
-            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
-        )
-
-
-def check_supervised(source: Source, width: int) -> None:
-    """Raise a `ValueError` if supervised training was asked for and a row holds one text."""
-    if source.supervised and width == 1:
-        raise ValueError(
-            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
-            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
-            "(simcse-hf train unsup)."
-        )
-
-
-def first_rows(rows: Dataset, limit: int | None) -> Dataset:
-    """Return the first rows, or all of them without a limit."""
-    return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 
 #: Share of the training rows above which repetitions are reported.

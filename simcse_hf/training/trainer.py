@@ -56,6 +56,7 @@ from ..ops.loading import load_pretrained
 from ..ops.packing import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
+    OPTIMIZER_SETTINGS,
     CheckpointName,
     RunOptimizer,
     StopOnSignal,
@@ -176,10 +177,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
-        given = list(callbacks or ())
-        dev_sets = [callback for callback in given if isinstance(callback, DevSetCallback)]
-        dev_sets += make_dev_sets(dev_set, dev_tasks)
-        others = [callback for callback in given if callback not in dev_sets]
+        callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks)]
+        dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
         names: list[str] = []
@@ -263,7 +262,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             eval_dataset=evaluation,
             processing_class=tokenizer,
             data_collator=collator,
-            callbacks=[*others, *watches, *dev_sets, self.stop_on_signal, FiniteWeights()],
+            callbacks=[*callbacks, *watches, self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
 
@@ -380,10 +379,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning("learning_rate is 0, so the weights do not change.")
         if 0 < args.max_steps < args.warmup_steps:
             logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
-        if settings.mlm_weight != 0.1 and not settings.do_mlm:
-            logger.warning("mlm_weight has no effect without do_mlm.")
-        if args.mlm_probability != 0.15 and not settings.do_mlm:
-            logger.warning("mlm_probability has no effect without do_mlm.")
+        if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
+            logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
         if args.view_both and args.view not in DATASET_VIEWS:
             logger.warning(f"view_both has no effect with view {args.view}.")
 
@@ -608,14 +605,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
         if eval_dataset is not None and not isinstance(eval_dataset, str) and eval_dataset is not self.eval_dataset:
-            rows = read_rows(self.reader, self.run.rows, eval_dataset, "eval_dataset", with_views=False)
-            eval_dataset = rows.tokens
+            eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Make the data loader of a prediction, of texts or of token ids."""
-        rows = read_rows(self.reader, self.run.rows, test_dataset, "test_dataset", with_views=False)
-        return super().get_test_dataloader(rows.tokens)
+        rows = read_evaluation_rows(self.reader, self.run, test_dataset, "test_dataset")
+        return super().get_test_dataloader(rows)
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
@@ -711,7 +707,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
             )
         if self.changes:  # Those of the checkpoint, which is loaded later, would take their place.
-            self.run_optimizer.note(optimizer)
+            for group in optimizer.param_groups:
+                self.run_optimizer.own.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
         return optimizer
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:

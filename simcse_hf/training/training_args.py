@@ -11,7 +11,6 @@ from transformers.utils import logging
 from ..data.mixture import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
-from ..models.resolve import by_column
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import check_together, launched_processes
 from .parser import option
@@ -246,19 +245,11 @@ class SimCSETrainingArguments(TrainingArguments):
             )
 
         # 3. Tables.
-        by_column(self.prompts, "prompts")
-        if self.max_seq_length is not None:
-            by_column(self.max_seq_length, "max_seq_length")
         tables = {} if self.datasets is None else self.datasets
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
             raise ValueError(
                 f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}"
             )
-        for name, own in tables.items():
-            where = f"data set {name!r}"
-            by_column(own.get("prompts"), "prompts", where)
-            if own.get("max_seq_length") is not None:
-                by_column(own["max_seq_length"], "max_seq_length", where)
         if self.lora is not None and not isinstance(self.lora, dict):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
         rank = (self.lora or {}).get("r", self.lora_r)

@@ -129,8 +129,8 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     [
         ({}, {"learning_rate": 0.0}, "learning_rate is 0, so the weights do not change"),
         ({}, {"warmup_steps": 9}, "warmup_steps = 9 is longer than the run"),
-        ({"mlm_weight": 0.5}, {}, "mlm_weight has no effect without do_mlm"),
-        ({}, {"mlm_probability": 0.4}, "mlm_probability has no effect without do_mlm"),
+        ({"mlm_weight": 0.5}, {}, "mlm_weight and mlm_probability have no effect without do_mlm"),
+        ({}, {"mlm_probability": 0.4}, "mlm_weight and mlm_probability have no effect without do_mlm"),
         ({}, {"view_both": True}, "view_both has no effect with view identity"),
         ({"hard_negative_weight": 1.0}, {}, "hard_negative_weight has no effect on rows without hard negatives"),
     ],
