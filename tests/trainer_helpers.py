@@ -195,27 +195,9 @@ def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
     model = AutoModelForCL.from_pretrained(
         start, head="fresh", **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options}
     )
-    data, rows = sentences(12, seed=9), rows_for(objective, tokenizer)
-    values = {
-        "output_dir": str(tmp_path / "run"),
-        "per_device_train_batch_size": 4,
-        "max_steps": 6,
-        "max_seq_length": 16,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 3,
-        "eval_strategy": "steps",
-        "eval_steps": 6,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
+    rows = rows_for(objective, tokenizer)
+    values = SAVES | EVALUATES | {"per_device_train_batch_size": 4, "max_steps": 6, "max_seq_length": 16}
+    values |= {"logging_steps": 1, "save_steps": 3, "eval_steps": 6}
     if objective == "distill":
         values["teacher"] = vectors_of(tmp_path / "teacher", rows)
-    return SimCSETrainer(
-        model,
-        SimCSETrainingArguments(**values | changes),
-        rows,
-        dev_set=ScoredPairs("stsb", data[:6], data[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
-        processing_class=tokenizer,
-    )
+    return make(tmp_path, tokenizer, rows, model, dev_set=pairs(6), **values | changes)

@@ -66,21 +66,17 @@ def test_a_checkpoint_has_a_manifest_of_all_its_other_files(finished):
 
 
 @pytest.mark.parametrize(
-    "file, damage", [*((file, "changed") for file in FILES), (FILES[0], "truncated"), (FILES[2], "missing")]
+    "file, damage",
+    [
+        *((file, "changed") for file in FILES),
+        *((FILES[0], "truncated"), (FILES[2], "missing"), (MANIFEST, "missing"), (MANIFEST, "truncated")),
+    ],
 )
 def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file, damage, caplog):
     DAMAGES[damage](run / "checkpoint-6" / file)
     with caplog.at_level(logging.WARNING):
         assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
     assert "checkpoint-6 is passed over because" in caplog.text and file in caplog.text
-
-
-def test_a_checkpoint_without_manifest_or_with_a_damaged_one_is_passed_over(run):
-    (run / "checkpoint-6" / MANIFEST).write_text('{"files": {"optimizer.pt"')
-    assert folder_problem(run / "checkpoint-6") == "manifest.json is damaged"
-    (run / "checkpoint-6" / MANIFEST).unlink()
-    assert folder_problem(run / "checkpoint-6") == "manifest.json is missing"
-    assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
 
 
 def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(finished, run):

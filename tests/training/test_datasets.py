@@ -15,7 +15,6 @@ from trainer_helpers import (
     scored,
     sentences,
     texts,
-    train_and_resume,
     weights,
 )
 from trainer_helpers import make as make_trainer
@@ -74,15 +73,6 @@ def test_round_robin_takes_the_data_sets_in_turn_and_starts_small_ones_again():
     order = list(sampler("round_robin"))
     assert numbers(order) == [0, 1, 2] * 4
     assert sorted(order[6::9] + order[7::9] + order[8::9]) == sorted(list(range(33, 39)) * 2), "two passes of six rows"
-
-
-def test_epochs_differ_and_two_samplers_with_a_seed_agree():
-    one, other = sampler("proportional"), sampler("proportional")
-    first, second = list(one), list(one)
-    assert first != second and list(other) == first
-    other = sampler("proportional")
-    other.set_epoch(1)
-    assert list(other) == second and len(other) == 39
 
 
 def test_a_data_set_that_fills_no_batch_is_refused():
@@ -153,13 +143,6 @@ def test_without_an_objective_for_some_the_first_is_that_of_the_model(tmp_path, 
     data = {name: rows for name, rows in mixture().items() if name != "plain"}
     settings = make(tmp_path, tokenizer, data, tables=tables).model.settings
     assert settings.objective == "vicreg" and settings.dataset_objectives["sts.b"]["objective"] == "cosent"
-
-
-@pytest.mark.parametrize("shares", ["proportional", "round_robin"])
-@pytest.mark.parametrize("step", [3, 16])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, tokenizer, shares, step):
-    changes = SAVES | {"max_steps": 20, "save_steps": step, "dataset_shares": shares}
-    train_and_resume(lambda: make(tmp_path, tokenizer, **changes), step)
 
 
 def test_a_resume_with_other_data_sets_is_refused(tmp_path, tokenizer):

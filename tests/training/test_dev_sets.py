@@ -76,14 +76,6 @@ def test_each_distinct_text_is_encoded_once(model, tokenizer):
     assert sum(rows) == 7  # of 10 sentences
 
 
-def test_accepts_a_file_of_scored_pairs_and_a_name(model, tokenizer, tmp_path):
-    file = tmp_path / "pairs.tsv"
-    lines = zip(PAIRS.sentences1, PAIRS.sentences2, PAIRS.scores, strict=True)
-    file.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in lines))
-    metrics = SimilarityEvalCallback(file, name="mine").evaluate(model, tokenizer)
-    assert metrics["mine_spearman"] == SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)["stsb_spearman"]
-
-
 def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(tmp_path, tokenizer, model):
     prompts = {"anchor": "the old man : ", "positive": "the old man : "}
     reused, fresh = SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())
@@ -270,13 +262,3 @@ def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save
     assert results["start"] == {"step": 0, "pooler": None, "metric": "stsb_spearman"} | {
         "stsb_spearman": results["initial"]["stsb_spearman"]
     }
-
-
-@pytest.mark.parametrize(
-    "metric, scale", [("stsb_spearman", "Spearman x 100"), ("stsb_uniformity", "stsb_uniformity")]
-)
-def test_the_summary_says_x_100_of_what_is_multiplied(tmp_path, tokenizer, capsys, metric, scale):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **KEEPS_BEST | {"metric_for_best_model": metric})
-    trainer.train()
-    trainer.write_results()
-    assert f"Dev set stsb, {scale}\n" in capsys.readouterr().out

@@ -14,7 +14,6 @@ from trainer_helpers import (
     make,
     model_of,
     texts,
-    train_and_resume,
     vectors_of,
     weights,
 )
@@ -55,11 +54,6 @@ def run(folder, name, output="run", batch=4, dropout=0.1, **changes):
     values |= {"output_dir": str(folder / output), "per_device_train_batch_size": batch}
     model = model_of(dropout=dropout, pooler_type="avg", **settings)
     return make(folder, TOKENIZER, rows, model, **values | changes)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
-    train_and_resume(lambda: run(tmp_path, name), 4)
 
 
 @pytest.mark.parametrize("name", RUNS)

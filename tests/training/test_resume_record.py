@@ -15,7 +15,6 @@ from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
-from simcse_hf.training.run_record import run_settings
 
 NAME = "dropout as the view"
 RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
@@ -185,12 +184,3 @@ def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
     trainer.train(resume_from_checkpoint=True)
     results = trainer.write_results()
     assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4
-
-
-def test_other_gold_scores_of_the_dev_set_are_another_setting(tmp_path, tokenizer):
-    def settings(gold):
-        dev_set = SimilarityEvalCallback(ScoredPairs("stsb", ["a", "b"], ["c", "d"], gold))
-        trainer = make_trainer(NAME, tmp_path, callbacks=[dev_set])
-        return run_settings(trainer.args, trainer.model, trainer.rows, trainer.dev_sets, trainer.start_digest)
-
-    assert settings([0.0, 5.0]) == settings([0.0, 5.0]) != settings([5.0, 0.0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
-from trainer_helpers import KEEPS_BEST, arguments, assert_same_weights, make, model_of, pairs, texts, weights
+from trainer_helpers import arguments, assert_same_weights, make, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
@@ -46,12 +46,6 @@ def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
 
 
 # --- model and arguments ---
-
-
-def test_an_explicit_metric_for_best_model_is_used(tmp_path, tokenizer):
-    options = KEEPS_BEST | {"metric_for_best_model": "loss"}
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=texts(8, 2), **options)
-    assert trainer.args.metric_for_best_model == "loss" and not trainer.args.greater_is_better
 
 
 def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):

@@ -3,14 +3,12 @@
 import math
 
 import pytest
-from trainer_helpers import EVALUATES, KEEPS_BEST, make, model_of, pairs, scored_by, texts
+from trainer_helpers import EVALUATES, make, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
-from simcse_hf.evaluation.metrics import higher_is_better
 from simcse_hf.training.run import UNSUP_DEFAULTS
-from simcse_hf.training.run_record import describe_change
 from simcse_hf.training.script_arguments import parse_arguments
 
 
@@ -28,28 +26,6 @@ def test_an_option_of_transformers_works_with_a_dev_set_alone(tmp_path, tokenize
     trainer.train()
     assert [x["step"] for x in trainer.state.log_history if "eval_stsb_spearman" in x] == [2, 4]
     assert (trainer.args.metric_for_best_model == "stsb_spearman") == ("train_sampling_strategy" not in changes)
-
-
-@pytest.mark.parametrize("best", [True, False], ids=["the_best_is_saved", "the_last_is_saved"])
-def test_a_run_that_ends_below_its_start_is_warned_of_with_the_interval(tmp_path, tokenizer, caplog, capsys, best):
-    model = model_of()
-    dev_set = scored_by(model, tokenizer, rows=30)
-    options = KEEPS_BEST | {"eval_on_start": True, "learning_rate": 5e-2, "load_best_model_at_end": best}
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
-    trainer.train()
-    results = trainer.write_results()
-    assert results["initial"]["stsb_spearman"] == pytest.approx(100) and results["best"]["step"] == 0
-    assert results["saved"]["step"] == (trainer.state.best_global_step if best else 4)
-    change = describe_change(results["change"])
-    expected = f"was 100.00 at step 0 and is {results['saved']['stsb_spearman']:.2f} with the saved weights"
-    assert expected in caplog.text and f"({change}); no evaluation was better than the start" in caplog.text
-    which = "best" if best else "last"
-    assert f"The {which} model of the training, which is worse than the start, is saved" in capsys.readouterr().out
-
-
-def test_losses_and_distances_are_better_when_lower():
-    assert not any(map(higher_is_better, ("eval_loss", "mlm_loss", "eval_stsb_alignment", "stsb_uniformity")))
-    assert all(map(higher_is_better, ("stsb_spearman", "eval_classification_accuracy", "stsb_effective_rank")))
 
 
 def test_neftune_draws_the_noise_that_transformers_draws_for_a_padded_batch(tmp_path, tokenizer, monkeypatch):
