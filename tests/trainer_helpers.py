@@ -1,5 +1,7 @@
 """Trainers on tiny encoders, and for each objective one with rows of the kind that it learns from."""
 
+import os
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, TrainerCallback
 from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
@@ -102,6 +104,20 @@ def arguments(tmp_path, **changes):
         "report_to": "none",
     }
     return SimCSETrainingArguments(**(values | changes))
+
+
+class End(TrainerCallback):
+    """End a run at the begin of a step: by an error, or by SIGTERM, after which this step is finished and saved."""
+
+    def __init__(self, step, error=KeyboardInterrupt):
+        self.step = step
+        self.error = error
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.step - 1 and self.error is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif state.global_step == self.step - 1:
+            raise self.error
 
 
 #: Arguments that evaluate, and those that also save and load the best model at the end.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import TrainerState, TrainingArguments
 
-from benchmarks.tiny import fingerprint, make_trainer
+from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL
 from simcse_hf.models import checkpoint as checkpoint_module
 from simcse_hf.ops import files as files_module
@@ -79,13 +79,6 @@ def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file,
     assert "checkpoint-6 is passed over because" in caplog.text and file in caplog.text
 
 
-def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(finished, run):
-    truncate(run / "checkpoint-6" / "optimizer.pt")
-    make_trainer(NAME, run, max_steps=6, save_steps=3, logging_steps=3).train(resume_from_checkpoint=True)
-    assert fingerprint(run) == fingerprint(finished)
-    assert folder_problem(run / "checkpoint-6") is None
-
-
 def test_a_run_without_a_whole_checkpoint_is_refused_with_the_damage(run):
     truncate(run / "checkpoint-6" / "scheduler.pt")
     with pytest.raises(ValueError, match="checkpoint-6: scheduler.pt"):
@@ -104,15 +97,6 @@ def test_other_folders_beside_the_checkpoints_are_left_alone(run):
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-9", "checkpoint-old", "checkpoint-3.bak"}
     clear_output_dir(make_trainer(NAME, run).args)
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-old", "checkpoint-3.bak"}
-
-
-@pytest.mark.parametrize("name", [NAME, "masked-LM loss", "head in its own file"])
-def test_a_healthy_resume_logs_no_warning(tmp_path, caplog, name):
-    make_trainer(name, tmp_path, max_steps=3, save_steps=2).train()
-    shutil.rmtree(tmp_path / "checkpoint-3")
-    with caplog.at_level(logging.WARNING):
-        make_trainer(name, tmp_path, max_steps=3, save_steps=2).train(resume_from_checkpoint=True)
-    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # --- which checkpoints are kept ---

@@ -20,10 +20,13 @@ def test_killed_runs_resume_with_equal_bits(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one(tmp_path, name):
+def test_a_resumed_run_has_the_bits_of_the_uninterrupted_one_and_logs_no_warning(tmp_path, name, caplog):
     whole, half = tmp_path / "whole", tmp_path / "half"
     make_trainer(name, whole, save_total_limit=None).train()
     middle = checkpoints(whole)[1].name
     shutil.copytree(whole / middle, half / middle)
-    make_trainer(name, half, save_total_limit=None).train(resume_from_checkpoint=True)
+    resumed = make_trainer(name, half, save_total_limit=None)
+    caplog.clear()
+    resumed.train(resume_from_checkpoint=True)
+    assert [record.message for record in caplog.records if "adds no negatives" not in record.message] == []
     assert fingerprint(half) == fingerprint(whole)

@@ -1,25 +1,9 @@
 """The order of rows does not depend on workers, on the size of a run or on a resume."""
 
 import pytest
-from torch.utils.data import RandomSampler
 from trainer_helpers import logged, make, texts, train_and_resume
 
-from simcse_hf.data.collator import PermutedSampler
 from simcse_hf.training import rows as rows_module
-
-
-def test_texts_can_be_grouped_by_length(tmp_path, tokenizer):
-    assert make(tmp_path, tokenizer, train_sampling_strategy="group_by_length").train().global_step == 4
-
-
-def test_only_runs_above_the_limit_have_a_computed_order(tmp_path, tokenizer, monkeypatch):
-    trainer = make(tmp_path, tokenizer, texts(40), seed=3)
-    assert type(trainer._get_train_sampler()) is RandomSampler
-    monkeypatch.setattr(rows_module, "LARGEST_LISTED", 39)
-    sampler = trainer._get_train_sampler()
-    assert type(sampler) is PermutedSampler and list(sampler) == list(PermutedSampler(40, seed=3))
-    sampler = make(tmp_path, tokenizer, texts(40), seed=3, data_seed=5)._get_train_sampler()
-    assert list(sampler) == list(PermutedSampler(40, seed=5))
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,18 @@
 """Tests of SimCSETrainer: losses, resuming, several processes, and the checks before a run."""
 
-import json
-
 import pytest
 import torch
-from conftest import FAMILIES, OLD_TRANSFORMERS, VOCABULARY, fast_first, tiny_config
-from process_helpers import launch
+from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, tiny_config
 from torch._dynamo.utils import counters
 from trainer_helpers import (
-    EVALUATES,
     assert_close_weights,
     assert_same_weights,
     make,
     model_of,
-    pairs,
     registered_attention,
-    sentences,
     texts,
     weights,
 )
-from transformers import BertTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
@@ -69,45 +62,6 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
         assert counters["stats"]["unique_graphs"] == int(compiled) and not counters["graph_break"]
     if dropout == 0.0:
         assert_close_weights(*trained, atol=1e-5, rtol=0)
-
-
-# --- several processes ---
-
-
-def train_in_process(directory, processes):
-    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
-    trainer = make(
-        directory / f"of-{processes}",
-        tokenizer,
-        texts(64, 3),
-        model_of(dropout=0.0),
-        dev_set=pairs(),
-        dev_tasks=[f"classification={directory / 'labelled.csv'}"],
-        per_device_train_batch_size=8 // processes,
-        ddp_backend="gloo",
-        max_grad_norm=0.5,
-        **EVALUATES,
-    )
-    trainer.train()
-    trainer.save_model()
-    trainer.save_state()
-
-
-def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(tmp_path):
-    rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))]
-    (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
-    for processes in (1, 2):
-        launch(train_in_process, tmp_path, processes, processes=processes)
-    folders = [tmp_path / f"of-{n}" / "run" for n in (1, 2)]
-    one, two = (AutoModelForCL.from_pretrained(folder).state_dict() for folder in folders)
-    assert_close_weights(one, two, but="key.bias", atol=2e-5, rtol=0)
-    histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in folders]
-    tolerances = dict.fromkeys(("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3})
-    for metric in ("stsb_spearman", "classification_accuracy", "classification_knn_accuracy"):
-        tolerances[f"eval_{metric}"] = {"abs": 1e-6}
-    for name, tolerance in tolerances.items():
-        found = [[entry[name] for entry in history if name in entry] for history in histories]
-        assert found[0] and found[0] == pytest.approx(found[1], **tolerance)
 
 
 # --- refusals and warnings ---

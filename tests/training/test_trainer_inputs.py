@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import tiny_config
-from datasets import Dataset
 from trainer_helpers import arguments, assert_same_weights, make, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM
 
@@ -18,18 +17,6 @@ def ids_of(trainer, row=0):
 
 
 # --- training data ---
-
-
-@pytest.mark.parametrize(
-    "row, order",
-    [
-        ({"anchor": "a cat", "negative": "a dog", "positive": "the cat"}, ("anchor", "positive", "negative")),
-        ({"label": 1, "sentence1": "a cat", "sentence2": "the cat"}, ("sentence1", "sentence2")),
-    ],
-)
-def test_column_names_determine_anchor_positive_and_negative(tmp_path, tokenizer, row, order):
-    trainer = make(tmp_path, tokenizer, Dataset.from_list([row] * 9))
-    assert ids_of(trainer) == [tokenizer(row[name])["input_ids"] for name in order]
 
 
 def test_accepts_lists_of_texts_and_lists_of_rows(tmp_path, tokenizer):

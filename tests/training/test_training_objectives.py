@@ -111,14 +111,6 @@ def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path, texts_of):
     assert labelled["score"][:] == [1.0, 0.0], "the pairs that do not belong together stay"
 
 
-def test_the_seed_of_the_data_chooses_the_neighbouring_sentences(tmp_path, texts_of):
-    file = tmp_path / "documents.txt"
-    file.write_text("\n\n".join("\n".join(f"sentence {i} of {j}" for i in range(9)) for j in range(20)))
-    options = f"--train_file {file} --view next_three_sentences --data_seed"
-    first, again, other = (texts_of(f"{options} {seed}", False)[:] for seed in (1, 1, 2))
-    assert first == again != other
-
-
 def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of):
     file = tmp_path / "tickets.csv"
     file.write_text("text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n")
