@@ -197,15 +197,8 @@ class Rows:
                 f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
                 "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
             )
-        return ContrastiveCollator(
-            self.reader.tokenizer,
-            pad_to=self.longest if self.reader.args.pad_to_max_length else None,
-            repeat=objective.num_views,
-            add_text_ids=objective.needs_text_ids,
-            columns=NUMBERS.get(self.plan.kind, ()),
-            add_lengths=self.reader.args.device.type != "cpu",
-            vectors=self.vectors,
-        )
+        shared = make_collator(self.reader, objective, self.longest)
+        return replace(shared, columns=NUMBERS.get(self.plan.kind, ()), vectors=self.vectors)
 
     def check(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Check that an objective can learn from the rows.
@@ -446,6 +439,10 @@ class StreamRows(Rows):
         texts = resolve_stream_columns(data, name="train_dataset")
         head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
+        logger.info(
+            f"train_dataset is a stream: its first {len(head)} rows are checked now, and the others when they are "
+            "read. Texts that are cut to max_seq_length are not counted."
+        )
         if reader.settings.templates and len(names) == 1:  # one text in several templates
             self.holds = "sentences"
         tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
@@ -473,14 +470,6 @@ class StreamRows(Rows):
             rank=args.process_index,
             processes=args.world_size,
         )
-
-    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
-        """Check the first rows; see [`Rows.check`]."""
-        logger.info(
-            f"train_dataset is a stream: its first {len(self.known)} rows were checked. The others are checked when "
-            "they are read, and texts that are cut to max_seq_length are not counted."
-        )
-        return super().check(objective)
 
 
 class MixtureRows(Rows):
@@ -535,14 +524,7 @@ class MixtureRows(Rows):
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        default = replace(
-            collators[0],
-            pad_to=self.longest if self.reader.args.pad_to_max_length else None,
-            repeat=objective.num_views,
-            add_text_ids=objective.needs_text_ids,
-            columns=(),
-            vectors={},
-        )
+        default = make_collator(self.reader, objective, self.longest)
         return MixtureCollator(collators, default)
 
     def check(self, objective: Objective) -> list[Mapping[str, Any]]:
@@ -720,6 +702,17 @@ def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_
 
 
 # Steps that several kinds share -------------------------------------------------------------------------------------
+
+
+def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
+    """Make the collator of rows of texts that an objective learns from, of which none is longer than `longest`."""
+    return ContrastiveCollator(
+        reader.tokenizer,
+        pad_to=longest if reader.args.pad_to_max_length else None,
+        repeat=objective.num_views,
+        add_text_ids=objective.needs_text_ids,
+        add_lengths=reader.args.device.type != "cpu",
+    )
 
 
 def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:

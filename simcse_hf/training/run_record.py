@@ -192,6 +192,7 @@ def write_results(
     for module in (torch, transformers, datasets, accelerate):
         versions[module.__name__] = module.__version__
     results = {
+        **dict.fromkeys(_OF_DEV_SETS),
         **_dev_results(args, state, dev_sets, record["changes"]),
         "model": str(path.parent.resolve()),
         **record,
@@ -223,7 +224,7 @@ def _dev_results(
     changes: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     if not dev_sets:
-        return dict.fromkeys(_OF_DEV_SETS)
+        return {}
     sources: dict[str, str] = {}
     for callback in dev_sets:
         sources |= callback.sources
@@ -251,7 +252,7 @@ def _dev_results(
                 by_step[step][key.removeprefix("eval_")] = value
     evaluations = list(by_step.values())
     if not evaluations:
-        return dict.fromkeys(_OF_DEV_SETS)
+        return {}
     initial = evaluations[0]
     later = evaluations[1:] or evaluations
     saved = later[-1]

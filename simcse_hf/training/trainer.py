@@ -28,7 +28,7 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
-from ..data.collator import CheckedCollator, ContrastiveCollator
+from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
 from ..data.view_dataset import SeededDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
@@ -78,6 +78,7 @@ from .rows import (
     Reader,
     Rows,
     StreamRows,
+    make_collator,
     read_evaluation_rows,
     read_rows,
 )
@@ -214,13 +215,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         elif self.rows is not None:
             collator = self.rows.collator(start.objective)
         else:  # evaluation only
-            collator = ContrastiveCollator(
-                tokenizer,
-                pad_to=max(self.run.rows.lengths) if args.pad_to_max_length else None,
-                repeat=start.objective.num_views,
-                add_text_ids=start.objective.needs_text_ids,
-                add_lengths=args.device.type != "cpu",
-            )
+            collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
         if args.view in MASKED_LM_VIEWS:
             rate: Any = view_rate(args.view, args.view_rate)
@@ -749,9 +744,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         else:
             ignored = list(_PARTS_OF_THE_LOSS) if ignore_keys is None else ignore_keys
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignored, metric_key_prefix)
+        # With several evaluation sets, the first evaluation evaluates the dev sets, too, as `eval_stsb_spearman`.
         prefix: str | None = metric_key_prefix
-        if isinstance(self.eval_dataset, dict):
-            prefix = _dev_prefix(metric_key_prefix, list(self.eval_dataset))
+        names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
+        for name in sorted(names, key=len):  # The longest counts: `eval_old_news` is not that of "news".
+            if metric_key_prefix.endswith(f"_{name}"):
+                prefix = metric_key_prefix.removesuffix(f"_{name}") if name == names[0] else None
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
@@ -988,15 +986,3 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
             "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
         )
         model.unpadded = False
-
-
-def _dev_prefix(prefix: str, names: Sequence[str]) -> str | None:
-    """Return the prefix of the dev sets' metrics, or `None` if they were evaluated with an earlier data set.
-
-    With `eval_dataset={"a": ..., "b": ...}` there is an evaluation with the prefix `eval_a` and one with `eval_b`; the
-    first also evaluates the dev sets, as `eval_stsb_spearman`.
-    """
-    for name in sorted(names, key=len, reverse=True):  # `eval_old_news` is that of "old_news" and not of "news"
-        if prefix.endswith(f"_{name}"):
-            return prefix.removesuffix(f"_{name}") if name == names[0] else None
-    return prefix

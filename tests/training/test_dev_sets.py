@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
-from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences, texts
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
@@ -214,7 +214,8 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenize
     model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
     with model.pooled_by("avg"):
         dev_set = scored_by(model, tokenizer)
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **KEEPS_BEST)
+    options = KEEPS_BEST | {"eval_on_start": True, "eval_dataset": {"news": texts(8), "old_news": texts(8, seed=1)}}
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
     with caplog.at_level(logging.INFO, "simcse_hf"):
         trainer.train()
     trainer.save_model()
