@@ -63,6 +63,7 @@ class DevSetCallback(TrainerCallback, ABC):
         headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
         scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
             arrays by part and name as in [`Evaluation`]. Only the first process needs to have them.
+        shows_bar (`bool`): Whether an evaluation shows a bar, as the Trainer decides.
     """
 
     headline: str

@@ -331,7 +331,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 if own and isinstance(callback, ExportableState):
                     for name, value in own.pop(0).get("attributes", {}).items():
                         setattr(callback, name, value)
-        self.run_optimizer.own = []
         self.start_of_attempts = None
 
         # 3. Train, with the folder held and signals caught.
@@ -701,6 +700,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
             )
+        self.run_optimizer.own = []
         if self.changes:  # Those of the checkpoint, which is loaded later, would take their place.
             for group in optimizer.param_groups:
                 self.run_optimizer.own.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})

@@ -1,5 +1,7 @@
 """Tests of SimCSETrainer: losses, resuming, several processes, and the checks before a run."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, tiny_config
@@ -7,10 +9,12 @@ from torch._dynamo.utils import counters
 from trainer_helpers import (
     assert_close_weights,
     assert_same_weights,
+    logged,
     make,
     model_of,
     registered_attention,
     texts,
+    train_and_resume,
     weights,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -62,6 +66,41 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
         assert counters["stats"]["unique_graphs"] == int(compiled) and not counters["graph_break"]
     if dropout == 0.0:
         assert_close_weights(*trained, atol=1e-5, rtol=0)
+
+
+def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch):
+    devices = []
+
+    def avoid(device):
+        devices.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr("simcse_hf.training.trainer.avoid_cudnn_attention", avoid)
+    trainer = make(tmp_path, tokenizer, max_steps=1)
+    trainer.train()
+    assert devices == [trainer.args.device]
+
+
+# --- the order of the rows ---
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},  # a computed order
+        {"view": "crop", "view_rate": 0.3, "dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+    ],
+    ids=["a large run", "workers that stay"],
+)
+def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(tmp_path, tokenizer, monkeypatch, changes):
+    monkeypatch.setattr("simcse_hf.training.rows.LARGEST_LISTED", 10)
+    options = changes | {"max_steps": 8, "save_strategy": "steps", "save_steps": 6, "logging_steps": 1}
+    whole, _ = train_and_resume(lambda: make(tmp_path, tokenizer, texts(40), **options), 6)
+    if changes:
+        alone = make(tmp_path / "alone", tokenizer, texts(40), **options | {"dataloader_num_workers": 0}
+                     | {"dataloader_persistent_workers": False})  # fmt: skip
+        alone.train()
+        assert logged(alone, "loss") == logged(whole, "loss")
 
 
 # --- refusals and warnings ---

@@ -1,4 +1,4 @@
-"""A collapse of the embeddings is noticed, and can end the run; repeated training rows are counted."""
+"""A run is watched: broken weights end it, a collapse of the embeddings and repeated rows are reported."""
 
 import logging
 import random
@@ -11,6 +11,7 @@ from trainer_helpers import make
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
+from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import exit_status
 from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
 from simcse_hf.training import watch as watch_module
@@ -121,3 +122,43 @@ def test_repeated_rows_are_counted_and_reported(tmp_path, tokenizer, caplog):
         make(tmp_path, tokenizer)._check_run()
     reports = [record.message for record in caplog.records if "repeat" in record.message]
     assert len(reports) == 1 and reports[0].startswith("6 of 8 training rows (75%) repeat")
+
+
+# --- broken weights ---
+
+
+class BreakGradient(TrainerCallback):
+    """Make the gradient of one step NaN, after its loss was computed."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step - 1:
+            next(model.parameters()).grad.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_nan_gradient_ends_the_run_and_keeps_the_good_checkpoint(tmp_path, step):
+    """Step 4 is saved at once, step 3 is noticed by the next loss, and step 6 is the last."""
+    trainer = make_trainer(
+        NAME, tmp_path, (BreakGradient(step),), max_steps=6, save_steps=2, save_total_limit=1, logging_steps=100
+    )
+    with pytest.raises(FloatingPointError, match="earlier are untouched"):
+        trainer.train()
+    last_good = 2 * ((step - 1) // 2)
+    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{last_good}"]
+    saved = AutoModelForCL.from_pretrained(tmp_path / f"checkpoint-{last_good}").state_dict()
+    assert all(torch.isfinite(tensor).all() for tensor in saved.values())
+    trainer.pop_callback(BreakGradient)
+    trainer.model.load_state_dict(saved, strict=False)
+    assert trainer.train().global_step == 6, "training can be repeated"
+
+
+@pytest.mark.parametrize(
+    "step, changes", [(3, {"max_steps": 3}), (2, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2})]
+)
+def test_broken_weights_are_neither_saved_at_the_end_nor_evaluated(tmp_path, step, changes):
+    trainer = make_trainer(NAME, tmp_path, (BreakGradient(step),), save_strategy="no", logging_steps=100, **changes)
+    with pytest.raises(FloatingPointError, match=rf"not finite after step {step} \(.*weight\)"):
+        trainer.train()
