@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -325,12 +325,11 @@ class RunOptimizer(TrainerCallback):
     The first step then has the learning rate that a run with these settings would have at this step.
 
     Attributes:
-        own (`list[dict[str, Any]]`): The settings of each group of parameters before those of the checkpoint were
+        own (`Sequence[dict[str, Any]]`): The settings of each group of parameters before those of the checkpoint were
             loaded. Without any, the optimizer stays as it is.
     """
 
-    def __init__(self) -> None:
-        self.own: list[dict[str, Any]] = []
+    own: Sequence[dict[str, Any]] = ()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any

@@ -700,10 +700,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
                 "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
             )
-        self.run_optimizer.own = []
-        if self.changes:  # Those of the checkpoint, which is loaded later, would take their place.
-            for group in optimizer.param_groups:
-                self.run_optimizer.own.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
+        settings = []
+        for group in optimizer.param_groups:
+            settings.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
+        # Those of the checkpoint, which is loaded later, would take their place.
+        self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:

@@ -173,9 +173,6 @@ def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tok
     trainer.train()
     values = logged(trainer, "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_"))
     assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
-    assert trainer.evaluate()["eval_stsb_spearman"] in [
-        pytest.approx(x) for x in logged(trainer, "eval_stsb_spearman")
-    ]
 
 
 def test_the_last_step_is_evaluated_and_logs_eval_loss_and_dev_spearman(tmp_path, tokenizer):
