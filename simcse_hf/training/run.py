@@ -24,7 +24,7 @@ from ..search import SentenceIndex
 from .dev_sets import make_dev_sets, warn_of_overlap
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import check_files
-from .rows import Reader, Source, kind_of
+from .rows import Reader, Source, load_rows
 from .script_arguments import CommandArguments, parse_arguments
 from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
@@ -256,7 +256,7 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     else:
         path = str(data.train_file or data.dataset_name)
         source = Source(path, data.train_file is not None, data.columns, data.max_train_samples, supervised)
-        texts = kind_of(run.rows, data.streaming).load(source, run.rows, reader)
+        texts = load_rows(source, run.rows, reader, data.streaming)
 
     # 4. The Trainer.
     trainer = SimCSETrainer(
@@ -296,7 +296,7 @@ def _load_dataset(run: Run, reader: Reader, name: str, own: dict[str, Any]) -> A
         if path is None or ("train_file" in own and "dataset_name" in own):
             raise ValueError("name the training texts with either train_file or dataset_name")
         source = Source(path, "train_file" in own, own.get("columns"), own.get("max_train_samples"))
-        return kind_of(plan).load(source, plan, reader)
+        return load_rows(source, plan, reader)
     except ValueError as error:
         raise ValueError(f"data set {name!r}: {error}") from error
 

@@ -19,7 +19,7 @@ from ..ops.errors import refuse_changes
 from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
-from .dev_scores import DEV_SCORES, dev_change
+from .dev_sets import DEV_SCORES, dev_change
 from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
 from .run_record import describe_change, hyperparameter_values
 from .script_arguments import CommandArguments

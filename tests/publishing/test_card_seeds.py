@@ -16,7 +16,7 @@ from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
-from simcse_hf.training.dev_scores import dev_change, keep_dev_scores
+from simcse_hf.training.dev_sets import dev_change, keep_dev_scores
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 ROWS = np.arange(400)

@@ -168,7 +168,7 @@ def test_labels_keep_two_texts_of_a_class_in_a_batch_whose_size_was_lowered(tmp_
         tmp_path, tokenizer, rows, model_of(pooler_type="avg", objective="class_labels"), **FINDS, max_steps=3
     )
     found.train()
-    assert found.found_batch == {"per_device_train_batch_size": 4}
+    assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 4
 
 
 def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
