@@ -79,7 +79,7 @@ def adapt_main(argv: list[str]) -> int:
 
     arguments.tasks = arguments.task
     settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(AdaptationSettings)}
-    with messages_of("simcse_hf.training.adaptation", arguments.quiet, ["simcse_hf.evaluation.user_tasks"]):
+    with messages_of("simcse_hf.training.adaptation", arguments.quiet):
         result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
     lines = [result["summary"]]
     for each in result["comparisons"]:

@@ -39,12 +39,9 @@ def analyze_main(argv: list[str]) -> int:
 
     from ..publishing.analysis import analyze
 
-    sources = dict(zip(names, paths, strict=True))
-    with output_folder(
-        arguments.output, overwrite=arguments.overwrite, marker="analysis.json", sources=arguments.sources
-    ) as folder:
-        document = analyze(sources, folder)
-    drawn = [f"{arguments.output}/{name}.png" for name in document if name != "omitted"]
-    omitted = [f"{name} is not drawn: {reason}" for name, reason in document["omitted"].items()]
-    report(arguments, document, "\n".join([*drawn, *omitted]))
+    with output_folder(arguments, "analysis.json", arguments.sources) as folder:
+        document = analyze(dict(zip(names, paths, strict=True)), folder)
+    lines = [f"{arguments.output}/{name}.png" for name in document if name != "omitted"]
+    lines += [f"{name} is not drawn: {reason}" for name, reason in document["omitted"].items()]
+    report(arguments, document, "\n".join(lines))
     return 0

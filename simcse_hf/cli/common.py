@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -48,12 +48,8 @@ class CommandParser(ArgumentParser):
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known += map(str, action.choices or ())
-        wrong = []
-        for number, word in enumerate(self._words):
-            if number == 0 or word.startswith("--"):
-                name = word.partition("=")[0]
-                if not any(other.startswith(name) for other in known):
-                    wrong.append(name)
+        names = [word.partition("=")[0] for number, word in enumerate(self._words) if number == 0 or word[:2] == "--"]
+        wrong = [name for name in names if not any(other.startswith(name) for other in known)]
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
@@ -237,13 +233,12 @@ def add_general_options(parser: ArgumentParser, *, json: bool = True) -> None:
     group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
 
 
-def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, **settings: Any) -> "SimCSE":
+def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     """Load the model that a command line names.
 
     Args:
         name (`str`): Folder or hub name.
         arguments (`argparse.Namespace`): The options of `add_model_options`.
-        device (`str`, *optional*): Device to use if the command line names none.
         settings (`Any`): Further arguments of `SimCSE`, which take precedence over the command line.
 
     Returns:
@@ -254,16 +249,30 @@ def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, 
     """
     import torch
     from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import disable_progress_bars
+    from transformers.utils import logging
 
     from ..inference.simcse import SimCSE
 
     if arguments.quiet:
-        _silence_libraries()
+        disable_progress_bars()  # which TQDM_DISABLE does not reach
+        logging.set_verbosity_warning()
+    if arguments.device is not None:
+        try:
+            torch.zeros(1, device=arguments.device).item()
+        except (
+            RuntimeError,
+            AssertionError,
+            ImportError,
+        ) as error:  # unknown, absent, or torch is built without it
+            raise ValueError(
+                f"--device {arguments.device}: this machine cannot use it ({_first_line(error)}); leave out --device"
+            ) from None
     options = {
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
-        "device": check_device(arguments.device or device),
+        "device": arguments.device,
         "postprocess": not arguments.no_postprocess,
         "long_texts": arguments.long_texts or "cut",
         "backend": arguments.model_backend,
@@ -292,50 +301,8 @@ def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
     from ..ops.launch import join_processes
 
     state = join_processes()
-    return load_encoder(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
-
-
-def set_prompt(model: "SimCSE", role: str, arguments: Namespace) -> None:
-    """Replace the prompt that a model puts before queries or documents with that of the command line, if it has one.
-
-    Args:
-        model (`SimCSE`): The model, which is changed.
-        role (`str`): `"query"` or `"document"`.
-        arguments (`argparse.Namespace`): The options of `add_prompt_options`.
-    """
-    if arguments.prompt is not None or arguments.prompt_name is not None:
-        model.prompts[role] = model.resolve_prompt(arguments.prompt, arguments.prompt_name)
-
-
-def check_device(name: str | None) -> str | None:
-    """Return the name of a device if this machine has it.
-
-    Args:
-        name (`str`, *optional*): Value of `--device`.
-
-    Returns:
-        `str`, *optional*: The same name.
-
-    Raises:
-        ValueError: If there is no such device.
-    """
-    import torch
-
-    try:
-        if name is not None:
-            torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, ImportError) as error:  # unknown, not there, or torch was built without it
-        reason = _first_line(error)
-        raise ValueError(f"--device {name}: this machine cannot use it ({reason}); leave out --device") from None
-    return name
-
-
-def _silence_libraries() -> None:
-    from huggingface_hub.utils import disable_progress_bars
-    from transformers.utils import logging
-
-    disable_progress_bars()  # which TQDM_DISABLE does not reach
-    logging.set_verbosity_warning()
+    own_device = str(state.device) if state.num_processes > 1 else None
+    return load_encoder(name, arguments, device=arguments.device or own_device)
 
 
 def _first_line(error: BaseException) -> str:
@@ -356,13 +323,14 @@ def report(arguments: Namespace, document: Any, text: str) -> None:
 
 
 @contextmanager
-def messages_of(package: str, quiet: bool, warnings_of: Sequence[str] = ()) -> Iterator[None]:
+def messages_of(package: str, quiet: bool) -> Iterator[None]:
     """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
+
+    Warnings about a user's tasks are shown too.
 
     Args:
         package (`str`): The part, such as `"simcse_hf.training.adaptation"`.
         quiet (`bool`): Show only its warnings.
-        warnings_of (`Sequence[str]`, *optional*): Further parts whose warnings are shown.
     """
     import datasets
     from transformers.utils import logging
@@ -370,7 +338,11 @@ def messages_of(package: str, quiet: bool, warnings_of: Sequence[str] = ()) -> I
     from ..training.run import set_up_logging
 
     set_up_logging()
-    levels = {"simcse_hf": ERROR, package: WARNING if quiet else INFO, **dict.fromkeys(warnings_of, WARNING)}
+    levels = {
+        "simcse_hf": ERROR,
+        "simcse_hf.evaluation.user_tasks": WARNING,
+        package: WARNING if quiet else INFO,
+    }
     before = {name: getLogger(name).level for name in levels}
     verbosity = logging.get_verbosity()
     for name, level in levels.items():

@@ -15,7 +15,7 @@ from .common import (
     positive_int,
     report,
 )
-from .outputs import TABLE_SUFFIXES, check_table_file, write_table
+from .outputs import TABLE_SUFFIXES, check_output_file, write_table
 from .search import BACKEND_HELP
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
@@ -85,7 +85,7 @@ def mine_main(argv: list[str]) -> int:
     """
     parser = _mine_parser()
     arguments = parser.parse_args(argv)
-    check_table_file(parser, arguments)
+    check_output_file(parser, arguments, TABLE_SUFFIXES)
 
     from ..data.read import load_text_dataset
     from ..data.table import stream_texts
@@ -167,7 +167,7 @@ def build_nli_main(argv: list[str]) -> int:
     """
     parser = _nli_parser()
     arguments = parser.parse_args(argv)
-    check_table_file(parser, arguments)
+    check_output_file(parser, arguments, TABLE_SUFFIXES)
 
     from ..data.nli_pairs import build_nli_triplets
 

@@ -15,32 +15,23 @@ _NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.b
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
-def check_output_file(parser: ArgumentParser, arguments: Namespace) -> None:
-    """End with a usage error if `--output` names a folder, or a file that may not be replaced.
+def check_output_file(parser: ArgumentParser, arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:
+    """End with a usage error if `--output` names a folder, or a file of another kind or one that must not be replaced.
 
     Args:
         parser (`argparse.ArgumentParser`): Parser of the command.
         arguments (`argparse.Namespace`): The options of `add_output_options`.
+        suffixes (`tuple[str, ...]`, *optional*): How the name of the file may end; by default in any way.
     """
     if arguments.output is None:
         return
     path = Path(arguments.output)
+    if suffixes and path.suffix not in suffixes:
+        parser.error(f"--output must end in {', '.join(suffixes)}, got {path}")
     if path.is_dir():
         parser.error(f"--output {path} is a folder: name a file")
     if path.exists() and not arguments.overwrite:
         parser.error(f"--output {path} exists: name another file, or replace it with --overwrite")
-
-
-def check_table_file(parser: ArgumentParser, arguments: Namespace) -> None:
-    """End with a usage error if `--output` is no table, or a file that may not be replaced.
-
-    Args:
-        parser (`argparse.ArgumentParser`): Parser of the command.
-        arguments (`argparse.Namespace`): The options of `add_output_options`.
-    """
-    if Path(arguments.output).suffix not in TABLE_SUFFIXES:
-        parser.error(f"--output must end in {', '.join(TABLE_SUFFIXES)}, got {arguments.output}")
-    check_output_file(parser, arguments)
 
 
 def write_table(rows: "Dataset", output: str | Path) -> None:
@@ -60,38 +51,38 @@ def write_table(rows: "Dataset", output: str | Path) -> None:
 
 
 @contextmanager
-def output_folder(output: str | Path, *, overwrite: bool, marker: str, sources: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield a folder to write to, which replaces `output` only when it is complete.
+def output_folder(arguments: Namespace, marker: str, sources: Sequence[str]) -> Iterator[Path]:
+    """Yield a folder to write to, which replaces `--output` only when it is complete.
 
     Args:
-        output (`str` or `Path`): Value of `--output`.
-        overwrite (`bool`): Whether a folder that is there may be replaced.
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
         marker (`str`): File that tells a folder written by this command from any other.
-        sources (`Sequence[str]`, *optional*): Folders that are read, and so must not be replaced.
+        sources (`Sequence[str]`): Folders that are read, and so must not be replaced.
 
     Yields:
-        `Path`: A folder to make and write to. It becomes `output` when the block ends without an error.
+        `Path`: A folder to make and write to. It becomes `--output` when the block ends without an error.
 
     Raises:
-        ValueError: If `output` would be replaced without `overwrite`, was not written by this command, is read, or is
-            the current folder.
+        ValueError: If `--output` would be replaced without `--overwrite`, was not written by this command, is read, or
+            is the current folder.
     """
-    from ..ops.files import write_atomically
+    from ..ops.files import entries, write_atomically
 
-    folder = Path(output).expanduser()
+    folder = Path(arguments.output).expanduser()
+    other = "name another --output"
     if folder.resolve() == Path.cwd():
-        raise ValueError(f"--output {output} is the current folder, which cannot be replaced: name a folder in it")
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        if not overwrite:
-            raise ValueError(f"{folder} is not an empty directory: name another --output, or add --overwrite")
+        raise ValueError(f"--output {folder} is the current folder, which cannot be replaced: name a folder in it")
+    if folder.is_file() or entries(folder):
+        if not arguments.overwrite:
+            raise ValueError(f"{folder} is not an empty directory: {other}, or add --overwrite")
         if not (folder / marker).is_file():
-            raise ValueError(f"{folder} holds something else (there is no {marker} in it): name another --output")
+            raise ValueError(f"{folder} holds something else (there is no {marker} in it): {other}")
         for path in sorted(folder.iterdir()):
             if _NOT_REPLACED.fullmatch(path.name):
-                raise ValueError(f"{folder} holds more than an earlier output ({path.name}): name another --output")
+                raise ValueError(f"{folder} holds more than an earlier output ({path.name}): {other}")
         for source in map(Path, sources):
             if source.exists() and source.resolve().is_relative_to(folder.resolve()):
-                raise ValueError(f"{folder} holds the model that is read: name another --output")
+                raise ValueError(f"{folder} holds the model that is read: {other}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with write_atomically(folder) as temporary:
         yield temporary

@@ -83,8 +83,7 @@ def postprocess_main(argv: list[str]) -> int:
         parser.error(f"--output {output} has a transform already: replace it with --overwrite, or name another folder")
     target: Any = nullcontext(output)
     if not in_place:
-        sources = [arguments.model]
-        target = output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=sources)
+        target = output_folder(arguments, _TRANSFORM_FILE, [arguments.model])
 
     from ..inference.simcse import SimCSE
     from ..postprocessing.transform import MODULES, save_transform
@@ -120,7 +119,14 @@ def postprocess_main(argv: list[str]) -> int:
     if fit.log_likelihood is not None:
         values = " ".join(f"{value:.3f}" for value in fit.log_likelihood)
         text += f"\nlog-likelihood per dimension after each epoch, in nats: {values}"
-    sizes = {"input_dim": transform.input_dim, "output_dim": transform.output_dim, "sentences": fit.sentences}
-    document = {"output": output, "method": transform.method, "pooler_type": fit.pooler, **sizes}
-    report(arguments, document | {"log_likelihood": fit.log_likelihood}, text)
+    document = {
+        "output": output,
+        "method": transform.method,
+        "pooler_type": fit.pooler,
+        "input_dim": transform.input_dim,
+        "output_dim": transform.output_dim,
+        "sentences": fit.sentences,
+        "log_likelihood": fit.log_likelihood,
+    }
+    report(arguments, document, text)
     return 0

@@ -1,6 +1,6 @@
 """The commands `simcse-hf export`, `simcse-hf card` and `simcse-hf push`."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,10 @@ def export_main(argv: list[str]) -> int:
     from ..publishing.export_checks import Checks
     from ..publishing.export_int8 import describe_form, export_int8
 
-    output = Path(arguments.output).expanduser()
     lines = []
     measured: dict[str, Any] = {}
-    with output_folder(output, overwrite=arguments.overwrite, marker="config.json", sources=[arguments.model]) as new:
-        model = load_encoder(arguments.model, arguments, device="cpu")
+    with output_folder(arguments, "config.json", [arguments.model]) as new:
+        model = load_encoder(arguments.model, arguments, device=arguments.device or "cpu")
         if to_int8:
             checks = Checks(arguments.texts, arguments.data_dir, arguments.calibrate)
             path, measured = export_int8(
@@ -98,7 +97,7 @@ def export_main(argv: list[str]) -> int:
             lines = [describe_form(measured)]
         else:
             path = EXPORTERS[arguments.to](model, new)
-    path = output / path.relative_to(new)
+    path = Path(arguments.output).expanduser() / path.relative_to(new)
     document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
     lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *lines]
     report(arguments, document, "\n".join(lines))
@@ -190,27 +189,22 @@ def push_main(argv: list[str]) -> int:
     if "/" not in arguments.repo_id:
         parser.error(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, such as your-name/{arguments.repo_id}")
 
-    from ..publishing.hub import push_model
-
-    if arguments.dry_run:
-        return _dry_run(arguments)
-    url = push_model(
-        arguments.directory,
-        arguments.repo_id,
-        private=arguments.private,
-        revision=arguments.revision,
-        create_pr=arguments.create_pr,
-        commit_message=arguments.commit_message,
-    )
-    report(arguments, {"repo_id": arguments.repo_id, "url": url, "pushed": True}, url)
-    return 0
-
-
-def _dry_run(arguments: Namespace) -> int:
-    """Make all checks of a push, and list the files that it would upload."""
     from ..publishing import CARD
-    from ..publishing.hub import check_model, check_repo_id, files_to_push
+    from ..publishing.hub import check_model, check_repo_id, files_to_push, push_model
 
+    if not arguments.dry_run:
+        url = push_model(
+            arguments.directory,
+            arguments.repo_id,
+            private=arguments.private,
+            revision=arguments.revision,
+            create_pr=arguments.create_pr,
+            commit_message=arguments.commit_message,
+        )
+        report(arguments, {"repo_id": arguments.repo_id, "url": url, "pushed": True}, url)
+        return 0
+
+    # Make all checks of a push, and list the files that it would upload.
     check_repo_id(arguments.repo_id)
     sizes = {}
     lines = []

@@ -51,22 +51,6 @@ _MASKED_LM = {"train_tokenizer", "extend_tokenizer"}
 _RECIPES = Path(__file__).parents[1] / "training" / "recipes"
 
 
-def _parser() -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:<6} {text}" for name, (_, _, text) in _METHODS.items())
-    parser = command_parser(
-        "train",
-        "Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
-        "package. Those on the command line take precedence.\n"
-        "Without any option the run is offline, on the sample in the package.",
-        usage="simcse-hf train METHOD [RECIPE] [options]",
-        epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
-        "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
-    return parser
-
-
 def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
     """Make the parser that prints the short help of a method, and what a recipe sets."""
     recipes = []
@@ -74,6 +58,10 @@ def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
         title = path.read_text(encoding="utf-8").partition("\n")[0]
         if f"train {method} " in title:
             recipes.append(path.stem)
+    sets = ""
+    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):  # a file of the user goes first
+        if path.is_file() and not sets:
+            sets = f"\n\n{recipe} sets:\n" + textwrap.indent(path.read_text(encoding="utf-8"), "  ")
     wrap = partial(textwrap.fill, width=80, break_on_hyphens=False)
     parser = command_parser(
         f"train {method}",
@@ -82,8 +70,7 @@ def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
             "the package, with a learning rate, a batch size and a number of steps of its own."
         ),
         usage=f"simcse-hf train {method} [RECIPE] [--name value ...]",
-        epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {', '.join(recipes)}.")
-        + _settings_of(recipe),
+        epilog=wrap(f"RECIPE is a YAML file of options, or one of the package: {', '.join(recipes)}.") + sets,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--help_all", action="store_true", help="list all options, those of transformers too")
@@ -99,14 +86,6 @@ def _method_parser(method: str, recipe: str = "") -> argparse.ArgumentParser:
     return parser
 
 
-def _settings_of(recipe: str) -> str:
-    """Return the text of a YAML file or, if there is none, of a recipe of the package."""
-    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
-        if path.is_file():
-            return f"\n\n{recipe} sets:\n" + textwrap.indent(path.read_text(encoding="utf-8"), "  ")
-    return ""
-
-
 def train_main(argv: list[str]) -> int:
     """Run `simcse-hf train`.
 
@@ -116,7 +95,19 @@ def train_main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    method = _parser().parse_args(argv[:1]).method
+    listing = "\n".join(f"  {name:<6} {text}" for name, (_, _, text) in _METHODS.items())
+    parser = command_parser(
+        "train",
+        "Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
+        "package. Those on the command line take precedence.\n"
+        "Without any option the run is offline, on the sample in the package.",
+        usage="simcse-hf train METHOD [RECIPE] [options]",
+        epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
+        "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
+    method = parser.parse_args(argv[:1]).method
     if {"-h", "--help"} & set(argv[1:]):
         _method_parser(method, argv[1]).parse_args(["--help"])
     module, function, _ = _METHODS[method]

@@ -1,5 +1,7 @@
 """Options that commands share: the same choices as the package, the same words in every command."""
 
+from argparse import Namespace
+
 import pytest
 
 from simcse_hf.cli import adapt, common, demo, encode, evaluate, mine, outputs, postprocess, publish, search
@@ -70,10 +72,15 @@ def test_every_option_has_help_in_every_command(actions):
 # --- folders that are written ----------------------------------------------------------------------------------------
 
 
-def _write(folder, overwrite, marker="done", content="new", sources=()):
-    with outputs.output_folder(folder, overwrite=overwrite, marker=marker, sources=sources) as new:
+def _output_folder(folder, overwrite, sources=()):
+    arguments = Namespace(output=str(folder), overwrite=overwrite)
+    return outputs.output_folder(arguments, "done", [str(source) for source in sources])
+
+
+def _write(folder, overwrite, content="new", sources=()):
+    with _output_folder(folder, overwrite, sources) as new:
         new.mkdir()
-        (new / marker).write_text(content)
+        (new / "done").write_text(content)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +100,14 @@ def test_a_folder_of_something_else_is_never_replaced(files, sources, message, t
     for name in files.split():
         (folder / name).write_text("precious")
     with pytest.raises(ValueError, match=message):
-        _write(folder, overwrite=True, sources=[str(folder / source) for source in sources])
+        _write(folder, overwrite=True, sources=[folder / source for source in sources])
     assert all((folder / name).read_text() == "precious" for name in files.split())
 
 
 def test_a_failure_leaves_the_old_folder(tmp_path):
     folder = tmp_path / "output"
     _write(folder, overwrite=False, content="old")
-    with pytest.raises(RuntimeError), outputs.output_folder(folder, overwrite=True, marker="done") as new:
+    with pytest.raises(RuntimeError), _output_folder(folder, True) as new:
         new.mkdir()
         raise RuntimeError
     assert (folder / "done").read_text() == "old" and list(tmp_path.iterdir()) == [folder]

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from simcse_hf import __version__
-from simcse_hf.cli.common import check_device
 from simcse_hf.cli.main import COMMANDS, exit_status, main
+from simcse_hf.ops.launch import check_alone
 from simcse_hf.publishing.hub import PushError
 
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
@@ -94,14 +94,15 @@ def test_an_interruption_ends_without_a_traceback(capsys):
     assert capsys.readouterr().err == "program: interrupted\n"
 
 
-def test_a_message_of_several_lines_is_joined_into_one(capsys):
+def test_a_message_of_several_lines_is_joined_into_one(capsys, monkeypatch):
     def fail():
         try:
-            check_device("gpu")
+            check_alone("push")
         except ValueError as error:
             error.args = ("first\n  second",)
             raise
 
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert exit_status(fail, "program") == 2
     assert capsys.readouterr().err == "program: error: first second\n"
 
