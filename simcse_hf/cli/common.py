@@ -10,8 +10,6 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
-from collections.abc import Iterator
-from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -207,8 +205,15 @@ def add_task_option(parser: _ActionsContainer) -> None:
     )
 
 
+def add_general_options(parser: ArgumentParser) -> None:
+    """Add `--json` and `--quiet`, which a command takes last."""
+    group = parser.add_argument_group("general")
+    group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
+
+
 def add_output_options(parser: ArgumentParser, help: str, *, required: bool = True) -> None:
-    """Add `--output` and `--overwrite`.
+    """Add `--output` and `--overwrite`, and then the general options.
 
     Args:
         parser (`argparse.ArgumentParser`): Parser of the command.
@@ -218,19 +223,7 @@ def add_output_options(parser: ArgumentParser, help: str, *, required: bool = Tr
     group = parser.add_argument_group("output")
     group.add_argument("--output", required=required, metavar="PATH", help=help)
     group.add_argument("--overwrite", action="store_true", help="replace --output if it exists")
-
-
-def add_general_options(parser: ArgumentParser, *, json: bool = True) -> None:
-    """Add `--json` and `--quiet`, which a command takes last.
-
-    Args:
-        parser (`argparse.ArgumentParser`): Parser of the command.
-        json (`bool`, *optional*, defaults to `True`): Whether the command reports a result that can be JSON.
-    """
-    group = parser.add_argument_group("general")
-    if json:
-        group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
-    group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
+    add_general_options(parser)
 
 
 def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
@@ -322,8 +315,7 @@ def report(arguments: Namespace, document: Any, text: str) -> None:
     print(text, flush=True)
 
 
-@contextmanager
-def messages_of(package: str, quiet: bool) -> Iterator[None]:
+def show_messages_of(package: str, quiet: bool) -> None:
     """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
 
     Warnings about a user's tasks are shown too.
@@ -338,23 +330,9 @@ def messages_of(package: str, quiet: bool) -> Iterator[None]:
     from ..training.run import set_up_logging
 
     set_up_logging()
-    levels = {
-        "simcse_hf": ERROR,
-        "simcse_hf.evaluation.user_tasks": WARNING,
-        package: WARNING if quiet else INFO,
-    }
-    before = {name: getLogger(name).level for name in levels}
-    verbosity = logging.get_verbosity()
-    for name, level in levels.items():
-        getLogger(name).setLevel(level)
+    getLogger("simcse_hf").setLevel(ERROR)
+    getLogger("simcse_hf.evaluation.user_tasks").setLevel(WARNING)
+    getLogger(package).setLevel(WARNING if quiet else INFO)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            getLogger(name).setLevel(level)
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
-        datasets.enable_progress_bars()

@@ -55,10 +55,9 @@ def demo_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the index cannot be opened, or the address is in use.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     if arguments.port > 65535:
-        parser.error(f"--port must be between 1 and 65535, got {arguments.port}")
+        raise ValueError(f"--port must be between 1 and 65535, got {arguments.port}")
     _import_gradio()  # fails before a large index is read
     from starlette.middleware import Middleware
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from .common import (
     MODEL_HELP,
-    add_general_options,
     add_model_options,
     add_output_options,
     add_task_option,
@@ -72,7 +71,6 @@ def _evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mteb", nargs="+", default=[], metavar="TASK", help="MTEB data sets or categories, or `all`")
     parser.add_argument("--verbose", action="store_true", help="list every subset and split")
     add_output_options(parser, "JSON file of the results, which `compare` and `card` read", required=False)
-    add_general_options(parser)
     return parser
 
 
@@ -125,7 +123,6 @@ def _compare_parser() -> argparse.ArgumentParser:
     parser.add_argument("--resamples", type=positive_int, default=1000, help="bootstrap resamples; default: 1000")
     parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
     add_output_options(parser, "JSON file of the comparison", required=False)
-    add_general_options(parser)
     return parser
 
 
@@ -137,25 +134,27 @@ def evaluate_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If options do not fit together, or there is nothing to evaluate.
     """
-    parser = _evaluate_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _evaluate_parser().parse_args(argv)
 
     # 1. Refuse options that do not fit together.
     if not (_names_data(arguments) or arguments.mteb):
-        parser.error("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
+        raise ValueError("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
     kinds = [kind for kind, _ in arguments.task]
     if arguments.threshold is not None and kinds.count("pairs") != 1:
-        parser.error("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
+        raise ValueError("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
     if arguments.save_threshold:
         if arguments.threshold is None:
-            parser.error("--save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+            raise ValueError("--save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
         folder = Path(arguments.model).expanduser()
         if not (folder / "config.json").is_file():
-            parser.error(f"--save_threshold writes into the model's folder, but {arguments.model} is none")
+            raise ValueError(f"--save_threshold writes into the model's folder, but {arguments.model} is none")
         if (folder / "manifest.json").exists():
-            parser.error(f"{arguments.model} is a checkpoint of a run, whose files must stay: name the saved model")
-    check_output_file(parser, arguments)
+            raise ValueError(f"{arguments.model} is a checkpoint, whose files must stay: name the saved model")
+    check_output_file(arguments)
 
     from accelerate import PartialState
 
@@ -168,7 +167,7 @@ def evaluate_main(argv: list[str]) -> int:
     protocol, evaluate = _read_data(arguments)
     model = load_in_each_process(arguments.model, arguments)
     if arguments.threshold is not None and model.similarity_fn_name != "cosine":
-        parser.error(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
+        raise ValueError(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
     evaluation = evaluate(model)
     results = evaluation.results
     if arguments.mteb:
@@ -225,21 +224,20 @@ def compare_main(argv: list[str]) -> int:
     Raises:
         ValueError: If a result file was made in another mode than that of the command line.
     """
-    parser = _compare_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _compare_parser().parse_args(argv)
     if len(set(arguments.models)) < 2:
-        parser.error("give at least two different models or result files")
+        raise ValueError("give at least two different models or result files")
     models = []
     for name in arguments.models:
         if not name.endswith(".json"):
             models.append(name)
         elif not Path(name).is_file():
-            parser.error(f"{name}: there is no such file")
+            raise ValueError(f"{name}: there is no such file")
     if models and not _names_data(arguments):
-        parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
+        raise ValueError(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
     if not models and (_names_data(arguments) or arguments.tasks or arguments.task_set):
-        parser.error("result files have their tasks: leave out --data_dir, --pairs, --task, --tasks and --task_set")
-    check_output_file(parser, arguments)
+        raise ValueError("result files have their tasks: leave out --data_dir, --pairs, --task, --tasks, --task_set")
+    check_output_file(arguments)
 
     from accelerate import PartialState
 

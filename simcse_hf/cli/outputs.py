@@ -1,7 +1,7 @@
 """Check `--output` before hours of work, and write a table or a folder there completely or not at all."""
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,23 +15,25 @@ _NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.b
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
-def check_output_file(parser: ArgumentParser, arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:
-    """End with a usage error if `--output` names a folder, or a file of another kind or one that must not be replaced.
+def check_output_file(arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse an `--output` that is a folder, or a file of another kind or one that must not be replaced.
 
     Args:
-        parser (`argparse.ArgumentParser`): Parser of the command.
         arguments (`argparse.Namespace`): The options of `add_output_options`.
         suffixes (`tuple[str, ...]`, *optional*): How the name of the file may end; by default in any way.
+
+    Raises:
+        ValueError: If the file cannot be written there.
     """
     if arguments.output is None:
         return
     path = Path(arguments.output)
     if suffixes and path.suffix not in suffixes:
-        parser.error(f"--output must end in {', '.join(suffixes)}, got {path}")
+        raise ValueError(f"--output must end in {', '.join(suffixes)}, got {path}")
     if path.is_dir():
-        parser.error(f"--output {path} is a folder: name a file")
+        raise ValueError(f"--output {path} is a folder: name a file")
     if path.exists() and not arguments.overwrite:
-        parser.error(f"--output {path} exists: name another file, or replace it with --overwrite")
+        raise ValueError(f"--output {path} exists: name another file, or replace it with --overwrite")
 
 
 def write_table(rows: "Dataset", output: str | Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from .common import (
     add_batch_options,
-    add_general_options,
     add_model_options,
     add_output_options,
     add_text_options,
@@ -50,7 +49,6 @@ def _parser() -> ArgumentParser:
         for name, (kind, help) in options.items():
             group.add_argument(f"--{name}", type=kind, help=help)
     add_output_options(parser, "folder for the model with its transform; that of --model to add the transform there")
-    add_general_options(parser)
     return parser
 
 
@@ -66,8 +64,7 @@ def postprocess_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the transform would stand in the model's own folder, whose files name another pooler.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     settings = {}
     for method, options in _OPTIONS.items():
         for name in options:
@@ -75,12 +72,12 @@ def postprocess_main(argv: list[str]) -> int:
             if value is None:
                 continue
             if method != arguments.method:
-                parser.error(f"--{name}: not an option of --method {arguments.method}")
+                raise ValueError(f"--{name}: not an option of --method {arguments.method}")
             settings[name] = value
     output = Path(arguments.output).expanduser()
     in_place = output.exists() and Path(arguments.model).exists() and output.samefile(arguments.model)
     if in_place and (output / _TRANSFORM_FILE).exists() and not arguments.overwrite:
-        parser.error(f"--output {output} has a transform already: replace it with --overwrite, or name another folder")
+        raise ValueError(f"--output {output} has a transform: replace it with --overwrite, or name another folder")
     target: Any = nullcontext(output)
     if not in_place:
         target = output_folder(arguments, _TRANSFORM_FILE, [arguments.model])

@@ -53,7 +53,6 @@ def _export_parser() -> ArgumentParser:
         "--instructions", choices=INSTRUCTIONS, help="processor instructions to export for; default: those here"
     )
     add_output_options(parser, "folder to write")
-    add_general_options(parser)
     return parser
 
 
@@ -65,15 +64,18 @@ def export_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If options do not fit `--to`.
     """
     parser = _export_parser()
     arguments = parser.parse_args(argv)
     to_int8 = arguments.to in INT8_EXPORTS
     if to_int8 and arguments.texts is None and arguments.data_dir is None:
-        parser.error(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
+        raise ValueError(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
     unused = [f"--{name}" for name in _OF_INT8 if getattr(arguments, name) != parser.get_default(name)]
     if unused and not to_int8:
-        parser.error(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
+        raise ValueError(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
 
     from ..publishing.export import EXPORTS as EXPORTERS
     from ..publishing.export_checks import Checks
@@ -182,12 +184,14 @@ def push_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If the name of the repository has no owner.
     """
-    parser = _push_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _push_parser().parse_args(argv)
     # Without an owner the name would end up in the card's usage examples, where it means another repository.
     if "/" not in arguments.repo_id:
-        parser.error(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, such as your-name/{arguments.repo_id}")
+        raise ValueError(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, as in your-name/{arguments.repo_id}")
 
     from ..publishing import CARD
     from ..publishing.hub import check_model, check_repo_id, files_to_push, push_model

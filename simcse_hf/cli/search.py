@@ -39,12 +39,11 @@ def _index_parser() -> ArgumentParser:
     group = parser.add_argument_group("index")
     group.add_argument("--vectors", metavar="FOLDER", help="what `simcse-hf encode` wrote for this --input and model")
     group.add_argument("--add", action="store_true", help="add to the index that is in --output")
-    group.add_argument("--backend", default="exact", help=BACKEND_HELP)
+    group.add_argument("--backend", help=BACKEND_HELP)
     group.add_argument("--parameters", help=_PARAMETERS_HELP)
     group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
     group.add_argument("--keep", nargs="+", metavar="COLUMN", help="columns of --input to return and to filter by")
     add_output_options(parser, "folder of the index")
-    add_general_options(parser)
     return parser
 
 
@@ -60,16 +59,15 @@ def index_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the vectors of `--vectors` are not those of `--input`.
     """
-    parser = _index_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _index_parser().parse_args(argv)
     folder = Path(arguments.output).expanduser()
     if arguments.add:
-        if any(getattr(arguments, name) != parser.get_default(name) for name in _FIXED):
-            parser.error(f"--add keeps the index as it was made: leave out --{', --'.join(_FIXED)}")
+        if any(getattr(arguments, name) is not None for name in _FIXED):
+            raise ValueError(f"--add keeps the index as it was made: leave out --{', --'.join(_FIXED)}")
     elif arguments.model is None:
-        parser.error("--model is missing: name the model that encodes the texts")
+        raise ValueError("--model is missing: name the model that encodes the texts")
     elif (folder / "index.json").exists() and not arguments.overwrite:
-        parser.error(f"--output {folder} holds an index: add to it with --add or replace it with --overwrite")
+        raise ValueError(f"--output {folder} holds an index: add to it with --add or replace it with --overwrite")
 
     from ..inference.shards import read_manifest, read_shards
     from ..ops.files import digest
@@ -106,7 +104,7 @@ def index_main(argv: list[str]) -> int:
         index = SentenceIndex.build(
             model,
             arguments.input,
-            backend=arguments.backend,
+            backend=arguments.backend or "exact",
             parameters=arguments.parameters,
             keep=arguments.keep or (),
             truncate_dim=arguments.truncate_dim,
@@ -200,12 +198,14 @@ def search_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If `--filter` names a column twice.
     """
-    parser = _search_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _search_parser().parse_args(argv)
     filters = dict(arguments.filter)
     if len(filters) < len(arguments.filter):
-        parser.error("--filter names a column twice: give each column one value")
+        raise ValueError("--filter names a column twice: give each column one value")
     index = open_index(arguments.index, arguments)
     _set_prompt(index.model, "query", arguments)
     threshold = find_threshold(index, arguments)
