@@ -1,6 +1,5 @@
 """The command `simcse-hf adapt`."""
 
-from argparse import ArgumentParser
 from dataclasses import fields
 from typing import Any
 
@@ -27,7 +26,15 @@ _ARMS_HELP = (
 )
 
 
-def _parser() -> ArgumentParser:
+def adapt_main(argv: list[str]) -> int:
+    """Run `simcse-hf adapt`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf adapt`.
+
+    Returns:
+        `int`: The exit status.
+    """
     parser = command_parser(
         "adapt",
         "Adapt a model to a domain: try a fixed list of arms with the same number of steps, choose one on a third of "
@@ -63,19 +70,7 @@ def _parser() -> ArgumentParser:
     group.add_argument("--extend_tokenizer", type=positive_int, metavar="N", help=words)
     group.add_argument("--bf16", action="store_true", help="train in bfloat16")
     add_output_options(parser, "folder for the verdict, a picture of the arms, and the model")
-    return parser
-
-
-def adapt_main(argv: list[str]) -> int:
-    """Run `simcse-hf adapt`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf adapt`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    arguments = _parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
     arguments.tasks = arguments.task

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,9 +19,24 @@ _MAX_TOP_K = 100  # end of the slider, unless the command line asks for more
 _MAX_CHARACTERS = 10_000  # of a text; a longer one takes seconds, and no encoder reads it to its end
 
 
-def _parser() -> ArgumentParser:
-    purpose = "Serve a web page that searches an index and compares two sentences. Everything stays on this machine."
-    parser = command_parser("demo", purpose)
+def demo_main(argv: list[str]) -> int:
+    """Run `simcse-hf demo` until it is interrupted.
+
+    Nothing is shared, reported or loaded from elsewhere: the page and its fonts come from this process.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf demo`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If the index cannot be opened, or the address is in use.
+    """
+    parser = command_parser(
+        "demo",
+        "Serve a web page that searches an index and compares two sentences. Everything stays on this machine.",
+    )
     add_search_options(parser)
     add_model_options(parser, default="the model that the index names")
     group = parser.add_argument_group("server")
@@ -38,27 +52,15 @@ def _parser() -> ArgumentParser:
     )
     group.add_argument("--port", type=positive_int, default=7860, help="port to listen on; default: 7860")
     add_general_options(parser)
-    return parser
-
-
-def demo_main(argv: list[str]) -> int:
-    """Run `simcse-hf demo` until it is interrupted.
-
-    Nothing is shared, reported or loaded from elsewhere: the page and its fonts come from this process.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf demo`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If the index cannot be opened, or the address is in use.
-    """
-    arguments = _parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     if arguments.port > 65535:
         raise ValueError(f"--port must be between 1 and 65535, got {arguments.port}")
-    _import_gradio()  # fails before a large index is read
+
+    from ..ops.errors import require_extra
+
+    # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    require_extra("gradio", "demo", "the demo")  # before a large index is read
     from starlette.middleware import Middleware
 
     index = open_index(arguments.index, arguments)
@@ -88,14 +90,6 @@ def demo_main(argv: list[str]) -> int:
     return 0
 
 
-def _import_gradio() -> Any:
-    from ..ops.errors import require_extra
-
-    # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    return require_extra("gradio", "demo", "the demo")
-
-
 def build_demo(index: "SentenceIndex", top_k: int, threshold: float | None) -> Any:
     """Build the page without serving it.
 
@@ -106,13 +100,9 @@ def build_demo(index: "SentenceIndex", top_k: int, threshold: float | None) -> A
 
     Returns:
         `gradio.Blocks`: The page.
-
-    Raises:
-        ImportError: If gradio is not installed; the message names the extra.
     """
+    import gradio as gr
     from jinja2 import Template
-
-    gr = _import_gradio()
 
     def problem(text: str) -> str | None:
         """Return the message for a text that the demo does not take."""

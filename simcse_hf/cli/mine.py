@@ -124,7 +124,15 @@ def mine_main(argv: list[str]) -> int:
     return 0
 
 
-def _nli_parser() -> ArgumentParser:
+def build_nli_main(argv: list[str]) -> int:
+    """Run `simcse-hf build-nli`: write the rows of `build_nli_triplets` to a file.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf build-nli`.
+
+    Returns:
+        `int`: The exit status.
+    """
     parser = command_parser("build-nli", "Build (premise, entailed, contradictory) triplets from NLI pairs.")
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help=TEXT_FILE_HELP)
     parser.add_argument("--seed", type=int, default=42, help="seed of the draw of hard negatives; default: 42")
@@ -150,19 +158,7 @@ def _nli_parser() -> ArgumentParser:
     )
     parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
     add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
-    return parser
-
-
-def build_nli_main(argv: list[str]) -> int:
-    """Run `simcse-hf build-nli`: write the rows of `build_nli_triplets` to a file.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf build-nli`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    arguments = _nli_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     check_output_file(arguments, TABLE_SUFFIXES)
 
     from ..data.nli_pairs import build_nli_triplets

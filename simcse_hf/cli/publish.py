@@ -106,7 +106,15 @@ def export_main(argv: list[str]) -> int:
     return 0
 
 
-def _card_parser() -> ArgumentParser:
+def card_main(argv: list[str]) -> int:
+    """Run `simcse-hf card`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf card`.
+
+    Returns:
+        `int`: The exit status.
+    """
     parser = command_parser(
         "card",
         "Write the card of a saved model. A card that this command or the training wrote is replaced; a README.md "
@@ -130,19 +138,7 @@ def _card_parser() -> ArgumentParser:
     parser.add_argument("--license", metavar="NAME", help="name of the licence, such as apache-2.0")
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="hub names of the training data")
     add_general_options(parser)
-    return parser
-
-
-def card_main(argv: list[str]) -> int:
-    """Run `simcse-hf card`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf card`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    arguments = _card_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
 
     from ..publishing import write_card
 
@@ -159,7 +155,18 @@ def card_main(argv: list[str]) -> int:
     return 0
 
 
-def _push_parser() -> ArgumentParser:
+def push_main(argv: list[str]) -> int:
+    """Run `simcse-hf push`: upload a saved model and print where it is.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf push`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If the name of the repository has no owner.
+    """
     parser = command_parser(
         "push",
         "Upload a saved model with its tokenizer and card to the Hugging Face hub, in one commit.",
@@ -173,22 +180,7 @@ def _push_parser() -> ArgumentParser:
     parser.add_argument("--commit_message", default="Upload model", help="default: Upload model")
     parser.add_argument("--dry_run", action="store_true", help="list what would be uploaded, and upload nothing")
     add_general_options(parser)
-    return parser
-
-
-def push_main(argv: list[str]) -> int:
-    """Run `simcse-hf push`: upload a saved model and print where it is.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf push`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If the name of the repository has no owner.
-    """
-    arguments = _push_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     # Without an owner the name would end up in the card's usage examples, where it means another repository.
     if "/" not in arguments.repo_id:
         raise ValueError(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, as in your-name/{arguments.repo_id}")

@@ -1,10 +1,12 @@
 """Options that commands share: the same choices as the package, the same words in every command."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 import pytest
+from cli_helpers import status
 
-from simcse_hf.cli import adapt, common, demo, encode, evaluate, mine, outputs, postprocess, publish, search
+from simcse_hf.cli import common, encode, evaluate, mine, outputs, postprocess, publish
+from simcse_hf.cli.main import COMMANDS
 from simcse_hf.evaluation import scoring
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.user_tasks import KINDS
@@ -30,14 +32,6 @@ def test_choices_are_those_of_the_package():
     assert common.TASK_KINDS == tuple(KINDS)
 
 
-#: The modules of the commands, and the functions in them that make a parser.
-PARSERS = (
-    *((module, "_parser") for module in (adapt, demo, encode, postprocess)),
-    *((evaluate, name) for name in ("_compare_parser", "_evaluate_parser")),
-    *((mine, name) for name in ("_mine_parser", "_nli_parser")),
-    *((search, name) for name in ("_index_parser", "_search_parser")),
-    *((publish, name) for name in ("_card_parser", "_export_parser", "_push_parser")),
-)
 SHARED = (
     "--pooler_type --max_length --dtype --device --no_postprocess --token_budget --overwrite --json --quiet --top_k "
     "--threshold --truncate_dim --prompt --prompt_name --column"
@@ -47,7 +41,11 @@ SHARED = (
 @pytest.fixture(scope="module")
 def actions():
     """Every argument of every command, with the name of the command."""
-    parsers = [getattr(module, name)() for module, name in PARSERS]
+    parsers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ArgumentParser, "print_help", lambda parser, file=None: parsers.append(parser))
+        for command in COMMANDS:
+            assert status(command, "--help") == 0
     return [(parser.prog, action) for parser in parsers for action in parser._actions]
 
 
