@@ -342,6 +342,14 @@ def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(setting
     assert record.exists()
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path, overwrite):
+    write(tmp_path / "out/thesis.tex", ["years of work"])
+    with pytest.raises(ValueError, match="out holds something else"):
+        adapt(settings, overwrite)
+    assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
+
+
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
     words = ["adapt", settings.corpus, "--model", settings.model, "--output", settings.output, "--json", "--quiet"]
     words += ["--arms", "untrained", "--task", "=".join(settings.tasks[0])]

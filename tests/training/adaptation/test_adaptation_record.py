@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from simcse_hf.ops.files import entries
-from simcse_hf.training.adaptation.record import RECORD, Record, clear_output
+from simcse_hf.training.adaptation.adaptation import RECORD, Record
 
 ARGUMENTS = {"corpus": "a.txt", "seeds": 3, "task": ["pairs=p.csv"], "column": None}
 
@@ -32,15 +31,3 @@ def test_other_arguments_and_a_changed_input_are_refused_by_name(tmp_path):
             Record(tmp_path / "out", ARGUMENTS | changes)
     with pytest.raises(ValueError, match="The text a.txt"):
         Record(tmp_path / "out", ARGUMENTS).check_unchanged("The text a.txt", ["a cat a", "dog"])
-
-
-def test_an_earlier_adaptation_is_deleted_on_request_and_other_files_are_neither_used_nor_deleted(tmp_path):
-    Record(tmp_path / "out", ARGUMENTS).once("score", lambda: 1)
-    for _ in range(2):  # nothing there is fine
-        clear_output(tmp_path / "out")
-        assert not entries(tmp_path / "out")
-    (tmp_path / "thesis.tex").write_text("years of work")
-    for use in (lambda folder: Record(folder, ARGUMENTS), clear_output):
-        with pytest.raises(ValueError, match=str(tmp_path)):
-            use(tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
