@@ -9,9 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from simcse_hf import __version__
 from simcse_hf.cli.main import COMMANDS, exit_status, main
-from simcse_hf.ops.launch import check_alone
 from simcse_hf.publishing.hub import PushError
 
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
@@ -25,10 +23,6 @@ def python(*words, **options):
     ended = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
     assert ended.returncode == 0, ended.stderr
     return ended
-
-
-def test_version_of_the_module_is_that_of_the_package():
-    assert python("-m", "simcse_hf", "--version").stdout.strip() == f"simcse-hf {__version__}"
 
 
 def test_help_and_version_import_no_heavy_library():
@@ -92,19 +86,6 @@ def test_a_failed_push_ends_with_status_1(tmp_path, capsys, monkeypatch):
 def test_an_interruption_ends_without_a_traceback(capsys):
     assert exit_status(Mock(side_effect=KeyboardInterrupt), "program") == 130
     assert capsys.readouterr().err == "program: interrupted\n"
-
-
-def test_a_message_of_several_lines_is_joined_into_one(capsys, monkeypatch):
-    def fail():
-        try:
-            check_alone("push")
-        except ValueError as error:
-            error.args = ("first\n  second",)
-            raise
-
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert exit_status(fail, "program") == 2
-    assert capsys.readouterr().err == "program: error: first second\n"
 
 
 class LocalEntryNotFoundError(Exception):

@@ -17,10 +17,7 @@ import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli import train
 from simcse_hf.data.sample import sample_files
-from simcse_hf.evaluation import sts
-from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training import run
-from simcse_hf.training.dev_sets import make_dev_sets
 from simcse_hf.training.parser import RECIPES
 from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
@@ -103,14 +100,6 @@ def test_the_results_name_the_hub_data_sets_of_several(tmp_path):
     trainer = Mock()
     run.train_and_save(trainer, parse_arguments([str(tmp_path / "run.yaml"), "--use_cpu"]))
     trainer.write_results.assert_called_once_with(None, ["org/a"])
-
-
-def test_a_dev_set_on_the_hub_is_named_like_those_of_evaluate(monkeypatch):
-    named = []
-    pairs = ScoredPairs("dev", ["a", "b"], ["c", "d"], [1.0, 2.0])
-    monkeypatch.setattr(sts, "load_hub_pairs", lambda *words: named.append(words) or pairs)
-    (dev_set,) = make_dev_sets("mteb/stsbenchmark-sts:validation", None)
-    assert named[0][0] == "mteb/stsbenchmark-sts:validation" and len(dev_set.texts) == 4
 
 
 def test_the_sample_run_ends_with_neighbours_and_the_next_command(tmp_path, capsys):
