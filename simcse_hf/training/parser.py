@@ -15,6 +15,8 @@ from transformers.hf_argparser import string_to_bool
 from ..data.table import SUFFIX
 from ..ops.suggestions import did_you_mean
 
+#: The defaults of the commands, by the name of the method.
+DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
 #: Folder of the recipes that a name stands for.
 RECIPES = Path(__file__).parent / "recipes"
 

@@ -39,39 +39,11 @@ from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import RESULTS, check_output_dir, clear_output_dir
-from .parser import check_files, fill, given_arguments, option
+from .parser import DEFAULTS, check_files, fill, given_arguments, option
 from .watch import FiniteWeights
 
-# BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
-# small models.
-MLM_DEFAULTS: dict = {
-    "output_dir": "outputs/pretrained",
-    "learning_rate": 5e-4,
-    "per_device_train_batch_size": 128,
-    "warmup_steps": 0.06,
-    "weight_decay": 0.01,
-    "num_train_epochs": 1,
-    "logging_steps": 50,
-    "save_steps": 1000,
-    "save_total_limit": 2,
-    # Sentences of similar length share a batch, so that batches of equal size hold about as many tokens.
-    "train_sampling_strategy": "group_by_length",
-    "length_column_name": "length",
-}
-MLM_SAMPLE: dict = {
-    "train_file": str(sample_files()[0].train_sentences),
-    "output_dir": "outputs/sample-pretrained",
-    "train_tokenizer": True,
-    "vocab_size": 2000,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "learning_rate": 1e-3,
-    "per_device_train_batch_size": 64,
-    "max_steps": 600,
-    "mlm_probability": 0.3,
-    "max_seq_length": 32,
-}
+MLM_DEFAULTS = DEFAULTS["mlm"]
+MLM_SAMPLE = DEFAULTS["mlm sample"] | {"train_file": str(sample_files()[0].train_sentences)}
 
 
 @dataclass

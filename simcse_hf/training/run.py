@@ -23,7 +23,7 @@ from ..ops.loading import load_pretrained
 from ..search import SentenceIndex
 from .dev_sets import make_dev_sets, warn_of_overlap
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
-from .parser import check_files
+from .parser import DEFAULTS, check_files
 from .rows import Reader, Source, kind_of
 from .script_arguments import CommandArguments, parse_arguments
 from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
@@ -34,61 +34,14 @@ logger = logging.get_logger(__name__)
 #: What the table of a data set says about its file, as the arguments of the same names.
 _OF_FILES = ("train_file", "dataset_name", "columns", "max_train_samples")
 
-# Optimizer and schedule are the reference implementation's: AdamW without weight decay, linear decay without warm-up,
-# gradients clipped at 1. The batch is that of all processes together.
-_COMMON = {
-    "logging_steps": 25,
-    "eval_strategy": "steps",
-    "eval_steps": 125,
-    "save_steps": 125,
-    "save_total_limit": 2,
-    "load_best_model_at_end": True,
-}
-# BERT-base in Table A.1 and section 6.3 of SimCSE.
-UNSUP_DEFAULTS = _COMMON | {
-    "output_dir": "outputs/unsup",
-    "mlp_only_train": True,
-    "learning_rate": 3e-5,
-    "per_device_train_batch_size": 64,
-    "num_train_epochs": 1,
-}
-# BERT-base in Table A.1 of SimCSE.
-SUP_DEFAULTS = _COMMON | {
-    "output_dir": "outputs/sup",
-    "mlp_only_train": False,
-    "learning_rate": 5e-5,
-    "per_device_train_batch_size": 512,
-    "num_train_epochs": 3,
-}
+UNSUP_DEFAULTS = DEFAULTS["unsup"]
+SUP_DEFAULTS = DEFAULTS["sup"]
 _CORPUS, _ENCODER = sample_files()
-_SAMPLE = {
-    "model_name_or_path": str(_ENCODER),
-    "pooler_type": "avg",  # which is better than [CLS] before training and after it
-    "dev_file": str(_CORPUS.dev),
-    "max_seq_length": 32,
-}
+_SAMPLE = {"model_name_or_path": str(_ENCODER), "dev_file": str(_CORPUS.dev)}
+UNSUP_SAMPLE = _SAMPLE | DEFAULTS["unsup sample"] | {"train_file": str(_CORPUS.train_sentences)}
+SUP_SAMPLE = _SAMPLE | DEFAULTS["sup sample"] | {"train_file": str(_CORPUS.train_triplets)}
 #: A sentence of the sample's test set, which is searched before and after training.
 _QUERY = "The exhausted percussionist lost the lute at the auditorium."
-# The tiny sample encoder needs a higher learning rate than BERT.
-UNSUP_SAMPLE = _SAMPLE | {
-    "train_file": str(_CORPUS.train_sentences),
-    "output_dir": "outputs/sample-unsup",
-    "learning_rate": 1e-3,
-    "per_device_train_batch_size": 256,
-    "max_steps": 60,
-    "logging_steps": 10,
-    "eval_steps": 20,
-    "save_steps": 20,
-}
-SUP_SAMPLE = _SAMPLE | {
-    "train_file": str(_CORPUS.train_triplets),
-    "output_dir": "outputs/sample-sup",
-    "learning_rate": 3e-3,
-    "per_device_train_batch_size": 64,
-    "max_steps": 200,
-    "eval_steps": 25,
-    "save_steps": 25,
-}
 
 
 def train_unsup(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,6 @@ from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...ops.errors import refuse_changes
 from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
-from ...ops.launch import check_alone
 from ...publishing import write_card
 from ...publishing.card_adaptation import ADAPTATION
 from ..output_folder import RESULTS
@@ -115,7 +114,6 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    check_alone("adapt")
     # 1. What is asked for must make sense, and what is named must be there before anything is deleted.
     unknown = sorted(set(settings.arms) - set(ARM_NAMES))
     if unknown:
