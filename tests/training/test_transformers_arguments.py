@@ -147,23 +147,3 @@ def test_labels_keep_two_texts_of_a_class_in_a_batch_whose_size_was_lowered(tmp_
     )
     found.train()
     assert found.found_batch == {"per_device_train_batch_size": 4}
-
-
-def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
-    def rates(folder, resume=None, **options):
-        used = []
-
-        class Noting(TrainerCallback):
-            def on_step_begin(self, args, state, control, optimizer, **_):
-                used.append(optimizer.param_groups[0]["lr"])
-
-        trainer = make(folder, tokenizer, callbacks=[Noting()], **SAVES, **options)
-        trainer.train(resume_from_checkpoint=resume)
-        return used
-
-    rates(tmp_path, max_steps=6, learning_rate=1e-3)
-    checkpoint = str(tmp_path / "run" / "checkpoint-2")
-    changed = {"max_steps": 8, "learning_rate": 1e-4}
-    resumed = rates(tmp_path, checkpoint, allow_changes=True, **changed)
-    fresh = rates(tmp_path / "fresh", **changed)
-    assert resumed == pytest.approx(fresh[2:])
