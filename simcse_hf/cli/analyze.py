@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
-from .common import add_output_options, command_parser, report
-from .outputs import output_folder
+from .common import (
+    add_output_options,
+    command_parser,
+    output_folder,
+    report,
+)
 
 
 def analyze_main(argv: list[str]) -> int:

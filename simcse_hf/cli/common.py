@@ -1,4 +1,4 @@
-"""What several commands share: options with one name, one help text and one default, models, and what is printed.
+"""What several commands share: options with one name, help text and default, models, and what is written and printed.
 
 `simcse-hf COMMAND --help` must answer at once, so nothing that a parser needs may import torch. The modules of the
 commands therefore import the rest of the package inside functions, and the choices below repeat names that the package
@@ -10,12 +10,17 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..ops.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from ..inference.simcse import SimCSE
 
 POOLER_TYPES = tuple(
@@ -24,6 +29,10 @@ POOLER_TYPES = tuple(
 TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 BACKENDS = ("torch", "onnx", "openvino")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+#: What no command that replaces a folder writes: a training run or a repository is there as well.
+_NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.bin|results\.json|\.git")
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
 TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalize it"
@@ -300,6 +309,81 @@ def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def check_output_file(arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse an `--output` that is a folder, or a file of another kind or one that must not be replaced.
+
+    Args:
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
+        suffixes (`tuple[str, ...]`, *optional*): How the name of the file may end; by default in any way.
+
+    Raises:
+        ValueError: If the file cannot be written there.
+    """
+    if arguments.output is None:
+        return
+    path = Path(arguments.output)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"--output must end in {', '.join(suffixes)}, got {path}")
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder: name a file")
+    if path.exists() and not arguments.overwrite:
+        raise ValueError(f"--output {path} exists: name another file, or replace it with --overwrite")
+
+
+def write_table(rows: "Dataset", output: str | Path) -> None:
+    """Write rows to a file, which is either complete or not there.
+
+    Args:
+        rows (`datasets.Dataset`): The rows.
+        output (`str` or `Path`): File to write, ending in one of `TABLE_SUFFIXES`. Its folder is made if needed.
+    """
+    from ..ops.files import write_atomically
+
+    path = Path(output).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as temporary:
+        write = {".csv": rows.to_csv, ".jsonl": rows.to_json, ".parquet": rows.to_parquet}[path.suffix]
+        write(str(temporary))
+
+
+@contextmanager
+def output_folder(arguments: Namespace, marker: str, sources: Sequence[str]) -> Iterator[Path]:
+    """Yield a folder to write to, which replaces `--output` only when it is complete.
+
+    Args:
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
+        marker (`str`): File that tells a folder written by this command from any other.
+        sources (`Sequence[str]`): Folders that are read, and so must not be replaced.
+
+    Yields:
+        `Path`: A folder to make and write to. It becomes `--output` when the block ends without an error.
+
+    Raises:
+        ValueError: If `--output` would be replaced without `--overwrite`, was not written by this command, is read, or
+            is the current folder.
+    """
+    from ..ops.files import entries, write_atomically
+
+    folder = Path(arguments.output).expanduser()
+    other = "name another --output"
+    if folder.resolve() == Path.cwd():
+        raise ValueError(f"--output {folder} is the current folder, which cannot be replaced: name a folder in it")
+    if folder.is_file() or entries(folder):
+        if not arguments.overwrite:
+            raise ValueError(f"{folder} is not an empty directory: {other}, or add --overwrite")
+        if not (folder / marker).is_file():
+            raise ValueError(f"{folder} holds something else (there is no {marker} in it): {other}")
+        for path in sorted(folder.iterdir()):
+            if _NOT_REPLACED.fullmatch(path.name):
+                raise ValueError(f"{folder} holds more than an earlier output ({path.name}): {other}")
+        for source in map(Path, sources):
+            if source.exists() and source.resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"{folder} holds the model that is read: {other}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(folder) as temporary:
+        yield temporary
 
 
 def report(arguments: Namespace, document: Any, text: str) -> None:

@@ -13,12 +13,12 @@ from .common import (
     add_model_options,
     add_output_options,
     add_task_option,
+    check_output_file,
     command_parser,
     load_in_each_process,
     positive_int,
     report,
 )
-from .outputs import check_output_file
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Protocol

@@ -4,16 +4,18 @@ from argparse import ArgumentParser
 from dataclasses import asdict, fields
 
 from .common import (
+    TABLE_SUFFIXES,
     TEXT_FILE_HELP,
     add_model_options,
     add_output_options,
     add_text_options,
+    check_output_file,
     command_parser,
     load_encoder,
     positive_int,
     report,
+    write_table,
 )
-from .outputs import TABLE_SUFFIXES, check_output_file, write_table
 from .search import BACKEND_HELP
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")

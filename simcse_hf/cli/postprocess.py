@@ -12,10 +12,10 @@ from .common import (
     add_text_options,
     command_parser,
     load_encoder,
+    output_folder,
     positive_int,
     report,
 )
-from .outputs import output_folder
 
 METHODS = ("whitening", "flow")
 #: The arguments of `fit_whitening` and `fit_flow` as options of the command.

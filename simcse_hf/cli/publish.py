@@ -12,9 +12,9 @@ from .common import (
     add_output_options,
     command_parser,
     load_encoder,
+    output_folder,
     report,
 )
-from .outputs import output_folder
 
 EXPORTS = ("sentence-transformers", "onnx", "openvino")
 INT8_EXPORTS = ("int8", "onnx-int8", "openvino-int8")

@@ -110,7 +110,8 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
             )
         if not record.exists():
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
-    # What all runs have in common, in types that JSON can hold.
+
+    # 1. What all runs have in common, in types that JSON can hold.
     values = vars(arguments.model) | vars(arguments.data) | hyperparameter_values(args)
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
@@ -125,6 +126,7 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
         values[f"digest of {file.name}"] = digest(file)
     settings = json.loads(json.dumps(values, default=str))
 
+    # 2. The directory is cleared, or holds runs with the same settings.
     if overwrites or not record.exists():
         check_output_dir(args, overwrites, inputs_of(arguments))
         clear_output_dir(args)
@@ -138,13 +140,14 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
     directory.mkdir(parents=True, exist_ok=True)
     write_json(record, {"settings": settings})
 
+    # 3. What each run still needs.
     states = {}
     for seed in seeds:
         folder = seed_folder(directory, seed)
-        checkpoint = None
         if (folder / RESULTS).exists():
             states[seed] = "finished"
             continue
+        checkpoint = None
         try:
             checkpoint = newest_whole_checkpoint(folder)
         except ValueError as error:

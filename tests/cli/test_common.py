@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 import pytest
 from cli_helpers import status
 
-from simcse_hf.cli import common, encode, evaluate, mine, outputs, postprocess, publish
+from simcse_hf.cli import common, encode, evaluate, mine, postprocess, publish
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.evaluation import scoring
 from simcse_hf.evaluation.classifier import SEED
@@ -67,7 +67,7 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
 
 def _output_folder(folder, overwrite, sources=()):
     arguments = Namespace(output=str(folder), overwrite=overwrite)
-    return outputs.output_folder(arguments, "done", [str(source) for source in sources])
+    return common.output_folder(arguments, "done", [str(source) for source in sources])
 
 
 def _write(folder, overwrite, content="new", sources=()):
