@@ -71,7 +71,7 @@ def statistics_of(groups: np.ndarray, random: np.random.Generator) -> dict[str, 
 
 
 def resampled(systems: Systems, resamples: int, random: np.random.Generator) -> np.ndarray:
-    return resampled_scores([{"rows": named} for named in systems], "all", "spearman", resamples, random)
+    return resampled_scores([{"rows": named} for named in systems], resamples=resamples, random=random)
 
 
 def run(options: argparse.Namespace, report: Report) -> None:

@@ -97,7 +97,8 @@ class Measured:
         if kept not in self._resampled:
             drawn = np.random.default_rng(zlib.crc32(task.encode()))
             parts = self.scores[group][task]
-            self._resampled[kept] = resampled_scores([parts], aggregation, correlation, resamples, drawn)[0]
+            protocol = Protocol(aggregation=aggregation, metric=correlation)
+            self._resampled[kept] = resampled_scores([parts], protocol, resamples, drawn)[0]
         return self._resampled[kept]
 
 

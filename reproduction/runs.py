@@ -16,8 +16,9 @@ import yaml
 from filelock import FileLock
 from transformers import PrinterCallback
 
+from simcse_hf.evaluation.bootstrap import load_scores, save_scores
 from simcse_hf.evaluation.embeddings import Encoder
-from simcse_hf.evaluation.report import load_scores, save_scores, versions
+from simcse_hf.evaluation.report import versions
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.ops.files import read_json_object, write_text
 from simcse_hf.training.checkpoints import checkpoints

@@ -150,6 +150,15 @@ def write_rows(path: Path, header: list[str], rows) -> Path:
     return path
 
 
+def write_beir(folder: Path, corpus: dict, queries: dict, qrels: dict) -> Path:
+    """Writes a retrieval task: texts of documents and queries by id, and relevance by query and document."""
+    write(folder / "corpus.jsonl", [json.dumps({"_id": id, "title": "", "text": text}) for id, text in corpus.items()])
+    write(folder / "queries.jsonl", [json.dumps({"_id": id, "text": text}) for id, text in queries.items()])
+    rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
+    write_rows(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], rows)
+    return folder
+
+
 def labelled_rows(n: int = 60, seed: int = 0) -> list[tuple[str, str]]:
     """Distinct texts, most of which repeat a word of their label."""
     random = np.random.RandomState(seed)

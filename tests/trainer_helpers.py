@@ -1,5 +1,7 @@
 """Trainers on tiny encoders, and for each objective one with rows of the kind that it learns from."""
 
+import os
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, TrainerCallback
 from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
@@ -104,6 +106,20 @@ def arguments(tmp_path, **changes):
     return SimCSETrainingArguments(**(values | changes))
 
 
+class End(TrainerCallback):
+    """End a run at the begin of a step: by an error, or by SIGTERM, after which this step is finished and saved."""
+
+    def __init__(self, step, error=KeyboardInterrupt):
+        self.step = step
+        self.error = error
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.step - 1 and self.error is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif state.global_step == self.step - 1:
+            raise self.error
+
+
 #: Arguments that evaluate, and those that also save and load the best model at the end.
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 2}
 KEEPS_BEST = EVALUATES | {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
@@ -195,27 +211,9 @@ def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
     model = AutoModelForCL.from_pretrained(
         start, head="fresh", **{"do_mlm": False, "objective": objective} | settings | {"objective_options": options}
     )
-    data, rows = sentences(12, seed=9), rows_for(objective, tokenizer)
-    values = {
-        "output_dir": str(tmp_path / "run"),
-        "per_device_train_batch_size": 4,
-        "max_steps": 6,
-        "max_seq_length": 16,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 3,
-        "eval_strategy": "steps",
-        "eval_steps": 6,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
+    rows = rows_for(objective, tokenizer)
+    values = SAVES | EVALUATES | {"per_device_train_batch_size": 4, "max_steps": 6, "max_seq_length": 16}
+    values |= {"logging_steps": 1, "save_steps": 3, "eval_steps": 6}
     if objective == "distill":
         values["teacher"] = vectors_of(tmp_path / "teacher", rows)
-    return SimCSETrainer(
-        model,
-        SimCSETrainingArguments(**values | changes),
-        rows,
-        dev_set=ScoredPairs("stsb", data[:6], data[6:], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
-        processing_class=tokenizer,
-    )
+    return make(tmp_path, tokenizer, rows, model, dev_set=pairs(6), **values | changes)

@@ -1,6 +1,5 @@
 """The command `simcse-hf adapt`."""
 
-from argparse import ArgumentParser
 from dataclasses import fields
 from typing import Any
 
@@ -8,14 +7,13 @@ from .common import (
     COLUMN_HELP,
     MODEL_HELP,
     TEXT_FILE_HELP,
-    add_general_options,
     add_output_options,
     add_pooler_option,
     add_task_option,
     command_parser,
-    messages_of,
     positive_int,
     report,
+    show_messages_of,
 )
 
 _LABELS_HELP = (
@@ -26,15 +24,17 @@ _ARMS_HELP = (
     "arms to try: untrained, labels, simcse, and with --pretrained pretrained-labels, mlm-labels, tsdae-labels, "
     "simcse-labels; default: all"
 )
-_NUMBERS = (
-    ("steps", 400, "training steps of an arm"),
-    ("batch_size", 16, "rows in a step"),
-    ("seeds", 3, "new runs for the verdict, each with another seed"),
-    ("budget", 40, "minutes that everything may take; arms that would not fit are left out before training starts"),
-)
 
 
-def _parser() -> ArgumentParser:
+def adapt_main(argv: list[str]) -> int:
+    """Run `simcse-hf adapt`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf adapt`.
+
+    Returns:
+        `int`: The exit status.
+    """
     parser = command_parser(
         "adapt",
         "Adapt a model to a domain: try a fixed list of arms with the same number of steps, choose one on a third of "
@@ -55,32 +55,28 @@ def _parser() -> ArgumentParser:
         help="encoder that is not yet a sentence encoder, to train on CORPUS, then labels",
     )
     group.add_argument("--arms", nargs="+", default=[], metavar="ARM", help=_ARMS_HELP)
-    for name, default, help in _NUMBERS:
-        group.add_argument(f"--{name}", type=positive_int, default=default, help=f"{help}; default: {default}")
+    group.add_argument("--steps", type=positive_int, default=400, help="training steps of an arm; default: 400")
+    group.add_argument("--batch_size", type=positive_int, default=16, help="rows in a step; default: 16")
+    group.add_argument(
+        "--seeds", type=positive_int, default=3, help="new runs for the verdict, each with another seed; default: 3"
+    )
+    group.add_argument(
+        "--budget",
+        type=positive_int,
+        default=40,
+        help="minutes that everything may take; arms that would not fit are left out before training; default: 40",
+    )
     words = "before mlm-labels, make the N most frequent words that the tokenizer splits whole tokens"
     group.add_argument("--extend_tokenizer", type=positive_int, metavar="N", help=words)
     group.add_argument("--bf16", action="store_true", help="train in bfloat16")
     add_output_options(parser, "folder for the verdict, a picture of the arms, and the model")
-    add_general_options(parser)
-    return parser
-
-
-def adapt_main(argv: list[str]) -> int:
-    """Run `simcse-hf adapt`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf adapt`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    arguments = _parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     from ..training.adaptation.adaptation import AdaptationSettings, adapt
 
     arguments.tasks = arguments.task
     settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(AdaptationSettings)}
-    with messages_of("simcse_hf.training.adaptation", arguments.quiet, ["simcse_hf.evaluation.user_tasks"]):
-        result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
+    show_messages_of("simcse_hf.training.adaptation", arguments.quiet)
+    result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
     lines = [result["summary"]]
     for each in result["comparisons"]:
         if each["task"] != result["task"]:

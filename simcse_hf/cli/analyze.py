@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
-from .common import add_general_options, add_output_options, command_parser, report
-from .outputs import output_folder
+from .common import (
+    add_output_options,
+    command_parser,
+    output_folder,
+    report,
+)
 
 
 def analyze_main(argv: list[str]) -> int:
@@ -14,6 +18,9 @@ def analyze_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If the sources do not have different names.
     """
     parser = command_parser(
         "analyze",
@@ -28,23 +35,19 @@ def analyze_main(argv: list[str]) -> int:
     )
     parser.add_argument("--names", nargs="+", metavar="NAME", help="names of the sources; default: from their paths")
     add_output_options(parser, "folder for analysis.json and the pictures")
-    add_general_options(parser)
     arguments = parser.parse_args(argv)
     paths = [Path(source) for source in arguments.sources]
     names = arguments.names
     if names is None:
         names = [path.parent.name if path.stem in ("", "results") else path.stem for path in paths]
     if len(set(names)) != len(paths):
-        parser.error(f"--names must give {len(paths)} different names, one for each source")
+        raise ValueError(f"--names must give {len(paths)} different names, one for each source")
 
     from ..publishing.analysis import analyze
 
-    sources = dict(zip(names, paths, strict=True))
-    with output_folder(
-        arguments.output, overwrite=arguments.overwrite, marker="analysis.json", sources=arguments.sources
-    ) as folder:
-        document = analyze(sources, folder)
-    drawn = [f"{arguments.output}/{name}.png" for name in document if name != "omitted"]
-    omitted = [f"{name} is not drawn: {reason}" for name, reason in document["omitted"].items()]
-    report(arguments, document, "\n".join([*drawn, *omitted]))
+    with output_folder(arguments, "analysis.json", arguments.sources) as folder:
+        document = analyze(dict(zip(names, paths, strict=True)), folder)
+    lines = [f"{arguments.output}/{name}.png" for name in document if name != "omitted"]
+    lines += [f"{name} is not drawn: {reason}" for name, reason in document["omitted"].items()]
+    report(arguments, document, "\n".join(lines))
     return 0

@@ -1,4 +1,4 @@
-"""What several commands share: options with one name, one help text and one default, models, and what is printed.
+"""What several commands share: options with one name, help text and default, models, and what is written and printed.
 
 `simcse-hf COMMAND --help` must answer at once, so nothing that a parser needs may import torch. The modules of the
 commands therefore import the rest of the package inside functions, and the choices below repeat names that the package
@@ -13,11 +13,14 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsConta
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..ops.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from ..inference.simcse import SimCSE
 
 POOLER_TYPES = tuple(
@@ -26,6 +29,10 @@ POOLER_TYPES = tuple(
 TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 BACKENDS = ("torch", "onnx", "openvino")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+#: What no command that replaces a folder writes: a training run or a repository is there as well.
+_NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.bin|results\.json|\.git")
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
 TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalize it"
@@ -48,12 +55,8 @@ class CommandParser(ArgumentParser):
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known += map(str, action.choices or ())
-        wrong = []
-        for number, word in enumerate(self._words):
-            if number == 0 or word.startswith("--"):
-                name = word.partition("=")[0]
-                if not any(other.startswith(name) for other in known):
-                    wrong.append(name)
+        names = [word.partition("=")[0] for number, word in enumerate(self._words) if number == 0 or word[:2] == "--"]
+        wrong = [name for name in names if not any(other.startswith(name) for other in known)]
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
@@ -211,8 +214,15 @@ def add_task_option(parser: _ActionsContainer) -> None:
     )
 
 
+def add_general_options(parser: ArgumentParser) -> None:
+    """Add `--json` and `--quiet`, which a command takes last."""
+    group = parser.add_argument_group("general")
+    group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
+
+
 def add_output_options(parser: ArgumentParser, help: str, *, required: bool = True) -> None:
-    """Add `--output` and `--overwrite`.
+    """Add `--output` and `--overwrite`, and then the general options.
 
     Args:
         parser (`argparse.ArgumentParser`): Parser of the command.
@@ -222,28 +232,15 @@ def add_output_options(parser: ArgumentParser, help: str, *, required: bool = Tr
     group = parser.add_argument_group("output")
     group.add_argument("--output", required=required, metavar="PATH", help=help)
     group.add_argument("--overwrite", action="store_true", help="replace --output if it exists")
+    add_general_options(parser)
 
 
-def add_general_options(parser: ArgumentParser, *, json: bool = True) -> None:
-    """Add `--json` and `--quiet`, which a command takes last.
-
-    Args:
-        parser (`argparse.ArgumentParser`): Parser of the command.
-        json (`bool`, *optional*, defaults to `True`): Whether the command reports a result that can be JSON.
-    """
-    group = parser.add_argument_group("general")
-    if json:
-        group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
-    group.add_argument("--quiet", action="store_true", help="show no progress bars, and only warnings and errors")
-
-
-def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, **settings: Any) -> "SimCSE":
+def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     """Load the model that a command line names.
 
     Args:
         name (`str`): Folder or hub name.
         arguments (`argparse.Namespace`): The options of `add_model_options`.
-        device (`str`, *optional*): Device to use if the command line names none.
         settings (`Any`): Further arguments of `SimCSE`, which take precedence over the command line.
 
     Returns:
@@ -254,16 +251,30 @@ def load_encoder(name: str, arguments: Namespace, *, device: str | None = None, 
     """
     import torch
     from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import disable_progress_bars
+    from transformers.utils import logging
 
     from ..inference.simcse import SimCSE
 
     if arguments.quiet:
-        _silence_libraries()
+        disable_progress_bars()  # which TQDM_DISABLE does not reach
+        logging.set_verbosity_warning()
+    if arguments.device is not None:
+        try:
+            torch.zeros(1, device=arguments.device).item()
+        except (
+            RuntimeError,
+            AssertionError,
+            ImportError,
+        ) as error:  # unknown, absent, or torch is built without it
+            raise ValueError(
+                f"--device {arguments.device}: this machine cannot use it ({_first_line(error)}); leave out --device"
+            ) from None
     options = {
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
-        "device": check_device(arguments.device or device),
+        "device": arguments.device,
         "postprocess": not arguments.no_postprocess,
         "long_texts": arguments.long_texts or "cut",
         "backend": arguments.model_backend,
@@ -292,54 +303,87 @@ def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
     from ..ops.launch import join_processes
 
     state = join_processes()
-    return load_encoder(name, arguments, device=str(state.device) if state.num_processes > 1 else None)
-
-
-def set_prompt(model: "SimCSE", role: str, arguments: Namespace) -> None:
-    """Replace the prompt that a model puts before queries or documents with that of the command line, if it has one.
-
-    Args:
-        model (`SimCSE`): The model, which is changed.
-        role (`str`): `"query"` or `"document"`.
-        arguments (`argparse.Namespace`): The options of `add_prompt_options`.
-    """
-    if arguments.prompt is not None or arguments.prompt_name is not None:
-        model.prompts[role] = model.resolve_prompt(arguments.prompt, arguments.prompt_name)
-
-
-def check_device(name: str | None) -> str | None:
-    """Return the name of a device if this machine has it.
-
-    Args:
-        name (`str`, *optional*): Value of `--device`.
-
-    Returns:
-        `str`, *optional*: The same name.
-
-    Raises:
-        ValueError: If there is no such device.
-    """
-    import torch
-
-    try:
-        if name is not None:
-            torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, ImportError) as error:  # unknown, not there, or torch was built without it
-        reason = _first_line(error)
-        raise ValueError(f"--device {name}: this machine cannot use it ({reason}); leave out --device") from None
-    return name
-
-
-def _silence_libraries() -> None:
-    from huggingface_hub.utils import disable_progress_bars
-    from transformers.utils import logging
-
-    disable_progress_bars()  # which TQDM_DISABLE does not reach
-    logging.set_verbosity_warning()
+    own_device = str(state.device) if state.num_processes > 1 else None
+    return load_encoder(name, arguments, device=arguments.device or own_device)
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def check_output_file(arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse an `--output` that is a folder, or a file of another kind or one that must not be replaced.
+
+    Args:
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
+        suffixes (`tuple[str, ...]`, *optional*): How the name of the file may end; by default in any way.
+
+    Raises:
+        ValueError: If the file cannot be written there.
+    """
+    if arguments.output is None:
+        return
+    path = Path(arguments.output)
+    if suffixes and path.suffix not in suffixes:
+        raise ValueError(f"--output must end in {', '.join(suffixes)}, got {path}")
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder: name a file")
+    if path.exists() and not arguments.overwrite:
+        raise ValueError(f"--output {path} exists: name another file, or replace it with --overwrite")
+
+
+def write_table(rows: "Dataset", output: str | Path) -> None:
+    """Write rows to a file, which is either complete or not there.
+
+    Args:
+        rows (`datasets.Dataset`): The rows.
+        output (`str` or `Path`): File to write, ending in one of `TABLE_SUFFIXES`. Its folder is made if needed.
+    """
+    from ..ops.files import write_atomically
+
+    path = Path(output).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as temporary:
+        write = {".csv": rows.to_csv, ".jsonl": rows.to_json, ".parquet": rows.to_parquet}[path.suffix]
+        write(str(temporary))
+
+
+@contextmanager
+def output_folder(arguments: Namespace, marker: str, sources: Sequence[str]) -> Iterator[Path]:
+    """Yield a folder to write to, which replaces `--output` only when it is complete.
+
+    Args:
+        arguments (`argparse.Namespace`): The options of `add_output_options`.
+        marker (`str`): File that tells a folder written by this command from any other.
+        sources (`Sequence[str]`): Folders that are read, and so must not be replaced.
+
+    Yields:
+        `Path`: A folder to make and write to. It becomes `--output` when the block ends without an error.
+
+    Raises:
+        ValueError: If `--output` would be replaced without `--overwrite`, was not written by this command, is read, or
+            is the current folder.
+    """
+    from ..ops.files import entries, write_atomically
+
+    folder = Path(arguments.output).expanduser()
+    other = "name another --output"
+    if folder.resolve() == Path.cwd():
+        raise ValueError(f"--output {folder} is the current folder, which cannot be replaced: name a folder in it")
+    if folder.is_file() or entries(folder):
+        if not arguments.overwrite:
+            raise ValueError(f"{folder} is not an empty directory: {other}, or add --overwrite")
+        if not (folder / marker).is_file():
+            raise ValueError(f"{folder} holds something else (there is no {marker} in it): {other}")
+        for path in sorted(folder.iterdir()):
+            if _NOT_REPLACED.fullmatch(path.name):
+                raise ValueError(f"{folder} holds more than an earlier output ({path.name}): {other}")
+        for source in map(Path, sources):
+            if source.exists() and source.resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"{folder} holds the model that is read: {other}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(folder) as temporary:
+        yield temporary
 
 
 def report(arguments: Namespace, document: Any, text: str) -> None:
@@ -355,14 +399,14 @@ def report(arguments: Namespace, document: Any, text: str) -> None:
     print(text, flush=True)
 
 
-@contextmanager
-def messages_of(package: str, quiet: bool, warnings_of: Sequence[str] = ()) -> Iterator[None]:
+def show_messages_of(package: str, quiet: bool) -> None:
     """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
+
+    Warnings about a user's tasks are shown too.
 
     Args:
         package (`str`): The part, such as `"simcse_hf.training.adaptation"`.
         quiet (`bool`): Show only its warnings.
-        warnings_of (`Sequence[str]`, *optional*): Further parts whose warnings are shown.
     """
     import datasets
     from transformers.utils import logging
@@ -370,19 +414,9 @@ def messages_of(package: str, quiet: bool, warnings_of: Sequence[str] = ()) -> I
     from ..training.run import set_up_logging
 
     set_up_logging()
-    levels = {"simcse_hf": ERROR, package: WARNING if quiet else INFO, **dict.fromkeys(warnings_of, WARNING)}
-    before = {name: getLogger(name).level for name in levels}
-    verbosity = logging.get_verbosity()
-    for name, level in levels.items():
-        getLogger(name).setLevel(level)
+    getLogger("simcse_hf").setLevel(ERROR)
+    getLogger("simcse_hf.evaluation.user_tasks").setLevel(WARNING)
+    getLogger(package).setLevel(WARNING if quiet else INFO)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            getLogger(name).setLevel(level)
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
-        datasets.enable_progress_bars()

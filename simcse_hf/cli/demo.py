@@ -2,15 +2,13 @@
 
 import os
 import socket
-from argparse import ArgumentParser
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .common import add_general_options, add_model_options, command_parser, positive_int
+from .common import add_general_options, add_model_options, command_parser, positive_int, report
 from .search import add_search_options, find_threshold, open_index
 
 if TYPE_CHECKING:
@@ -19,28 +17,6 @@ if TYPE_CHECKING:
 MAX_BODY = 2**20  # bytes of a request; the longest accepted texts need less
 _MAX_TOP_K = 100  # end of the slider, unless the command line asks for more
 _MAX_CHARACTERS = 10_000  # of a text; a longer one takes seconds, and no encoder reads it to its end
-
-
-def _parser() -> ArgumentParser:
-    purpose = "Serve a web page that searches an index and compares two sentences. Everything stays on this machine."
-    parser = command_parser("demo", purpose)
-    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
-    add_search_options(parser)
-    add_model_options(parser, default="the model that the index names")
-    group = parser.add_argument_group("server")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"
-    )
-    group.add_argument(
-        "--allowed_hosts",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="further names that the page is reached under, such as that of a proxy; default: this machine's own",
-    )
-    group.add_argument("--port", type=positive_int, default=7860, help="port to listen on; default: 7860")
-    add_general_options(parser, json=False)
-    return parser
 
 
 def demo_main(argv: list[str]) -> int:
@@ -57,15 +33,38 @@ def demo_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the index cannot be opened, or the address is in use.
     """
-    parser = _parser()
+    parser = command_parser(
+        "demo",
+        "Serve a web page that searches an index and compares two sentences. Everything stays on this machine.",
+    )
+    add_search_options(parser)
+    add_model_options(parser, default="the model that the index names")
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for any; default: 127.0.0.1, this machine"
+    )
+    group.add_argument(
+        "--allowed_hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="further names that the page is reached under, such as that of a proxy; default: this machine's own",
+    )
+    group.add_argument("--port", type=positive_int, default=7860, help="port to listen on; default: 7860")
+    add_general_options(parser)
     arguments = parser.parse_args(argv)
     if arguments.port > 65535:
-        parser.error(f"--port must be between 1 and 65535, got {arguments.port}")
-    _import_gradio()  # fails before a large index is read
+        raise ValueError(f"--port must be between 1 and 65535, got {arguments.port}")
+
+    from ..ops.errors import require_extra
+
+    # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    require_extra("gradio", "demo", "the demo")  # before a large index is read
     from starlette.middleware import Middleware
 
     index = open_index(arguments.index, arguments)
-    page = build_demo(index, top_k=arguments.top_k, threshold=find_threshold(index, arguments))
+    page = build_demo(index, arguments.top_k, find_threshold(index, arguments))
     guard = Middleware(DemoGuard, host=arguments.host, allowed=arguments.allowed_hosts)
     try:
         page.launch(
@@ -86,48 +85,49 @@ def demo_main(argv: list[str]) -> int:
         raise ValueError(
             f"cannot listen on {arguments.host}, port {arguments.port}: name another --port or --host ({error})"
         ) from error
-    print(f"Serving on {page.local_url}; interrupt (Ctrl-C) to stop.", flush=True)
+    report(arguments, {"url": page.local_url}, f"Serving on {page.local_url}; interrupt (Ctrl-C) to stop.")
     page.block_thread()
     return 0
 
 
-def _import_gradio() -> Any:
-    from ..ops.errors import require_extra
-
-    # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    return require_extra("gradio", "demo", "the demo")
-
-
-def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | None = None) -> Any:
+def build_demo(index: "SentenceIndex", top_k: int, threshold: float | None) -> Any:
     """Build the page without serving it.
 
     Args:
         index (`SentenceIndex`): The index, which is searched with its own model.
-        top_k (`int`, *optional*, defaults to `5`): Number of sentences that the page shows first.
-        threshold (`float`, *optional*): Lowest cosine similarity that the page shows first. By default it shows all.
+        top_k (`int`): Number of sentences that the page shows first.
+        threshold (`float`, *optional*): Lowest cosine similarity that the page shows first; `None` shows all.
 
     Returns:
         `gradio.Blocks`: The page.
-
-    Raises:
-        ImportError: If gradio is not installed; the message names the extra.
     """
-    gr = _import_gradio()
-    measure = index.similarity.capitalize()
+    import gradio as gr
+    from jinja2 import Template
+
+    def problem(text: str) -> str | None:
+        """Return the message for a text that the demo does not take."""
+        if not text.strip():
+            return "Type a sentence first."
+        if len(text) > _MAX_CHARACTERS:
+            return f"A text may have {_MAX_CHARACTERS:,} characters; this one has {len(text):,}."
+        return None
+
+    def compare(first: str, second: str) -> str:
+        if message := problem(first) or problem(second):
+            return message
+        return f"{index.similarity.capitalize()}: {index.model.similarity(first, second):.4f}"
+
+    # Markup in a sentence is shown as text.
+    results = Template(Path(__file__).with_name("demo_results.html").read_text(encoding="utf-8"), autoescape=True)
 
     def search(query: str, top_k: int, threshold: float | None) -> str:
-        problem = _problem(query)
-        if problem is not None:
-            return problem
+        if message := problem(query):
+            return message
         best: Any = index.search(query, top_k=int(top_k))
         found = [match for match in best if threshold is None or match.score >= threshold]
         if not found:
             return f"The best sentence has a {index.similarity} of {best[0].score:.2f} only."
-        return _table(found, index.kept)
-
-    def compare(first: str, second: str) -> str:
-        return _problem(first) or _problem(second) or f"{measure}: {index.model.similarity(first, second):.4f}"
+        return results.render(matches=found, kept=index.kept)
 
     name = index.model.name_or_path
     if Path(name).exists():
@@ -149,9 +149,9 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
                     least = gr.Number(threshold, label=f"Lowest {index.similarity}")
             shown = gr.Examples(examples[:4], query, label="Examples: sentences of the index", elem_id="examples")
             inputs = [query, most, least]
-            results = gr.HTML(elem_id="results")
-            shown.load_input_event.then(search, inputs, results, api_name=False)
-            gr.on([button.click, query.submit], search, inputs, results, api_name="search")
+            answer = gr.HTML(elem_id="results")
+            shown.load_input_event.then(search, inputs, answer, api_name=False)
+            gr.on([button.click, query.submit], search, inputs, answer, api_name="search")
         with gr.Tab("Compare", elem_id="compare-tab"):
             first = gr.Textbox("A man is playing a guitar.", label="First")
             second = gr.Textbox("A woman plays the violin.", label="Second")
@@ -159,29 +159,6 @@ def build_demo(index: "SentenceIndex", *, top_k: int = 5, threshold: float | Non
             cosine = gr.Markdown(elem_id="cosine")
             gr.on([button.click, first.submit, second.submit], compare, [first, second], cosine, api_name="compare")
     return page
-
-
-def _problem(text: str) -> str | None:
-    """Return the message for a text that the demo does not take."""
-    if not text.strip():
-        return "Type a sentence first."
-    if len(text) > _MAX_CHARACTERS:
-        return f"A text may have {_MAX_CHARACTERS:,} characters; this one has {len(text):,}."
-    return None
-
-
-def _table(matches: Iterable[Any], kept: Iterable[str]) -> str:
-    """Write matches as a table with a bar for each cosine. Markup in a sentence is shown as text."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("Score", "Row", "Sentence", *kept))
-    lines = []
-    for match in matches:
-        width = 100 * min(max(match.score, 0), 1)
-        bar = f"linear-gradient(90deg, #fdba7480 {width:.0f}%, transparent 0); min-width: 8em"
-        cells = [str(match.row), match.sentence, *(match.columns[name] for name in kept)]
-        columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        lines.append(f'<tr><td style="background: {bar}">{match.score:.4f}</td>{columns}</tr>')
-    table = f'<table style="width: 100%"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    return f'<div class="prose">{table}</div>'
 
 
 class DemoGuard:
@@ -208,9 +185,30 @@ class DemoGuard:
 
     async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
         """Answer a refused request with its reason, and hand any other one on."""
+        from starlette.datastructures import Headers
         from starlette.responses import PlainTextResponse
 
-        if scope["type"] in ("http", "websocket") and (refusal := self._refusal(scope)):
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        length = headers.get("content-length", "0")
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+            known = name in self.names or (self.any_address and ip_address(name) is not None)
+        except ValueError:
+            known = False
+        refusal = None
+        if not known:
+            refusal = 403, f"host {host!r} is not a name of this demo: start it with --allowed_hosts {host}"
+        elif urlsplit(headers.get("origin", f"//{host}")).netloc != host:
+            refusal = 403, "requests from other sites are refused"
+        elif scope["path"].rstrip("/").endswith("/upload"):
+            refusal = 403, "the demo takes no files"
+        elif not length.isdecimal() or int(length) > MAX_BODY:
+            refusal = 413, f"the demo takes requests of at most {MAX_BODY} bytes"
+        if refusal is not None:
             status, reason = refusal
             await PlainTextResponse(reason, status, {"connection": "close"})(scope, receive, send)
             return
@@ -224,24 +222,3 @@ class DemoGuard:
             return {"type": "http.disconnect"} if received > MAX_BODY else message
 
         await self.app(scope, bounded, send)
-
-    def _refusal(self, scope: dict) -> tuple[int, str] | None:
-        headers = {}
-        for name, value in scope["headers"]:
-            headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-        host = headers.get("host", "")
-        length = headers.get("content-length", "0")
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-            known = name in self.names or (self.any_address and ip_address(name) is not None)
-        except ValueError:
-            known = False
-        if not known:
-            return 403, f"host {host!r} is not a name of this demo: start it with --allowed_hosts {host}"
-        if urlsplit(headers.get("origin", f"//{host}")).netloc != host:
-            return 403, "requests from other sites are refused"
-        if scope["path"].rstrip("/").endswith("/upload"):
-            return 403, "the demo takes no files"
-        if not length.isdecimal() or int(length) > MAX_BODY:
-            return 413, f"the demo takes requests of at most {MAX_BODY} bytes"
-        return None

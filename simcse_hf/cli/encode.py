@@ -5,7 +5,6 @@ from argparse import ArgumentParser
 from .common import (
     TRUNCATE_HELP,
     add_batch_options,
-    add_general_options,
     add_model_options,
     add_output_options,
     add_prompt_options,
@@ -63,7 +62,6 @@ def _parser() -> ArgumentParser:
     add_batch_options(parser)
     add_output_options(parser, "folder for the shards and their manifest")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
-    add_general_options(parser)
     return parser
 
 
@@ -79,10 +77,9 @@ def encode_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the file of `--ranges` cannot be read.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     if arguments.resume and arguments.overwrite:
-        parser.error("--resume keeps the shards that --overwrite would replace: give one of the two")
+        raise ValueError("--resume keeps the shards that --overwrite would replace: give one of the two")
 
     from ..data.columns import resolve_columns
     from ..data.table import open_table, text_column

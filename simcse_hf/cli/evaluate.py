@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from .common import (
     MODEL_HELP,
-    add_general_options,
     add_model_options,
     add_output_options,
     add_task_option,
+    check_output_file,
     command_parser,
     load_in_each_process,
     positive_int,
     report,
 )
-from .outputs import check_output_file
 
 if TYPE_CHECKING:
     from ..evaluation import Evaluation, Protocol
-    from ..evaluation.scoring import TaskData
     from ..inference.simcse import SimCSE
 
 TASK_SETS = ("sts", "transfer", "full")
@@ -72,7 +71,6 @@ def _evaluate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mteb", nargs="+", default=[], metavar="TASK", help="MTEB data sets or categories, or `all`")
     parser.add_argument("--verbose", action="store_true", help="list every subset and split")
     add_output_options(parser, "JSON file of the results, which `compare` and `card` read", required=False)
-    add_general_options(parser)
     return parser
 
 
@@ -88,62 +86,8 @@ def _goal(text: str) -> str | float:
     raise argparse.ArgumentTypeError(f"must be f1, or precision=P with P above 0 and at most 1, got {text!r}")
 
 
-def _check_threshold(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    kinds = [kind for kind, _ in arguments.task]
-    if arguments.threshold is not None and kinds.count("pairs") != 1:
-        parser.error("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
-    if not arguments.save_threshold:
-        return
-    if arguments.threshold is None:
-        parser.error("--save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
-    folder = Path(arguments.model).expanduser()
-    if not (folder / "config.json").is_file():
-        parser.error(f"--save_threshold writes into the model's folder, but {arguments.model} is none")
-    if (folder / "manifest.json").exists():
-        parser.error(f"{arguments.model} is a checkpoint of a run, whose files must stay: name the saved model")
-
-
-def _describe(
-    model: "SimCSE", evaluation: "Evaluation", arguments: argparse.Namespace, protocol: "Protocol"
-) -> dict[str, Any]:
-    """Return the content of the result file: the scores, the model and the protocol."""
-    from ..evaluation.report import describe_protocol, versions
-    from ..evaluation.sts import HUB, HUB_REVISIONS
-    from ..evaluation.transfer import CLASSIFIER_CONFIGS
-
-    transform = model.postprocessing
-    return {
-        "model": arguments.model,
-        "revision": model.revision,
-        "pooler": model.pooler_type,
-        "max_length": model.max_length,
-        "long_texts": model.long_texts,
-        "postprocessing": None if transform is None else transform.method,
-        "similarity": model.similarity_fn_name,
-        "protocol": describe_protocol(protocol, CLASSIFIER_CONFIGS[protocol.mode]),
-        "versions": versions(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "dataset_revisions": HUB_REVISIONS if arguments.data_dir == HUB else {},
-        "results": evaluation.results,
-    }
-
-
-def _choose_threshold(evaluation: "Evaluation", goal: str | float) -> tuple[dict[str, Any], str]:
-    """Return a threshold for the pairs of `--task`, and a sentence about it."""
-    from ..evaluation.threshold import choose_threshold, describe_threshold
-
-    precision = None if goal == "f1" else float(goal)
-    source = evaluation.results["pairs"]["source"]
-    threshold = choose_threshold(evaluation.scores["pairs"]["pairs"], precision, source)
-    return threshold, describe_threshold(threshold)
-
-
 def _save_threshold(model: "SimCSE", threshold: dict[str, Any]) -> str:
     """Write a threshold into the config.json of a local model, and into its card if this package wrote one.
-
-    Args:
-        model (`SimCSE`): The model, loaded from a folder.
-        threshold (`dict[str, Any]`): The threshold.
 
     Returns:
         `str`: What was written, and what was not.
@@ -153,15 +97,16 @@ def _save_threshold(model: "SimCSE", threshold: dict[str, Any]) -> str:
     from ..publishing.card import CARD, is_written_by_hand, write_card
 
     folder = Path(model.name_or_path).expanduser()
+    card = folder / CARD
     config = read_json_object(folder / "config.json")
     write_json(folder / "config.json", config | {THRESHOLD: threshold | {"probe": model.probe_cosines()}})
     wrote = f"threshold: written into {folder / 'config.json'}"
-    if not (folder / CARD).exists():
+    if not card.exists():
         return f"{wrote}; there is no card, and none was made"
-    if is_written_by_hand(folder / CARD):
-        return f"{wrote}; not into {folder / CARD}, which this package did not write"
+    if is_written_by_hand(card):
+        return f"{wrote}; not into {card}, which this package did not write"
     write_card(folder)
-    return f"{wrote} and {folder / CARD}"
+    return f"{wrote} and {card}"
 
 
 def _compare_parser() -> argparse.ArgumentParser:
@@ -178,7 +123,6 @@ def _compare_parser() -> argparse.ArgumentParser:
     parser.add_argument("--resamples", type=positive_int, default=1000, help="bootstrap resamples; default: 1000")
     parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals; default: 0.95")
     add_output_options(parser, "JSON file of the comparison", required=False)
-    add_general_options(parser)
     return parser
 
 
@@ -190,37 +134,72 @@ def evaluate_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If options do not fit together, or there is nothing to evaluate.
     """
-    parser = _evaluate_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _evaluate_parser().parse_args(argv)
+
+    # 1. Refuse options that do not fit together.
     if not (_names_data(arguments) or arguments.mteb):
-        parser.error("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
-    _check_threshold(parser, arguments)
-    check_output_file(parser, arguments)
+        raise ValueError("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
+    kinds = [kind for kind, _ in arguments.task]
+    if arguments.threshold is not None and kinds.count("pairs") != 1:
+        raise ValueError("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
+    if arguments.save_threshold:
+        if arguments.threshold is None:
+            raise ValueError("--save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+        folder = Path(arguments.model).expanduser()
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"--save_threshold writes into the model's folder, but {arguments.model} is none")
+        if (folder / "manifest.json").exists():
+            raise ValueError(f"{arguments.model} is a checkpoint, whose files must stay: name the saved model")
+    check_output_file(arguments)
 
     from accelerate import PartialState
 
-    from ..evaluation.report import format_table, write_results
+    from ..evaluation.report import describe_protocol, format_table, versions, write_results
+    from ..evaluation.sts import HUB, HUB_REVISIONS
+    from ..evaluation.threshold import choose_threshold, describe_threshold
 
-    protocol = _protocol(arguments)
-    tasks, data = _read_data(arguments, protocol)
+    # 2. Score the model.
+    protocol, evaluate = _read_data(arguments)
     model = load_in_each_process(arguments.model, arguments)
     if arguments.threshold is not None and model.similarity_fn_name != "cosine":
-        parser.error(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
-    evaluation = _evaluate(model, tasks, data, protocol, arguments)
+        raise ValueError(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
+    evaluation = evaluate(model)
+    results = evaluation.results
     if arguments.mteb:
         from ..evaluation.mteb import evaluate_mteb, mteb_averages
 
         scores = evaluate_mteb(model, arguments.mteb, arguments.model, model.revision)
-        evaluation.results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
+        results |= {"mteb": scores, "mteb_averages": mteb_averages(scores)}
     if not PartialState().is_main_process:
         return 0
-    document = _describe(model, evaluation, arguments, protocol)
-    table = format_table(evaluation.results, protocol, arguments.verbose)
+
+    # 3. Report the scores.
+    transform = model.postprocessing
+    document = {
+        "model": arguments.model,
+        "revision": model.revision,
+        "pooler": model.pooler_type,
+        "max_length": model.max_length,
+        "long_texts": model.long_texts,
+        "postprocessing": None if transform is None else transform.method,
+        "similarity": model.similarity_fn_name,
+        "protocol": describe_protocol(protocol),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dataset_revisions": HUB_REVISIONS if arguments.data_dir == HUB else {},
+        "results": results,
+    }
+    table = format_table(results, protocol, arguments.verbose)
     try:
         if arguments.threshold is not None:
-            document["threshold"], sentence = _choose_threshold(evaluation, arguments.threshold)
-            table += f"\n\nthreshold: {sentence}"
+            precision = None if arguments.threshold == "f1" else arguments.threshold
+            threshold = choose_threshold(evaluation.scores["pairs"]["pairs"], precision, results["pairs"]["source"])
+            document["threshold"] = threshold
+            table += f"\n\nthreshold: {describe_threshold(threshold)}"
     finally:  # the results, which may have taken long, are also written without a threshold
         report(arguments, document, table)
         if arguments.output:
@@ -240,35 +219,44 @@ def compare_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If a result file was made in another mode than that of the command line.
     """
-    parser = _compare_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _compare_parser().parse_args(argv)
     if len(set(arguments.models)) < 2:
-        parser.error("give at least two different models or result files")
-    models = [name for name in arguments.models if not _is_result_file(name)]
-    for name in models:
-        if name.endswith(".json"):
-            parser.error(f"{name}: there is no such file")
+        raise ValueError("give at least two different models or result files")
+    models = []
+    for name in arguments.models:
+        if not name.endswith(".json"):
+            models.append(name)
+        elif not Path(name).is_file():
+            raise ValueError(f"{name}: there is no such file")
     if models and not _names_data(arguments):
-        parser.error(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
+        raise ValueError(f"{models[0]} is a model (no .json file): give --data_dir, --pairs or --task to evaluate it")
     if not models and (_names_data(arguments) or arguments.tasks or arguments.task_set):
-        parser.error("result files have their tasks: leave out --data_dir, --pairs, --task, --tasks and --task_set")
-    check_output_file(parser, arguments)
+        raise ValueError("result files have their tasks: leave out --data_dir, --pairs, --task, --tasks, --task_set")
+    check_output_file(arguments)
 
     from accelerate import PartialState
 
+    from ..evaluation import Evaluation
     from ..evaluation.compare import compare_evaluations, format_comparison
-    from ..evaluation.report import write_results
+    from ..evaluation.report import read_results, write_results
 
-    protocol = _protocol(arguments)
-    tasks, data = _read_data(arguments, protocol)
+    protocol, evaluate = _read_data(arguments)
     evaluations = {}
     for name in arguments.models:
         if name in models:
-            model = load_in_each_process(name, arguments)
-            evaluations[name] = _evaluate(model, tasks, data, protocol, arguments)
-        else:
-            evaluations[name] = _read(name, protocol.mode)
+            evaluations[name] = evaluate(load_in_each_process(name, arguments))
+            continue
+        document, scores = read_results(name)
+        mode = document["protocol"]["mode"]
+        if mode != protocol.mode:
+            raise ValueError(
+                f"{name} was evaluated with mode {mode!r}, not {protocol.mode!r}: give the same --mode for all."
+            )
+        evaluations[name] = Evaluation(document["results"], scores)
     if not PartialState().is_main_process:
         return 0
     comparison = compare_evaluations(evaluations, protocol, arguments.resamples, arguments.confidence)
@@ -282,61 +270,37 @@ def _names_data(arguments: argparse.Namespace) -> bool:
     return arguments.data_dir is not None or bool(arguments.pairs or arguments.task)
 
 
-def _is_result_file(name: str) -> bool:
-    return name.endswith(".json") and Path(name).is_file()
-
-
-def _protocol(arguments: argparse.Namespace) -> "Protocol":
-    from ..evaluation.protocol import Protocol
-
-    return Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
-
-
-def _read_data(arguments: argparse.Namespace, protocol: "Protocol") -> tuple[tuple[str, ...], "TaskData"]:
-    """Return the names of the tasks of SentEval, and the data of all tasks."""
-    from ..evaluation.scoring import TaskData, default_tasks, read_tasks
-    from ..evaluation.sts import read_pairs_argument
-
-    tasks: tuple[str, ...] = ()
-    if not _names_data(arguments):
-        return tasks, TaskData()
-    if arguments.tasks is not None:
-        tasks = tuple(name.strip() for name in arguments.tasks.split(",") if name.strip())
-    elif arguments.data_dir is not None:
-        tasks = default_tasks(arguments.task_set or "sts", protocol.mode)
-    own = {}
-    if arguments.task:
-        from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
-
-        own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
-    pairs = tuple(map(read_pairs_argument, arguments.pairs))
-    return tasks, read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
-
-
-def _evaluate(
-    model: "SimCSE", tasks: tuple[str, ...], data: "TaskData", protocol: "Protocol", arguments: argparse.Namespace
-) -> "Evaluation":
-    """Evaluate a model. Only the main process scores; the others encode with it and return no results."""
+def _read_data(arguments: argparse.Namespace) -> tuple["Protocol", Callable[["SimCSE"], "Evaluation"]]:
+    """Read the data of all tasks; return the protocol, and a function that evaluates a model on them."""
     from accelerate import PartialState
 
     from ..evaluation import Evaluation
     from ..evaluation.embeddings import SentenceEmbeddings
-    from ..evaluation.scoring import score_tasks
+    from ..evaluation.protocol import Protocol
+    from ..evaluation.scoring import TaskData, default_tasks, read_tasks, score_tasks
+    from ..evaluation.sts import read_scored_pairs
 
-    data = data.prompted_for(model)
-    vectors = SentenceEmbeddings(model, data.texts(), show_progress_bar=not arguments.quiet)
-    if not PartialState().is_main_process:
-        return Evaluation({}, {})
-    return score_tasks(data, vectors, tasks, protocol, arguments.device)
+    protocol = Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
+    tasks: tuple[str, ...] = ()
+    data = TaskData()
+    if _names_data(arguments):
+        if arguments.tasks is not None:
+            tasks = tuple(name.strip() for name in arguments.tasks.split(",") if name.strip())
+        elif arguments.data_dir is not None:
+            tasks = default_tasks(arguments.task_set or "sts", protocol.mode)
+        own = {}
+        if arguments.task:
+            from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
 
+            own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
+        pairs = tuple(map(read_scored_pairs, arguments.pairs))
+        data = read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
 
-def _read(name: str, mode: str) -> "Evaluation":
-    """Read a result file, and check that it was made in the mode of the command line."""
-    from ..evaluation import Evaluation
-    from ..evaluation.report import read_results
+    def evaluate(model: "SimCSE") -> "Evaluation":
+        prompted = data.prompted_for(model)
+        vectors = SentenceEmbeddings(model, prompted.texts(), show_progress_bar=not arguments.quiet)
+        if not PartialState().is_main_process:  # the others encode with it and score nothing
+            return Evaluation({}, {})
+        return score_tasks(prompted, vectors, tasks, protocol, arguments.device)
 
-    document, scores = read_results(name)
-    found = document["protocol"]["mode"]
-    if found != mode:
-        raise ValueError(f"{name} was evaluated with mode {found!r}, not {mode!r}: give the same --mode for all.")
-    return Evaluation(document["results"], scores)
+    return protocol, evaluate

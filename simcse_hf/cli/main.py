@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import traceback
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,21 +51,6 @@ COMMANDS = {
 }
 
 
-def _parser() -> ArgumentParser:
-    listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
-    parser = CommandParser(
-        prog="simcse-hf",
-        description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
-        epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
-        "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
@@ -80,7 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = [word for word in argv if word != "--traceback"]
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ["TQDM_DISABLE"] = "1"
-    command = _parser().parse_args(argv[:1]).command
+    listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
+    parser = CommandParser(
+        prog="simcse-hf",
+        description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
+        epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
+        "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    command = parser.parse_args(argv[:1]).command
 
     def run() -> int:
         if command not in TOGETHER:

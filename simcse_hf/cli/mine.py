@@ -1,49 +1,26 @@
 """The commands `simcse-hf mine` and `simcse-hf build-nli`, which write training files."""
 
 from argparse import ArgumentParser
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
 
 from .common import (
+    TABLE_SUFFIXES,
     TEXT_FILE_HELP,
-    add_general_options,
     add_model_options,
     add_output_options,
     add_text_options,
+    check_output_file,
     command_parser,
     load_encoder,
     positive_int,
     report,
+    write_table,
 )
-from .outputs import TABLE_SUFFIXES, check_table_file, write_table
 from .search import BACKEND_HELP
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
 _LABELS = ("entailment", "neutral", "contradiction")
 SAMPLING_STRATEGIES = ("top", "random")
-#: The fields of `MiningOptions` as options of the command.
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "num_negatives": {"type": positive_int, "default": 1, "help": "hard negatives of a pair; default: 1"},
-    "range_min": {"type": int, "default": 0, "help": "number of the most similar candidates to skip; default: 0"},
-    "range_max": {
-        "type": positive_int,
-        "help": "rank at which the search ends; default: range_min + num_negatives, or range_min + 10 * num_negatives "
-        "if scores or margins drop candidates",
-    },
-    "max_score": {"type": float, "help": "drop candidates that are more similar to the anchor"},
-    "min_score": {"type": float, "help": "drop candidates that are less similar to the anchor"},
-    "absolute_margin": {"type": float, "help": "drop candidates above the positive's similarity minus this margin"},
-    "relative_margin": {
-        "type": float,
-        "help": "drop candidates above the positive's similarity minus this share of it; NV-Retriever recommends 0.05",
-    },
-    "sampling_strategy": {
-        "choices": SAMPLING_STRATEGIES,
-        "default": "top",
-        "help": "take the most similar candidates that are left, or draw; default: top",
-    },
-    "seed": {"type": int, "default": 0, "help": "seed of --sampling_strategy random; default: 0"},
-}
 
 
 def _mine_parser() -> ArgumentParser:
@@ -57,8 +34,33 @@ def _mine_parser() -> ArgumentParser:
     group.add_argument("--corpus_column", metavar="NAME", help="column of texts, if --corpus has several")
     group.add_argument("--backend", default="exact", help=BACKEND_HELP)
     group = parser.add_argument_group("negatives")
-    for name, option in _OPTIONS.items():
-        group.add_argument(f"--{name}", **option)
+    group.add_argument("--num_negatives", type=positive_int, default=1, help="hard negatives of a pair; default: 1")
+    group.add_argument(
+        "--range_min", type=int, default=0, help="number of the most similar candidates to skip; default: 0"
+    )
+    group.add_argument(
+        "--range_max",
+        type=positive_int,
+        help="rank at which the search ends; default: range_min + num_negatives, or range_min + 10 * num_negatives "
+        "if scores or margins drop candidates",
+    )
+    group.add_argument("--max_score", type=float, help="drop candidates that are more similar to the anchor")
+    group.add_argument("--min_score", type=float, help="drop candidates that are less similar to the anchor")
+    group.add_argument(
+        "--absolute_margin", type=float, help="drop candidates above the positive's similarity minus this margin"
+    )
+    group.add_argument(
+        "--relative_margin",
+        type=float,
+        help="drop candidates above the positive's similarity minus this share of it; NV-Retriever recommends 0.05",
+    )
+    group.add_argument(
+        "--sampling_strategy",
+        choices=SAMPLING_STRATEGIES,
+        default="top",
+        help="take the most similar candidates that are left, or draw; default: top",
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of --sampling_strategy random; default: 0")
     add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
     parser.add_argument(
         "--output_format",
@@ -67,7 +69,6 @@ def _mine_parser() -> ArgumentParser:
         help="n-tuple: a row for each pair with a column for each negative, pairs with too few are left out; "
         "triplet: a row for each negative; default: n-tuple",
     )
-    add_general_options(parser)
     return parser
 
 
@@ -83,15 +84,14 @@ def mine_main(argv: list[str]) -> int:
     Raises:
         ValueError: If no pair has enough negatives.
     """
-    parser = _mine_parser()
-    arguments = parser.parse_args(argv)
-    check_table_file(parser, arguments)
+    arguments = _mine_parser().parse_args(argv)
+    check_output_file(arguments, TABLE_SUFFIXES)
 
     from ..data.read import load_text_dataset
     from ..data.table import stream_texts
     from ..search.mining import MiningOptions, mine_hard_negatives
 
-    options = MiningOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
+    options = MiningOptions(**{field.name: getattr(arguments, field.name) for field in fields(MiningOptions)})
     pairs = load_text_dataset(arguments.input, columns=arguments.column)
     corpus: list[str] = []
     if arguments.corpus is not None:
@@ -126,7 +126,15 @@ def mine_main(argv: list[str]) -> int:
     return 0
 
 
-def _nli_parser() -> ArgumentParser:
+def build_nli_main(argv: list[str]) -> int:
+    """Run `simcse-hf build-nli`: write the rows of `build_nli_triplets` to a file.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf build-nli`.
+
+    Returns:
+        `int`: The exit status.
+    """
     parser = command_parser("build-nli", "Build (premise, entailed, contradictory) triplets from NLI pairs.")
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help=TEXT_FILE_HELP)
     parser.add_argument("--seed", type=int, default=42, help="seed of the draw of hard negatives; default: 42")
@@ -152,36 +160,19 @@ def _nli_parser() -> ArgumentParser:
     )
     parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
     add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
-    add_general_options(parser)
-    return parser
-
-
-def build_nli_main(argv: list[str]) -> int:
-    """Run `simcse-hf build-nli`: write the rows of `build_nli_triplets` to a file.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf build-nli`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    parser = _nli_parser()
     arguments = parser.parse_args(argv)
-    check_table_file(parser, arguments)
+    check_output_file(arguments, TABLE_SUFFIXES)
 
     from ..data.nli_pairs import build_nli_triplets
 
-    try:
-        triplets = build_nli_triplets(
-            arguments.input,
-            seed=arguments.seed,
-            hard_negatives_per_pair=arguments.hard_negatives_per_pair,
-            negatives=arguments.negatives,
-            positives=arguments.positives,
-            max_rows=arguments.max_rows,
-        )
-    except ValueError as error:
-        parser.error(str(error))
+    triplets = build_nli_triplets(
+        arguments.input,
+        seed=arguments.seed,
+        hard_negatives_per_pair=arguments.hard_negatives_per_pair,
+        negatives=arguments.negatives,
+        positives=arguments.positives,
+        max_rows=arguments.max_rows,
+    )
     write_table(triplets, arguments.output)
     columns = triplets.column_names
     document = {"output": arguments.output, "rows": len(triplets), "columns": columns}

@@ -7,16 +7,15 @@ from typing import Any
 
 from .common import (
     add_batch_options,
-    add_general_options,
     add_model_options,
     add_output_options,
     add_text_options,
     command_parser,
     load_encoder,
+    output_folder,
     positive_int,
     report,
 )
-from .outputs import output_folder
 
 METHODS = ("whitening", "flow")
 #: The arguments of `fit_whitening` and `fit_flow` as options of the command.
@@ -50,7 +49,6 @@ def _parser() -> ArgumentParser:
         for name, (kind, help) in options.items():
             group.add_argument(f"--{name}", type=kind, help=help)
     add_output_options(parser, "folder for the model with its transform; that of --model to add the transform there")
-    add_general_options(parser)
     return parser
 
 
@@ -66,8 +64,7 @@ def postprocess_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the transform would stand in the model's own folder, whose files name another pooler.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     settings = {}
     for method, options in _OPTIONS.items():
         for name in options:
@@ -75,16 +72,15 @@ def postprocess_main(argv: list[str]) -> int:
             if value is None:
                 continue
             if method != arguments.method:
-                parser.error(f"--{name}: not an option of --method {arguments.method}")
+                raise ValueError(f"--{name}: not an option of --method {arguments.method}")
             settings[name] = value
     output = Path(arguments.output).expanduser()
     in_place = output.exists() and Path(arguments.model).exists() and output.samefile(arguments.model)
     if in_place and (output / _TRANSFORM_FILE).exists() and not arguments.overwrite:
-        parser.error(f"--output {output} has a transform already: replace it with --overwrite, or name another folder")
+        raise ValueError(f"--output {output} has a transform: replace it with --overwrite, or name another folder")
     target: Any = nullcontext(output)
     if not in_place:
-        sources = [arguments.model]
-        target = output_folder(output, overwrite=arguments.overwrite, marker=_TRANSFORM_FILE, sources=sources)
+        target = output_folder(arguments, _TRANSFORM_FILE, [arguments.model])
 
     from ..inference.simcse import SimCSE
     from ..postprocessing.transform import MODULES, save_transform
@@ -120,7 +116,14 @@ def postprocess_main(argv: list[str]) -> int:
     if fit.log_likelihood is not None:
         values = " ".join(f"{value:.3f}" for value in fit.log_likelihood)
         text += f"\nlog-likelihood per dimension after each epoch, in nats: {values}"
-    sizes = {"input_dim": transform.input_dim, "output_dim": transform.output_dim, "sentences": fit.sentences}
-    document = {"output": output, "method": transform.method, "pooler_type": fit.pooler, **sizes}
-    report(arguments, document | {"log_likelihood": fit.log_likelihood}, text)
+    document = {
+        "output": output,
+        "method": transform.method,
+        "pooler_type": fit.pooler,
+        "input_dim": transform.input_dim,
+        "output_dim": transform.output_dim,
+        "sentences": fit.sentences,
+        "log_likelihood": fit.log_likelihood,
+    }
+    report(arguments, document, text)
     return 0

@@ -1,6 +1,6 @@
 """The commands `simcse-hf export`, `simcse-hf card` and `simcse-hf push`."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from .common import (
     add_output_options,
     command_parser,
     load_encoder,
+    output_folder,
     report,
 )
-from .outputs import output_folder
 
 EXPORTS = ("sentence-transformers", "onnx", "openvino")
 INT8_EXPORTS = ("int8", "onnx-int8", "openvino-int8")
@@ -53,7 +53,6 @@ def _export_parser() -> ArgumentParser:
         "--instructions", choices=INSTRUCTIONS, help="processor instructions to export for; default: those here"
     )
     add_output_options(parser, "folder to write")
-    add_general_options(parser)
     return parser
 
 
@@ -65,25 +64,27 @@ def export_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If options do not fit `--to`.
     """
     parser = _export_parser()
     arguments = parser.parse_args(argv)
     to_int8 = arguments.to in INT8_EXPORTS
     if to_int8 and arguments.texts is None and arguments.data_dir is None:
-        parser.error(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
+        raise ValueError(f"--to {arguments.to} measures what is lost: give --texts FILE, --data_dir FOLDER or both")
     unused = [f"--{name}" for name in _OF_INT8 if getattr(arguments, name) != parser.get_default(name)]
     if unused and not to_int8:
-        parser.error(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
+        raise ValueError(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
 
     from ..publishing.export import EXPORTS as EXPORTERS
     from ..publishing.export_checks import Checks
     from ..publishing.export_int8 import describe_form, export_int8
 
-    output = Path(arguments.output).expanduser()
     lines = []
     measured: dict[str, Any] = {}
-    with output_folder(output, overwrite=arguments.overwrite, marker="config.json", sources=[arguments.model]) as new:
-        model = load_encoder(arguments.model, arguments, device="cpu")
+    with output_folder(arguments, "config.json", [arguments.model]) as new:
+        model = load_encoder(arguments.model, arguments, device=arguments.device or "cpu")
         if to_int8:
             checks = Checks(arguments.texts, arguments.data_dir, arguments.calibrate)
             path, measured = export_int8(
@@ -98,14 +99,22 @@ def export_main(argv: list[str]) -> int:
             lines = [describe_form(measured)]
         else:
             path = EXPORTERS[arguments.to](model, new)
-    path = output / path.relative_to(new)
+    path = Path(arguments.output).expanduser() / path.relative_to(new)
     document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
     lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *lines]
     report(arguments, document, "\n".join(lines))
     return 0
 
 
-def _card_parser() -> ArgumentParser:
+def card_main(argv: list[str]) -> int:
+    """Run `simcse-hf card`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf card`.
+
+    Returns:
+        `int`: The exit status.
+    """
     parser = command_parser(
         "card",
         "Write the card of a saved model. A card that this command or the training wrote is replaced; a README.md "
@@ -129,19 +138,7 @@ def _card_parser() -> ArgumentParser:
     parser.add_argument("--license", metavar="NAME", help="name of the licence, such as apache-2.0")
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="hub names of the training data")
     add_general_options(parser)
-    return parser
-
-
-def card_main(argv: list[str]) -> int:
-    """Run `simcse-hf card`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf card`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    arguments = _card_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
 
     from ..publishing import write_card
 
@@ -158,7 +155,18 @@ def card_main(argv: list[str]) -> int:
     return 0
 
 
-def _push_parser() -> ArgumentParser:
+def push_main(argv: list[str]) -> int:
+    """Run `simcse-hf push`: upload a saved model and print where it is.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf push`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If the name of the repository has no owner.
+    """
     parser = command_parser(
         "push",
         "Upload a saved model with its tokenizer and card to the Hugging Face hub, in one commit.",
@@ -172,45 +180,27 @@ def _push_parser() -> ArgumentParser:
     parser.add_argument("--commit_message", default="Upload model", help="default: Upload model")
     parser.add_argument("--dry_run", action="store_true", help="list what would be uploaded, and upload nothing")
     add_general_options(parser)
-    return parser
-
-
-def push_main(argv: list[str]) -> int:
-    """Run `simcse-hf push`: upload a saved model and print where it is.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf push`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    parser = _push_parser()
     arguments = parser.parse_args(argv)
     # Without an owner the name would end up in the card's usage examples, where it means another repository.
     if "/" not in arguments.repo_id:
-        parser.error(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, such as your-name/{arguments.repo_id}")
+        raise ValueError(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, as in your-name/{arguments.repo_id}")
 
-    from ..publishing.hub import push_model
-
-    if arguments.dry_run:
-        return _dry_run(arguments)
-    url = push_model(
-        arguments.directory,
-        arguments.repo_id,
-        private=arguments.private,
-        revision=arguments.revision,
-        create_pr=arguments.create_pr,
-        commit_message=arguments.commit_message,
-    )
-    report(arguments, {"repo_id": arguments.repo_id, "url": url, "pushed": True}, url)
-    return 0
-
-
-def _dry_run(arguments: Namespace) -> int:
-    """Make all checks of a push, and list the files that it would upload."""
     from ..publishing import CARD
-    from ..publishing.hub import check_model, check_repo_id, files_to_push
+    from ..publishing.hub import check_model, check_repo_id, files_to_push, push_model
 
+    if not arguments.dry_run:
+        url = push_model(
+            arguments.directory,
+            arguments.repo_id,
+            private=arguments.private,
+            revision=arguments.revision,
+            create_pr=arguments.create_pr,
+            commit_message=arguments.commit_message,
+        )
+        report(arguments, {"repo_id": arguments.repo_id, "url": url, "pushed": True}, url)
+        return 0
+
+    # Make all checks of a push, and list the files that it would upload.
     check_repo_id(arguments.repo_id)
     sizes = {}
     lines = []

@@ -1,8 +1,7 @@
 """The commands `simcse-hf index` and `simcse-hf search`."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
-from collections.abc import Iterator
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,17 @@ from .common import (
     load_encoder,
     positive_int,
     report,
-    set_prompt,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from ..inference.simcse import SimCSE
     from ..search import SentenceIndex
 
 BACKEND_HELP = (
     "what searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a description for faiss's "
     "index_factory such as IVF4096,SQ8, which may all miss some; default: exact"
 )
+_PARAMETERS_HELP = "parameters of a faiss index, such as efSearch=256 or nprobe=20"
 SAVED = "saved"  # of --threshold
 _FIXED = ("backend", "parameters", "truncate_dim", "prompt", "prompt_name", "keep")
 
@@ -41,18 +39,12 @@ def _index_parser() -> ArgumentParser:
     group = parser.add_argument_group("index")
     group.add_argument("--vectors", metavar="FOLDER", help="what `simcse-hf encode` wrote for this --input and model")
     group.add_argument("--add", action="store_true", help="add to the index that is in --output")
-    group.add_argument("--backend", default="exact", help=BACKEND_HELP)
-    add_parameters_option(group)
+    group.add_argument("--backend", help=BACKEND_HELP)
+    group.add_argument("--parameters", help=_PARAMETERS_HELP)
     group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
     group.add_argument("--keep", nargs="+", metavar="COLUMN", help="columns of --input to return and to filter by")
     add_output_options(parser, "folder of the index")
-    add_general_options(parser)
     return parser
-
-
-def add_parameters_option(group: _ArgumentGroup) -> None:
-    """Add `--parameters`."""
-    group.add_argument("--parameters", help="parameters of a faiss index, such as efSearch=256 or nprobe=20")
 
 
 def index_main(argv: list[str]) -> int:
@@ -63,31 +55,56 @@ def index_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
-    """
-    parser = _index_parser()
-    arguments = parser.parse_args(argv)
-    _check_index_arguments(parser, arguments)
 
+    Raises:
+        ValueError: If the vectors of `--vectors` are not those of `--input`.
+    """
+    arguments = _index_parser().parse_args(argv)
+    folder = Path(arguments.output).expanduser()
+    if arguments.add:
+        if any(getattr(arguments, name) is not None for name in _FIXED):
+            raise ValueError(f"--add keeps the index as it was made: leave out --{', --'.join(_FIXED)}")
+    elif arguments.model is None:
+        raise ValueError("--model is missing: name the model that encodes the texts")
+    elif (folder / "index.json").exists() and not arguments.overwrite:
+        raise ValueError(f"--output {folder} holds an index: add to it with --add or replace it with --overwrite")
+
+    from ..inference.shards import read_manifest, read_shards
+    from ..ops.files import digest
     from ..search import SentenceIndex
     from ..search.sentences import check_target
 
-    vectors = _read_vectors(arguments) if arguments.vectors else None
-    texts: dict[str, Any] = {
-        "column": arguments.column,
-        "vectors": vectors,
-        "show_progress_bar": not arguments.quiet,
-    }
+    # 1. The vectors must be those of the texts.
+    texts: dict[str, Any] = {"column": arguments.column, "show_progress_bar": not arguments.quiet}
+    if arguments.vectors:
+        manifest = read_manifest(arguments.vectors)
+        made_with = manifest["settings"]
+        source = manifest["input"]
+        problem = None
+        if made_with["precision"] != "float32":
+            problem = f"{made_with['precision']} codes; an index is made of float32 vectors"
+        elif "columns" in made_with:
+            problem = f"the vectors of several columns ({', '.join(made_with['columns'])})"
+        elif digest(Path(arguments.input).expanduser()) != source.get("blake2b"):
+            problem = f"the vectors of another file ({source['file']}) than --input {arguments.input}"
+        elif arguments.column not in (None, made_with["column"]):
+            problem = f"the vectors of column {made_with['column']!r}, not {arguments.column!r}"
+        if problem is not None:
+            raise ValueError(f"{arguments.vectors} holds {problem}. Encode --input as it is now into a new folder.")
+        texts |= {"column": made_with["column"], "vectors": read_shards(arguments.vectors)}
+
+    # 2. Add to the index, or build one.
     if arguments.add:
         index = open_index(arguments.output, arguments)
         index.add(arguments.input, **texts)
     else:
         check_target(arguments.output)  # before hours of encoding
         model = load_encoder(arguments.model, arguments)
-        set_prompt(model, "document", arguments)
+        _set_prompt(model, "document", arguments)
         index = SentenceIndex.build(
             model,
             arguments.input,
-            backend=arguments.backend,
+            backend=arguments.backend or "exact",
             parameters=arguments.parameters,
             keep=arguments.keep or (),
             truncate_dim=arguments.truncate_dim,
@@ -99,51 +116,19 @@ def index_main(argv: list[str]) -> int:
     return 0
 
 
-def _check_index_arguments(parser: ArgumentParser, arguments: Namespace) -> None:
-    if arguments.add:
-        if any(getattr(arguments, name) != parser.get_default(name) for name in _FIXED):
-            parser.error(f"--add keeps the index as it was made: leave out --{', --'.join(_FIXED)}")
-    elif arguments.model is None:
-        parser.error("--model is missing: name the model that encodes the texts")
-    elif (Path(arguments.output).expanduser() / "index.json").exists() and not arguments.overwrite:
-        parser.error(
-            f"--output {arguments.output} holds an index: add to it with --add or replace it with --overwrite"
-        )
-
-
-def _read_vectors(arguments: Namespace) -> "Iterator[np.ndarray]":
-    """Read the shards of `--vectors`, if they were made from `--input`."""
-    from ..inference.shards import read_manifest, read_shards
-    from ..ops.files import digest
-
-    manifest = read_manifest(arguments.vectors)
-    settings = manifest["settings"]
-    source = manifest["input"]
-    problem = None
-    if settings["precision"] != "float32":
-        problem = f"{settings['precision']} codes; an index is made of float32 vectors"
-    elif "columns" in settings:
-        problem = f"the vectors of several columns ({', '.join(settings['columns'])})"
-    elif digest(Path(arguments.input).expanduser()) != source.get("blake2b"):
-        problem = f"the vectors of another file ({source['file']}) than --input {arguments.input}"
-    elif arguments.column not in (None, settings["column"]):
-        problem = f"the vectors of column {settings['column']!r}, not {arguments.column!r}"
-    if problem is not None:
-        raise ValueError(f"{arguments.vectors} holds {problem}. Encode --input as it is now into a new folder.")
-    arguments.column = settings["column"]
-    return read_shards(arguments.vectors)
+def _set_prompt(model: "SimCSE", role: str, arguments: Namespace) -> None:
+    """Replace the prompt of a model for queries or documents with that of the command line, if there is one."""
+    if arguments.prompt is not None or arguments.prompt_name is not None:
+        model.prompts[role] = model.resolve_prompt(arguments.prompt, arguments.prompt_name)
 
 
 def _search_parser() -> ArgumentParser:
     parser = command_parser("search", "Find the sentences of an index that are most similar to each query.")
     parser.add_argument("queries", nargs="*", help="texts to search for; default: the lines of standard input")
-    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
     add_search_options(parser)
     add_prompt_options(parser)
     add_model_options(parser, default="the model that the index names")
-    group = parser.add_argument_group("index")
-    add_parameters_option(group)
-    group.add_argument(
+    parser.add_argument(
         "--filter",
         type=_condition,
         action="append",
@@ -167,7 +152,9 @@ def _threshold(text: str) -> float | str:
 
 
 def add_search_options(parser: ArgumentParser) -> None:
-    """Add `--top_k` and `--threshold`."""
+    """Add `--index`, `--parameters`, `--top_k` and `--threshold`."""
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
+    parser.add_argument("--parameters", help=_PARAMETERS_HELP)
     parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
     parser.add_argument(
         "--threshold",
@@ -211,14 +198,16 @@ def search_main(argv: list[str]) -> int:
 
     Returns:
         `int`: The exit status.
+
+    Raises:
+        ValueError: If `--filter` names a column twice.
     """
-    parser = _search_parser()
-    arguments = parser.parse_args(argv)
+    arguments = _search_parser().parse_args(argv)
     filters = dict(arguments.filter)
     if len(filters) < len(arguments.filter):
-        parser.error("--filter names a column twice: give each column one value")
-    index = open_index(arguments.index, arguments, parameters=arguments.parameters)
-    set_prompt(index.model, "query", arguments)
+        raise ValueError("--filter names a column twice: give each column one value")
+    index = open_index(arguments.index, arguments)
+    _set_prompt(index.model, "query", arguments)
     threshold = find_threshold(index, arguments)
     queries = arguments.queries or (line.rstrip("\n") for line in sys.stdin if line.strip())
     for query in queries:
@@ -238,13 +227,12 @@ def search_main(argv: list[str]) -> int:
     return 0
 
 
-def open_index(folder: str, arguments: Namespace, parameters: str | None = None) -> "SentenceIndex":
+def open_index(folder: str, arguments: Namespace) -> "SentenceIndex":
     """Open an index with the model that it names, or that the command line names instead.
 
     Args:
         folder (`str`): Folder of the index.
-        arguments (`argparse.Namespace`): The options of `add_model_options`.
-        parameters (`str`, *optional*): Parameters of a faiss index.
+        arguments (`argparse.Namespace`): The options of `add_model_options`, and `parameters` of a faiss index.
 
     Returns:
         `SentenceIndex`: The index.
@@ -257,11 +245,12 @@ def open_index(folder: str, arguments: Namespace, parameters: str | None = None)
         "max_length": arguments.max_length or saved["max_length"],
         "long_texts": arguments.long_texts or saved.get("long_texts", "cut"),  # not in an index of 0.3
     }
-    if arguments.model is None and saved["revision"] is not None:
-        settings["revision"] = saved["revision"]
-    if arguments.model is None and arguments.model_backend == "torch":
-        settings["backend"] = saved.get("model_backend", "torch")  # not in an index of 0.3
+    if arguments.model is None:
+        if saved["revision"] is not None:
+            settings["revision"] = saved["revision"]
+        if arguments.model_backend == "torch":
+            settings["backend"] = saved.get("model_backend", "torch")  # not in an index of 0.3
     model = load_encoder(arguments.model or saved["model"], arguments, **settings)
     if saved["document_prompt"] is not None:
         model.prompts["document"] = saved["document_prompt"]
-    return SentenceIndex.load(folder, model, parameters=parameters)
+    return SentenceIndex.load(folder, model, parameters=arguments.parameters)

@@ -1,15 +1,23 @@
-"""Paired bootstrap: score several systems on the same resampled examples."""
+"""The scores of single examples: their files, their groups that share texts, and the paired bootstrap over them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy import ndarray
+from scipy.cluster.hierarchy import DisjointSet
 from scipy.special import ndtri, stdtrit
-from scipy.stats import binomtest
+from transformers.utils import logging
 
-from .groups import groups_to_draw
-from .protocol import Protocol
+from ..ops.files import write_atomically
+from .protocol import PAPER_PROTOCOL, Protocol
 
+logger = logging.get_logger(__name__)
+
+#: Fewest groups that the bootstrap draws, counted by their effective number.
+LEAST_GROUPS = 20
+# A part may be this much smaller than asked for before a split is refused.
+_SMALLEST_OF_SHARE = 0.5
 CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
 ROUNDING = 1e-9  # an interval that is narrower has ends that differ by rounding errors only
 
@@ -17,6 +25,124 @@ ROUNDING = 1e-9  # an interval that is narrower has ends that differ by rounding
 Arrays = dict[str, ndarray]
 Parts = dict[str, Arrays]
 Scores = dict[str, Parts]
+
+
+def save_scores(path: Path, scores: Scores) -> None:
+    """Write scores into a file with one array for each task, part and name."""
+    arrays: dict = {}
+    for task, parts in scores.items():
+        for part, named in parts.items():
+            for name, array in named.items():
+                arrays[f"{task}/{part}/{name}"] = array
+    with write_atomically(path) as temporary, open(temporary, "wb") as file:  # numpy would add a suffix to a path
+        np.savez_compressed(file, **arrays)
+
+
+def load_scores(path: Path) -> Scores:
+    """Read what [`save_scores`] wrote.
+
+    Args:
+        path (`Path`): The file.
+
+    Returns:
+        `dict`: The scores.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    scores: Scores = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for key in arrays.files:
+                task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
+                parts = scores.setdefault(task, {})
+                parts.setdefault(part, {})[name] = arrays[key]
+    except Exception as error:  # its type depends on where zipfile or numpy finds the damage
+        raise ValueError(f"{path}: damaged ({error}); evaluate the model again.") from error
+    return scores
+
+
+def connected_groups(memberships: Sequence) -> ndarray:
+    """Find the groups of units that share texts, directly or through other units.
+
+    Args:
+        memberships (`Sequence[Sequence[str]]`): The texts of each unit. With `[["a", "b"], ["c"], ["b"]]`, the first
+            and the last unit form a group.
+
+    Returns:
+        `numpy.ndarray`: The group of each unit, of shape `(n,)`.
+    """
+    units = DisjointSet(range(len(memberships)))
+    first_units: dict = {}
+    for unit, texts in enumerate(memberships):
+        for text in texts:
+            units.merge(unit, first_units.setdefault(text, unit))
+    numbers: dict = {}
+    return np.array([numbers.setdefault(units[unit], len(numbers)) for unit in units], dtype=np.int32)
+
+
+def divide_groups(
+    groups: ndarray, share: float, seed: int, where: str, advice: str = "Give two separate files instead."
+) -> ndarray:
+    """Divide units so that no group is in both parts: large groups first, each to the part that lacks more units.
+
+    Args:
+        groups (`numpy.ndarray`): The group of each unit, of shape `(n,)`.
+        share (`float`): Share of the units in the first part.
+        seed (`int`): Seed of the order of groups of equal size.
+        where (`str`): The task's file, for messages.
+        advice (`str`, *optional*): What the error says to do.
+
+    Returns:
+        `numpy.ndarray`: Whether each unit belongs to the first part, of shape `(n,)`.
+
+    Raises:
+        ValueError: If a group is so large that a part would have less than half of its share.
+    """
+    numbers, sizes = np.unique(groups, return_counts=True)
+    shuffled = np.random.default_rng(seed).permutation(len(numbers))
+    wanted = np.array([share, 1 - share]) * len(groups)
+    lacking = wanted.copy()
+    chosen = []
+    for position in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
+        part = int(np.argmax(lacking))
+        lacking[part] -= sizes[position]
+        if part == 0:
+            chosen.append(numbers[position])
+    if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
+        raise ValueError(
+            f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split "
+            f"into parts of {share:.0%} and {1 - share:.0%} that share no text. {advice}"
+        )
+    return np.isin(groups, chosen)
+
+
+def groups_to_draw(named: dict, where: str) -> ndarray:
+    """Return what the bootstrap draws as a whole: groups of rows that share texts, or single rows.
+
+    Rows that share a text are alike in what a model makes of it, so an interval that draws them one by one is too
+    narrow. Groups are drawn if there are enough of them, or at least half as many as rows. Groups of n rows in all, of
+    which group i has n_i, vary as n² / Σ n_i² groups of equal size do (Kish 1965, section 8.2), so one that holds most
+    rows counts for little.
+
+    Args:
+        named (`dict[str, numpy.ndarray]`): The array `group`, of shape `(n,)`.
+        where (`str`): Name of the subset or split, for messages.
+
+    Returns:
+        `numpy.ndarray`: The number of the group of each row, of shape `(n,)`.
+    """
+    groups = named["group"]
+    n = len(groups)
+    sizes = np.bincount(groups)
+    least = min(LEAST_GROUPS, n / 2)  # few rows make few groups, which are drawn all the same
+    if n**2 < least * (sizes**2).sum():
+        logger.warning_once(
+            f"{where}: most rows share texts with each other (the largest group has {sizes.max()} of {n} rows), so "
+            "the intervals resample single rows and may be too narrow. Use pairs with more different texts."
+        )
+        return np.arange(n)
+    return groups
 
 
 def resampled_counts(
@@ -58,23 +184,6 @@ def counted_values(values: ndarray, counts: ndarray) -> ndarray:
     return np.add.reduceat(counts[:, order], starts, axis=1)
 
 
-def counted_ranks(values: ndarray, counts: ndarray) -> ndarray:
-    """Rank values within samples that hold each value `counts` times; tied values share their mean rank.
-
-    Args:
-        values (`numpy.ndarray`): Of shape `(n,)`.
-        counts (`numpy.ndarray`): How often each value occurs in each sample, of shape `(samples, n)`.
-
-    Returns:
-        `numpy.ndarray`: The ranks, of shape `(samples, n)`. The rank of a value with count 0 has no meaning.
-    """
-    tied = counted_values(values, counts)
-    below = tied.cumsum(axis=1) - tied
-    ranks = below + (tied + 1) / 2
-    place = np.unique(values, return_inverse=True)[1]
-    return ranks[:, place]
-
-
 def counted_correlation(
     x: ndarray,
     y: ndarray,
@@ -82,6 +191,8 @@ def counted_correlation(
     metric: str,
 ) -> ndarray:
     """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
+
+    For Spearman's correlation, the values are ranked within each sample, and tied values share their mean rank.
 
     Args:
         x (`numpy.ndarray`): The first variable, of shape `(n,)`.
@@ -92,12 +203,16 @@ def counted_correlation(
     Returns:
         `numpy.ndarray`: Correlations of shape `(samples,)`; NaN for a sample in which a variable is constant.
     """
-    if metric == "spearman":
-        x = counted_ranks(x, counts)
-        y = counted_ranks(y, counts)
     total = counts.sum(axis=1, keepdims=True)
-    x = x - (counts * x).sum(axis=1, keepdims=True) / total
-    y = y - (counts * y).sum(axis=1, keepdims=True) / total
+    centred = []
+    for values in (x, y):
+        if metric == "spearman":
+            tied = counted_values(values, counts)
+            below = tied.cumsum(axis=1) - tied
+            ranks = below + (tied + 1) / 2
+            values = ranks[:, np.unique(values, return_inverse=True)[1]]
+        centred.append(values - (counts * values).sum(axis=1, keepdims=True) / total)
+    x, y = centred
     covariance = (counts * x * y).sum(axis=1)
     x_variance = (counts * x * x).sum(axis=1)
     y_variance = (counts * y * y).sum(axis=1)
@@ -147,25 +262,16 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     Returns:
         `numpy.ndarray`: V-measures of shape `(samples,)`; 1 where there is one label and one cluster only.
     """
-    pairs = np.stack([gold, clusters])
-    both = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
-    total = _counted_entropy(gold, counts) + _counted_entropy(clusters, counts)
-    mutual = total - _counted_entropy(both, counts)
+
+    def entropy(labels: ndarray) -> ndarray:
+        shares = counted_values(labels, counts) / counts.sum(axis=1, keepdims=True)
+        logs = np.log(np.where(shares > 0, shares, 1))
+        return -(shares * logs).sum(axis=1)
+
+    both = np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel()
+    total = entropy(gold) + entropy(clusters)
+    mutual = total - entropy(both)
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
-
-
-def _counted_entropy(labels: ndarray, counts: ndarray) -> ndarray:
-    shares = counted_values(labels, counts) / counts.sum(axis=1, keepdims=True)
-    logs = np.log(np.where(shares > 0, shares, 1))
-    return -(shares * logs).sum(axis=1)
-
-
-def check_resampling(resamples: int, confidence: float) -> None:
-    """Raise a `ValueError` unless there is at least one resample and the confidence lies between 0 and 1."""
-    if not 0 < confidence < 1 or resamples < 1:
-        raise ValueError(
-            f"confidence must lie between 0 and 1 and resamples must be at least 1, got {confidence} and {resamples}."
-        )
 
 
 def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
@@ -183,7 +289,12 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
 
     Returns:
         `tuple[float, float]`: The two ends.
+
+    Raises:
+        ValueError: If the confidence does not lie between 0 and 1.
     """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}.")
     ends = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.nanquantile(drawn, ends)
     if draws and high - low < ROUNDING:
@@ -199,25 +310,21 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
 
 def proportion_interval(share: float, draws: int, confidence: float) -> tuple[float, float]:
     """Return Wilson's interval of a share in that many independent draws (Wilson 1927); it has a width at 0 and 1."""
-    found = binomtest(round(share * draws), draws).proportion_ci(confidence, method="wilson")
-    return float(found.low), float(found.high)
+    z = ndtri((1 + confidence) / 2)
+    scale = 2 * (draws + z**2)
+    centre = (2 * draws * share + z**2) / scale
+    width = z / scale * np.sqrt(4 * draws * share * (1 - share) + z**2)
+    low = centre - width if share > 0 else 0.0
+    high = centre + width if share < 1 else 1.0
+    return float(low), float(high)
 
 
-def independent_draws(systems: list[Parts]) -> int:
+def independent_draws(parts: Parts) -> int:
     """Return in how many independent draws a task's score is a mean of values from 0 to 1, or 0 if it is no mean."""
-    parts = _with_groups(systems)
-    name = next(iter(parts))
-    if "correct" in parts[name] or "value" in parts[name]:
-        return len(np.unique(groups_to_draw(parts[name], name)))
+    name, part = next(iter(parts.items()))
+    if "correct" in part or "value" in part:
+        return len(np.unique(groups_to_draw(part, name)))
     return 0
-
-
-def _with_groups(systems: list[Parts]) -> Parts:
-    """Return the first system whose scores say which rows share texts, or the first of all if there is none."""
-    for parts in systems:
-        if all("group" in part for part in parts.values()):
-            return parts
-    return systems[0]
 
 
 def mean_over_drawn_seeds(
@@ -259,8 +366,7 @@ def mean_over_drawn_seeds(
 
 def resampled_scores(
     systems: list,
-    aggregation: str = "all",
-    metric: str = "spearman",
+    protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     random: np.random.Generator | None = None,
     left_out: bool = False,
@@ -271,10 +377,9 @@ def resampled_scores(
         systems (`list[Parts]`): For each system, the task's entry of `Evaluation.scores`: for each subset or split,
             the array `gold` and what is scored: `predicted` scores, `correct` answers or the `value` of each example
             (accuracy or mean), the `similarity` of pairs (average precision), or `clusters` (V-measure). All systems
-            have the examples in the same order. Examples of one `group`, if a system has this array, share texts and
-            are drawn together; see [`groups_to_draw`].
-        aggregation (`str`, *optional*, defaults to `"all"`): `"all"`, `"mean"` or `"wmean"`, for `predicted` scores.
-        metric (`str`, *optional*, defaults to `"spearman"`): `"spearman"` or `"pearson"`, for `predicted` scores.
+            have the examples in the same order. Examples of one `group` share texts and are drawn together; see
+            [`groups_to_draw`].
+        protocol (`Protocol`, *optional*): Its aggregation and metric decide how `predicted` scores are scored.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         random (`numpy.random.Generator`, *optional*): Random generator. The default has the seed 0.
         left_out (`bool`, *optional*, defaults to `False`): Score the examples that each resample did not draw.
@@ -283,15 +388,12 @@ def resampled_scores(
         `numpy.ndarray`: The task's scores times 100, of shape `(len(systems), resamples)`.
 
     Raises:
-        ValueError: If the aggregation or the metric is unknown.
+        ValueError: If there is not at least one resample.
     """
-    Protocol(aggregation=aggregation, metric=metric)  # refuses unknown names
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, got {resamples}.")
     random = random or np.random.default_rng(0)
-    groups = [groups_to_draw(part, name) for name, part in _with_groups(systems).items()]
-
-    def scores(counts: list) -> list:
-        return [_scores(parts, counts, aggregation, metric) for parts in systems]
-
+    groups = [groups_to_draw(part, name) for name, part in systems[0].items()]
     chunk = max(1, CHUNK_ELEMENTS // sum(map(len, groups)))
     drawn = []
     for start in range(0, resamples, chunk):
@@ -299,15 +401,42 @@ def resampled_scores(
         counts = [resampled_counts(each, number, random) for each in groups]
         if left_out:
             counts = [(each == 0).astype(int) for each in counts]
-        drawn.append(scores(counts))
+        drawn.append([_scores(parts, counts, protocol) for parts in systems])
     values = np.concatenate(drawn, axis=1)
     if not left_out and any("clusters" in part for part in systems[0].values()):
         # A row that is drawn twice agrees with itself, which raises the V-measure of every resample. Removing this
         # bias makes the resamples vary around the score of the whole task.
         once = [np.ones((1, len(each)), dtype=int) for each in groups]
-        whole = scores(once)
+        whole = [_scores(parts, once, protocol) for parts in systems]
         values += np.array(whole) - values.mean(axis=1, keepdims=True)
     return 100 * values
+
+
+def _scores(task: Parts, counts: list, protocol: Protocol) -> ndarray:
+    """Return the scores of one system on some samples, of shape `(samples,)`; only correlations have subsets."""
+    parts = list(task.values())
+    part = parts[0]
+    if "similarity" in part:
+        return counted_average_precision(part["similarity"], part["gold"], counts[0])
+    if "clusters" in part:
+        of_columns = [counted_v_measure(column, part["gold"], counts[0]) for column in part["clusters"].T]
+        return np.mean(of_columns, axis=0)
+    if "predicted" not in part:
+        values = part["correct"] if "correct" in part else part["value"]
+        return counts[0] @ values / counts[0].sum(axis=1)
+    if protocol.aggregation == "all":
+        parts = [join_parts(parts)]
+        counts = [np.concatenate(counts, axis=1)]
+    correlations = []
+    for part, count in zip(parts, counts, strict=True):
+        correlations.append(counted_correlation(part["predicted"], part["gold"], count, protocol.metric))
+    weights = [len(part["gold"]) for part in parts] if protocol.aggregation == "wmean" else None
+    return np.average(correlations, axis=0, weights=weights)
+
+
+def join_parts(parts: Collection) -> Arrays:
+    """Return the predicted and gold scores of several subsets as those of one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 
 def optimism_of_choice(start: Parts, candidates: list[Parts], chosen: int, resamples: int = 200) -> float:
@@ -337,44 +466,3 @@ def optimism_of_choice(start: Parts, candidates: list[Parts], chosen: int, resam
     of_chosen = drawn[1 + chosen] - drawn[0]
     optimism = np.nanmean(of_chosen) - np.nanmean(measured)
     return max(0.0, float(optimism))
-
-
-def _scores(
-    task: Parts,
-    counts: list,
-    aggregation: str,
-    metric: str,
-) -> ndarray:
-    """Return the scores of one system on some samples, of shape `(samples,)`; only correlations have subsets."""
-    parts = list(task.values())
-    if "predicted" not in parts[0]:
-        return _score(parts[0], counts[0])
-    if aggregation == "all":
-        whole = join_parts(parts)
-        count = np.concatenate(counts, axis=1)
-        return counted_correlation(whole["predicted"], whole["gold"], count, metric)
-    values = []
-    for part, count in zip(parts, counts, strict=True):
-        values.append(counted_correlation(part["predicted"], part["gold"], count, metric))
-    weights = [len(part["gold"]) for part in parts] if aggregation == "wmean" else None
-    return np.average(values, axis=0, weights=weights)
-
-
-def join_parts(parts: Collection) -> Arrays:
-    """Return the predicted and gold scores of several subsets as those of one."""
-    whole = {}
-    for name in ("predicted", "gold"):
-        whole[name] = np.concatenate([part[name] for part in parts])
-    return whole
-
-
-def _score(part: Arrays, counts: ndarray) -> ndarray:
-    if "similarity" in part:
-        return counted_average_precision(part["similarity"], part["gold"], counts)
-    if "clusters" in part:
-        of_columns = []
-        for column in part["clusters"].T:
-            of_columns.append(counted_v_measure(column, part["gold"], counts))
-        return np.mean(of_columns, axis=0)
-    values = part["correct"] if "correct" in part else part["value"]
-    return counts @ values / counts.sum(axis=1)

@@ -97,26 +97,39 @@ class LogisticRegressionGrid:
             held_out = x[held], y[held]
             x = x[kept]
             y = y[kept]
-        features, labels = self._tensors(x, y)
-        held_x, held_y = self._tensors(*held_out)
-        weight = self._start(features.shape[1] - 1)
-        optimizer = OPTIMIZERS[self.config.optimizer]([weight])
+        features = self._features(x)
+        labels = torch.as_tensor(y, device=self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            linear = torch.nn.Linear(x.shape[1], self.classes)
+        start = torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
+        self.weight = start.repeat(len(self.l2), 1).to(self.device)
+        decays = torch.tensor(self.l2, device=self.device)
+        decay = decays.repeat_interleave(self.classes)[:, None]
+        optimizer = OPTIMIZERS[self.config.optimizer]([self.weight])
 
-        grid = len(self.l2)
-        best = np.full(grid, -1.0)
-        best_weight = weight.clone()
-        misses = np.zeros(grid, dtype=int)
-        running = np.ones(grid, dtype=bool)
+        best = np.full(len(self.l2), -1.0)
+        best_weight = self.weight.clone()
+        misses = np.zeros(len(self.l2), dtype=int)
+        running = misses == 0
         epoch = 0
         while running.any() and epoch <= MAX_EPOCH:
             for _ in range(self.config.epoch_size):
-                self._epoch(weight, optimizer, features, labels, random)
+                shuffled = torch.as_tensor(random.permutation(len(x)), device=self.device)
+                for rows in shuffled.split(self.config.batch_size):
+                    batch = features[rows]
+                    # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
+                    error = self._logits(batch).softmax(dim=-1)
+                    error[torch.arange(len(rows), device=self.device), :, labels[rows]] -= 1
+                    gradient = error.flatten(1).T @ batch / len(rows)
+                    self.weight.grad = gradient + decay * self.weight
+                    optimizer.step()
             epoch += self.config.epoch_size
-            accuracy = self._correct(weight, held_x, held_y).mean(axis=0)
+            accuracy = self.correct(*held_out).mean(axis=0)
             better = running & (accuracy > best)
             best[better] = accuracy[better]
             improved = torch.as_tensor(better.repeat(self.classes), device=self.device)
-            best_weight[improved] = weight[improved]
+            best_weight[improved] = self.weight[improved]
             missed = running & ~better
             running &= ~(missed & (misses >= self.config.tenacity))
             misses += missed
@@ -125,54 +138,14 @@ class LogisticRegressionGrid:
 
     def correct(self, x: ndarray, y: ndarray) -> ndarray:
         """Return whether each example is classified correctly, as booleans of shape `(n, len(l2))`."""
-        return self._correct(self.weight, *self._tensors(x, y))
+        predicted = self._logits(self._features(x)).argmax(dim=-1).cpu().numpy()
+        return predicted == y[:, None]
 
-    def _tensors(self, x: ndarray, y: ndarray) -> tuple:
+    def _features(self, x: ndarray) -> Tensor:
         features = torch.as_tensor(x, dtype=torch.float32, device=self.device)
         constant = features.new_ones(len(features), 1)  # its weight is the bias
-        with_bias = torch.cat([features, constant], dim=1)
-        return with_bias, torch.as_tensor(y, device=self.device)
+        return torch.cat([features, constant], dim=1)
 
-    def _start(self, dim: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            linear = torch.nn.Linear(dim, self.classes)
-        bias = linear.bias[:, None]
-        weight = torch.cat([linear.weight, bias], dim=1).detach()
-        return weight.repeat(len(self.l2), 1).to(self.device)
-
-    def _epoch(
-        self,
-        weight: Tensor,
-        optimizer: Any,
-        x: Tensor,
-        y: Tensor,
-        random: np.random.RandomState,
-    ) -> None:
-        order = torch.as_tensor(random.permutation(len(x)), device=self.device)
-        decays = torch.tensor(self.l2, device=self.device)
-        decay = decays.repeat_interleave(self.classes)[:, None]
-        for batch in order.split(self.config.batch_size):
-            features = x[batch]
-            labels = y[batch]
-            logits = self._logits(weight, features)
-            # The gradient of the mean cross-entropy is (softmax - one-hot) / n, times the features.
-            error = logits.softmax(dim=-1)
-            rows = torch.arange(len(labels), device=self.device)
-            error[rows, :, labels] -= 1
-            gradient = error.flatten(1).T @ features / len(features)
-            weight.grad = gradient + decay * weight
-            optimizer.step()
-
-    def _correct(
-        self,
-        weight: Tensor,
-        x: Tensor,
-        y: Tensor,
-    ) -> ndarray:
-        predicted = self._logits(weight, x).argmax(dim=-1)
-        return (predicted == y[:, None]).cpu().numpy()
-
-    def _logits(self, weight: Tensor, x: Tensor) -> Tensor:
+    def _logits(self, features: Tensor) -> Tensor:
         """Return the logits of all regressions, of shape `(n, len(l2), classes)`."""
-        return (x @ weight.T).view(len(x), -1, self.classes)
+        return (features @ self.weight.T).view(len(features), -1, self.classes)

@@ -1,12 +1,12 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, product
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from zlib import crc32
 
 import numpy as np
 
-from .bootstrap import Parts, check_resampling, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
+from .bootstrap import Parts, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from .protocol import PAPER_PROTOCOL, Protocol
 from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
 from .scoring import Evaluation
@@ -17,7 +17,6 @@ def compare_evaluations(
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     confidence: float = 0.95,
-    seed: int = 0,
 ) -> dict:
     """Compare evaluations with the first of them, for each task and on average.
 
@@ -33,7 +32,6 @@ def compare_evaluations(
         protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
-        seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
 
     Returns:
         `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
@@ -47,63 +45,54 @@ def compare_evaluations(
     """
     if len(named) < 2:
         raise ValueError("a comparison needs at least two different models or result files.")
-    check_resampling(resamples, confidence)
+    # 1. The scores, and the tasks for which all systems have one
     systems = {}
     for name, given in named.items():
         systems[name] = [given] if isinstance(given, Evaluation) else list(given)
-    evaluations = chain(*systems.values())
-    results = chain(*(each.results for each in evaluations))
-    tasks = [task for task in dict.fromkeys(results) if task not in NOT_TASKS]
+    tasks: list = []
+    for each in chain(*systems.values()):
+        tasks += [task for task in each.results if task not in (*NOT_TASKS, *tasks)]
     scores: dict = {}
     for name, seeds in systems.items():
-        scores[name] = {task: _score(seeds, task, protocol) for task in tasks}
-    common = []
-    for task in tasks:
-        of_systems = [each[task] for each in scores.values()]
-        if None not in of_systems:
-            common.append(task)
+        scores[name] = {}
+        for task in tasks:
+            found = [protocol.headline(each.results.get(task, {"missing": ""})) for each in seeds]
+            scores[name][task] = None if None in found else _mean(found)
+    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     baseline, *others = systems
+
+    # 2. The averages
     labels = {}
     for task in common:
         result = systems[baseline][0].results[task]
         if is_user_task(result):
             labels[task] = f"{task} {result['metrics'][0]}"
-
     members = {task: [task] for task in common}
     averages: dict = {}
-    known_tasks = [task for task in common if task not in labels]
-    for key, averaged in average_members(known_tasks).items():
+    for key, averaged in average_members([task for task in common if task not in labels]).items():
         members[key] = averaged
-        averages[key] = {}
-        for name, each in scores.items():
-            averages[key][name] = _mean(each[task] for task in averaged)
+        averages[key] = {name: _mean([each[task] for task in averaged]) for name, each in scores.items()}
         averages[key]["tasks"] = averaged
 
-    samples = {}
-    draws = {}
-    for task in common:
-        samples[task], draws[task] = _samples(systems, task, protocol, resamples, seed)
+    # 3. The differences, on the same resamples
+    samples = {task: _samples(systems, task, protocol, resamples) for task in common}
     differences: dict = {name: {} for name in others}
     for key, averaged in members.items():
         drawn = {}
         if all(samples[task] for task in averaged):
-            random = np.random.default_rng([seed, 1])
+            random = np.random.default_rng([0, 1])
             for name in systems:
                 means = np.mean([samples[task][name] for task in averaged], axis=0)
                 drawn[name] = mean_over_drawn_seeds(means, random, confidence)
+            fewest = min(independent_draws(systems[baseline][0].scores[task]) for task in averaged)
         for name in others:
             low = high = None
             if drawn:
-                fewest = min(draws[task] for task in averaged)
                 low, high = interval(drawn[name] - drawn[baseline], confidence, fewest)
             changes = [scores[name][task] - scores[baseline][task] for task in averaged]
-            differences[name][key] = {
-                "difference": _mean(changes),
-                "low": low,
-                "high": high,
-            }
+            differences[name][key] = {"difference": _mean(changes), "low": low, "high": high}
     return {
         "baseline": baseline,
         "mode": protocol.mode,
@@ -124,17 +113,11 @@ def format_comparison(comparison: dict) -> str:
     """Format a comparison as text: the scores of all systems, then the differences of each to the baseline."""
     tasks = comparison["tasks"]
     averages = comparison["averages"]
-    labels = {
-        "average": "Avg.",
-        "average_transfer": "Avg. transfer",
-        **comparison["labels"],
-    }
-    titles = [labels.get(key, key) for key in (*tasks, *averages)]
-    rows = [["", *titles]]
+    labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
+    rows = [["", *(labels.get(key, key) for key in (*tasks, *averages))]]
     for name, scores in comparison["scores"].items():
-        cells = [scores[task] for task in tasks]
-        cells += [average[name] for average in averages.values()]
-        rows.append([name, *map(format_number, cells)])
+        numbers = [scores[task] for task in tasks] + [average[name] for average in averages.values()]
+        rows.append([name, *map(format_number, numbers)])
     table = format_rows(rows)
     for key, average in averages.items():
         table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
@@ -153,8 +136,8 @@ def format_comparison(comparison: dict) -> str:
     return "\n\n".join(blocks)
 
 
-def _mean(values: Iterable) -> float:
-    return float(np.mean(list(values)))
+def _mean(values: Sequence) -> float:
+    return float(np.mean(values))
 
 
 def describe_difference(
@@ -183,37 +166,11 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _score(
-    seeds: Sequence,
-    task: str,
-    protocol: Protocol,
-) -> float | None:
-    """Return the mean score of a system over its seeds, or `None` if one of them has none."""
-    scores = []
-    for each in seeds:
-        score = protocol.headline(each.results.get(task, {"missing": ""}))
-        if score is None:
-            return None
-        scores.append(score)
-    return _mean(scores)
-
-
-def _samples(
-    systems: dict,
-    task: str,
-    protocol: Protocol,
-    resamples: int,
-    seed: int,
-) -> tuple:
-    """Return the resampled scores of each system (`{}` if some were not stored), and the independent draws."""
-    found = []
-    for name, seeds in systems.items():
-        for each in seeds:
-            if task not in each.scores:
-                return {}, 0
-            found.append((name, each.scores[task]))
-    if protocol.mode == "dev" and is_transfer(task):  # dev answers are not stored
-        return {}, 0
+def _samples(systems: dict, task: str, protocol: Protocol, resamples: int) -> dict:
+    """Return the resampled scores of each system, or `{}` if some were not stored."""
+    found = [(name, each.scores.get(task)) for name, seeds in systems.items() for each in seeds]
+    if any(parts is None for _, parts in found) or (protocol.mode == "dev" and is_transfer(task)):
+        return {}  # dev answers are not stored
     first_name, first = found[0]
     stored = list(first)
     if stored in (["test"], ["dev"]) and stored != [protocol.split]:
@@ -222,24 +179,21 @@ def _samples(
             f"{stored[0]}. Evaluate again with this mode."
         )
     for name, parts in found:
-        if not _same_examples(parts, first):
+        if _examples(parts) != _examples(first):
             raise ValueError(
                 f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "
                 "same data and mode."
             )
-    random = np.random.default_rng([seed, crc32(task.encode())])  # independent of the resamples of other tasks
-    scores = [parts for _, parts in found]
-    drawn = resampled_scores(scores, protocol.aggregation, protocol.metric, resamples, random)
-    ends = np.cumsum([len(seeds) for seeds in systems.values()])
-    by_system = np.split(drawn, ends[:-1])
-    return dict(zip(systems, by_system, strict=True)), independent_draws(scores)
+    random = np.random.default_rng([0, crc32(task.encode())])  # independent of the resamples of other tasks
+    drawn = iter(resampled_scores([parts for _, parts in found], protocol, resamples, random))
+    return {name: np.stack([next(drawn) for _ in seeds]) for name, seeds in systems.items()}
 
 
-def _same_examples(some: Parts, others: Parts) -> bool:
-    """Return whether the scores of two systems are those of the same examples, in the same order."""
-    if list(some) != list(others):
-        return False
-    for part, key in product(some, ("gold", "unit")):
-        if not np.array_equal(some[part].get(key, []), others[part].get(key, [])):
-            return False
-    return True
+def _examples(parts: Parts) -> list:
+    """Return what tells the examples that were scored from any others, in their order."""
+    examples: list = []
+    for name, part in parts.items():
+        examples += [name, part["gold"].tolist()]
+        if "unit" in part:
+            examples.append(part["unit"].tolist())
+    return examples

@@ -46,48 +46,36 @@ class SentenceEmbeddings:
         #: How the model compares embeddings.
         self.similarity = getattr(model, "similarity_fn_name", "cosine")
         self._rows = {text: row for row, text in enumerate(distinct)}
-        if distinct:
-            self._embeddings = _encode(model, distinct, show_progress_bar)
-            self._check(distinct)
+        if not distinct:
+            return
+        # 1. Encode, and convert what the model returns to float32 or float64
+        settings = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
+        taken = inspect.signature(model.encode).parameters
+        returned = model.encode(distinct, **{name: value for name, value in settings.items() if name in taken})
+        if isinstance(returned, torch.Tensor):
+            returned = returned.detach().cpu()
+            if returned.dtype == torch.bfloat16:  # numpy does not know it
+                returned = returned.float()
+        embeddings = np.asarray(returned)
+        if embeddings.dtype != np.float64:
+            embeddings = embeddings.astype(np.float32)
+        self._embeddings = embeddings
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __call__(self, texts: list[str]) -> ndarray:
-        """Return the embeddings of `texts` as `(len(texts), dim)`, float32 (float64 if the model returns that)."""
-        rows = [self._rows[text] for text in texts]
-        return self._embeddings[rows]
-
-    def _check(self, texts: list) -> None:
-        embeddings = self._embeddings
-        if embeddings.ndim != 2 or len(embeddings) != len(texts) or embeddings.shape[1] == 0:
+        # 2. Refuse embeddings that cannot be scored
+        if embeddings.ndim != 2 or len(embeddings) != len(distinct) or embeddings.shape[1] == 0:
             raise ValueError(
-                f"encode returned an array of shape {embeddings.shape} for {len(texts)} texts. It must return one "
-                f"embedding per text, of shape ({len(texts)}, dim)."
+                f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts. It must return one "
+                f"embedding per text, of shape ({len(distinct)}, dim)."
             )
-        check_finite_texts(embeddings, texts)
+        check_finite_texts(embeddings, distinct)
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         spread = np.ptp(embeddings, axis=0).max()
-        if len(texts) > 1 and spread <= 1e-5 * np.abs(embeddings).max():
+        if len(distinct) > 1 and spread <= 1e-5 * np.abs(embeddings).max():
             raise ValueError(
-                f"the embeddings of all {len(texts)} texts are the same, so no similarity can be scored. The model "
+                f"the embeddings of all {len(distinct)} texts are the same, so no similarity can be scored. The model "
                 "has collapsed, or its pooler reads a constant."
             )
 
-
-def _encode(model: Encoder, texts: list, show_progress_bar: bool) -> ndarray:
-    taken = inspect.signature(model.encode).parameters
-    settings: dict = {}
-    if "normalize_embeddings" in taken:
-        settings["normalize_embeddings"] = None
-    if "show_progress_bar" in taken:
-        settings["show_progress_bar"] = show_progress_bar
-    embeddings = model.encode(texts, **settings)
-    if isinstance(embeddings, (list, tuple)) and isinstance(embeddings[0], torch.Tensor):
-        embeddings = torch.stack(list(embeddings))
-    if isinstance(embeddings, torch.Tensor):
-        embeddings = embeddings.detach().cpu()
-        if embeddings.dtype == torch.bfloat16:  # numpy does not know it
-            embeddings = embeddings.float()
-    embeddings = np.asarray(embeddings)
-    return embeddings if embeddings.dtype == np.float64 else embeddings.astype(np.float32)
+    def __call__(self, texts: Iterable[str]) -> ndarray:
+        """Return the embeddings of `texts` as `(n, dim)`, float32 (float64 if the model returns that)."""
+        return self._embeddings[[self._rows[text] for text in texts]]

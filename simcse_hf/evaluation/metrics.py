@@ -28,17 +28,14 @@ def with_scale(metric: str) -> str:
     return metric if is_plain else f"{metric} x 100"
 
 
-def as_float64(values: Any) -> ndarray:
-    """Convert numbers, an array or a tensor (of any device and float type) to a float64 array."""
-    if isinstance(values, Tensor):
-        values = values.detach().to("cpu", torch.float64).numpy()
-    return np.asarray(values, dtype=np.float64)
-
-
-def _checked(a: Any, b: Any) -> tuple:
-    """Return two sequences as float64 arrays that can be correlated."""
-    x = as_float64(a)
-    y = as_float64(b)
+def _checked(*sequences: Any) -> list:
+    """Return two sequences of numbers, arrays or tensors as float64 arrays that can be correlated."""
+    arrays = []
+    for values in sequences:
+        if isinstance(values, Tensor):
+            values = values.detach().to("cpu", torch.float64)
+        arrays.append(np.asarray(values, dtype=np.float64))
+    x, y = arrays
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
         raise ValueError(
             "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
@@ -56,7 +53,7 @@ def _checked(a: Any, b: Any) -> tuple:
                 f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
                 "Either the embeddings have collapsed to one point, or all gold scores are the same."
             )
-    return x, y
+    return arrays
 
 
 def spearman(a: Any, b: Any) -> float:
@@ -107,11 +104,14 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
         raise ValueError(
             f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
-    x = x.to(dtype)
-    y = y.to(dtype)
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
+    if torch.float64 in (x.dtype, y.dtype):
+        x = x.double()
+        y = y.double()
+    else:
+        x = x.float()
+        y = y.float()
     if similarity == "cosine":
         scores = torch.nn.functional.cosine_similarity(x, y, dim=1)
     else:
@@ -121,10 +121,9 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
 
 def _normalized(x: Tensor) -> Tensor:
     """Scale the rows of `x` to unit length, in float64 if `x` is float64 and in float32 otherwise."""
-    x = torch.as_tensor(x)
-    if x.ndim != 2 or len(x) == 0 or not x.is_floating_point():
-        raise ValueError(f"float embeddings of shape (n, dim) are needed, not {x.dtype} of shape {tuple(x.shape)}.")
-    x = x.detach()
+    x = torch.as_tensor(x).detach()
+    if x.ndim != 2 or len(x) == 0:
+        raise ValueError(f"embeddings of shape (n, dim) are needed, not {tuple(x.shape)}.")
     if x.dtype != torch.float64:
         x = x.float()
     check_finite(x, "row {}", first=1)
@@ -211,50 +210,31 @@ def singular_spectrum(x: Tensor) -> list[float]:
     return (values / values[0]).tolist()
 
 
-def mean_cosine(x: Tensor) -> float:
-    """Compute the mean cosine of all pairs of different rows; it tends to 1 where embeddings collapse to a point.
+def collapse(x: Tensor) -> tuple[float, float]:
+    """Measure whether embeddings collapse: to a point, by their mean cosine, or to few directions, by effective rank.
+
+    The effective rank is the exponential of the entropy of the singular values, divided by their sum and taken for
+    probabilities (Roy and Vetterli 2007, The effective rank).
 
     Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here.
+        x (`torch.Tensor`): At least two embeddings, of shape `(n, dim)`. They are normalized here.
 
     Returns:
-        `float`: A value in [-1 / (n - 1), 1].
-
-    Raises:
-        ValueError: If there are fewer than two rows, or if an embedding is zero or holds NaN or infinity.
-    """
-    x = _normalized(x).double()
-    n = len(x)
-    if n < 2:
-        raise ValueError("mean_cosine needs at least 2 embeddings, but there is 1.")
-    of_all = x.sum(dim=0).square().sum()  # each row with itself too
-    of_pairs = of_all - x.square().sum()
-    return (of_pairs / (n * (n - 1))).item()
-
-
-def effective_rank(x: Tensor) -> float:
-    """Compute how many directions the embeddings use: the exponential of the entropy of their singular values.
-
-    See Roy and Vetterli (2007), The effective rank. The singular values are divided by their sum and taken for
-    probabilities.
-
-    Args:
-        x (`torch.Tensor`): Embeddings of shape `(n, dim)`. They are normalized here.
-
-    Returns:
-        `float`: A value in [1, min(n, dim)]; 1 if all embeddings lie on one line.
+        `tuple[float, float]`: The mean cosine of all pairs of different rows, in [-1 / (n - 1), 1], and the effective
+        rank, in [1, min(n, dim)]; it is 1 if all embeddings lie on one line.
 
     Raises:
         ValueError: If there is no row, or if an embedding is zero or holds NaN or infinity.
     """
     x = _normalized(x).double()
-    if len(x) > x.shape[1]:
-        x = x.T
-    gram = x @ x.T
+    n, dim = x.shape
+    of_all = x.sum(dim=0).square().sum()  # each row with itself too
+    of_pairs = of_all - x.square().sum()
+    gram = x @ x.T if n <= dim else x.T @ x
     squares = torch.linalg.eigvalsh(gram)
     values = squares.clamp(min=0).sqrt()
     entropy = torch.special.entr(values / values.sum()).sum()
-    return entropy.exp().item()
+    return (of_pairs / (n * (n - 1))).item(), entropy.exp().item()
 
 
 def isotropy(x: Tensor) -> float:

@@ -56,39 +56,6 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
     return averages
 
 
-def mteb_encoder(
-    model: Encoder,
-    name: str,
-    revision: str | None = None,
-) -> Any:
-    """Return an encoder for `mteb`.
-
-    A [`SimCSE`] is one itself, and puts its prompts before the texts. Of another encoder, the distinct texts of each
-    call are encoded once.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
-        name (`str`): Name to report.
-        revision (`str`, *optional*): Revision to report.
-
-    Returns:
-        `mteb.models.EncoderProtocol`: An encoder for `mteb.evaluate`.
-    """
-    from mteb.models.abs_encoder import AbsEncoder
-
-    if isinstance(model, SimCSE):
-        return model
-
-    class MTEBEncoder(AbsEncoder):
-        mteb_model_meta = model_meta(name, revision)
-
-        def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
-            texts = [text for batch in inputs for text in batch["text"]]
-            return SentenceEmbeddings(model, texts)(texts)
-
-    return MTEBEncoder()
-
-
 def evaluate_mteb(
     model: Encoder,
     tasks: Sequence[str],
@@ -97,6 +64,7 @@ def evaluate_mteb(
 ) -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
+    A [`SimCSE`] puts its prompts before the texts. Of another model, the distinct texts of each call are encoded once.
     The data sets of the English benchmark are used with its splits and languages. For STS12 to STS16 and the test
     split of STSBenchmark, MTEB reports Spearman's correlation over all pairs (the aggregation `all`), which compares
     with [`evaluate_sts`]. Its SICK-R consists of all 9,927 pairs, of which SentEval's SICKRelatedness has the 4,927 of
@@ -116,24 +84,36 @@ def evaluate_mteb(
         ValueError: If `mteb` does not know a data set.
     """
     mteb = require_extra("mteb", "mteb", "an MTEB data set")
+    from mteb.models.abs_encoder import AbsEncoder
+
+    # 1. The data sets
     categories = english_tasks()
-    english: dict = {}
-    for members in categories.values():
-        english |= members
+    english = dict(chain(*(members.items() for members in categories.values())))
     groups = categories | {"all": english}
     chosen: dict = {}
     for task in tasks:
-        if task in groups:
-            chosen |= groups[task]
-            continue
         try:
-            chosen[task] = english.get(task) or mteb.get_task(task)
+            chosen |= groups.get(task) or {task: english.get(task) or mteb.get_task(task)}
         except KeyError as error:
             raise ValueError(
                 f"mteb does not know the data set {task!r}. Name one of its data sets, a category "
                 f"({', '.join(categories)}), or `all`."
             ) from error
-    encoder = mteb_encoder(model, name, revision)
+
+    # 2. The encoder
+    encoder: Any = model
+    if not isinstance(model, SimCSE):
+
+        class MTEBEncoder(AbsEncoder):
+            mteb_model_meta = model_meta(name, revision)
+
+            def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
+                texts = [text for batch in inputs for text in batch["text"]]
+                return SentenceEmbeddings(model, texts)(texts)
+
+        encoder = MTEBEncoder()
+
+    # 3. The scores
     scores = {}
     for task, data in tqdm(chosen.items(), desc="MTEB"):
         result = mteb.evaluate(encoder, data, cache=None, co2_tracker=False, show_progress_bar=False)

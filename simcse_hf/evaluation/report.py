@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import read_json_object, write_atomically, write_json
-from .bootstrap import Scores
-from .classifier import L2_GRID, ClassifierConfig
+from ..ops.files import read_json_object, write_json
+from .bootstrap import Scores, load_scores, save_scores
+from .classifier import L2_GRID
 from .metrics import METRICS
 from .protocol import Protocol
-from .transfer import TRANSFER_EXAMPLES
+from .transfer import CLASSIFIER_CONFIGS, TRANSFER_EXAMPLES
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
 
@@ -45,9 +45,8 @@ def average_members(tasks: Sequence[str]) -> dict:
     """
     sts = [task for task in tasks if not is_transfer(task)]
     transfer = [task for task in tasks if is_transfer(task)]
-    if sts and transfer:
-        return {"average": sts, "average_transfer": transfer}
-    return {"average": sts or transfer} if tasks else {}
+    members = {"average": sts, "average_transfer": transfer} if sts else {"average": transfer}
+    return {key: averaged for key, averaged in members.items() if averaged}
 
 
 def add_averages(
@@ -60,16 +59,11 @@ def add_averages(
     A task without a score is listed in `missing` and does not enter the average.
     """
     for key, members in average_members(tasks).items():
-        scores = {task: protocol.headline(results[task]) for task in members}
-        present = {task: score for task, score in scores.items() if score is not None}
-        mean = None
-        if present:
-            mean = float(np.mean(list(present.values())))
-        results[key] = {
-            "value": mean,
-            "tasks": list(present),
-            "missing": [task for task in members if task not in present],
-        }
+        scores: dict = {task: protocol.headline(results[task]) for task in members}
+        missing = [task for task in members if scores[task] is None]
+        present = [task for task in members if task not in missing]
+        mean = float(np.mean([scores[task] for task in present])) if present else None
+        results[key] = {"value": mean, "tasks": present, "missing": missing}
 
 
 def format_number(value: float | None) -> str:
@@ -105,14 +99,52 @@ def format_table(
     """
     blocks = []
     for key in ("average", "average_transfer"):
-        if key in results:
-            blocks.append(_average_block(results, results[key], protocol))
+        if key not in results:
+            continue
+        average = results[key]
+        members = [task for task in results if task in average["tasks"] or task in average["missing"]]
+        scores = [protocol.headline(results[task]) for task in members]
+        cells = [format_number(score) for score in (*scores, average["value"])]
+        what = f"{protocol.metric}, aggregation {protocol.aggregation}"
+        if is_transfer(members[0]):
+            what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
+        lines = [
+            f"mode {protocol.mode}, {what}, x 100",
+            format_rows([[*members, "Avg."], cells]),
+            f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
+        ]
+        for task in average["missing"]:
+            reason = results[task].get("missing", f"no {protocol.aggregation} score without its subsets")
+            lines.append(f"{task} n/a: {reason}")
+        blocks.append("\n".join(lines))
     if verbose:
-        blocks += _details(results)
+        # All correlations in a table, then the accuracies
+        rows = [["", "pairs", *METRICS]]
+        accuracies = []
+        for task, result in results.items():
+            if task in NOT_TASKS or "missing" in result or is_user_task(result):
+                continue
+            if "accuracy" in result:
+                cells = [f"accuracy {result['accuracy']:.2f}", f"dev {result['dev_accuracy']:.2f}"]
+                if "f1" in result:
+                    cells.append(f"F1 {result['f1']:.2f}")
+                cells += [f"{split} {count}" for split, count in result["examples"].items()]
+                accuracies.append(f"{task}: {', '.join(cells)}")
+                continue
+            parts = result.get("subsets") or result.get("splits") or {"": result}
+            for part, numbers in (parts | result.get("aggregate", {})).items():
+                pairs = numbers.get("pairs", result.get("pairs"))
+                cells = [format_number(numbers[metric]) for metric in METRICS]
+                rows.append([f"{task} {part}".rstrip(), str(pairs), *cells])
+        if len(rows) > 1:
+            blocks.append(format_rows(rows))
+        blocks.append("\n".join(accuracies))
     users = []
     for name, result in results.items():
         if is_user_task(result):
-            users.append(_user_task_line(name, result))
+            listed = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
+            of = f"{result['examples']} examples of {result['source']}"
+            users.append(f"{name}: {listed} (x 100, {of}; {result['protocol']})")
     blocks.append("\n".join(users))
     if "geometry" in results:
         geometry = results["geometry"]
@@ -122,8 +154,8 @@ def format_table(
             f"{geometry['isotropy']:.4f} over {geometry['sentences']} sentences"
         )
     if "mteb" in results:
-        scores = [[name, format_number(score)] for name, score in results["mteb"].items()]
-        blocks.append(format_rows([["MTEB", "score"], *scores]))
+        by_name = [[name, format_number(score)] for name, score in results["mteb"].items()]
+        blocks.append(format_rows([["MTEB", "score"], *by_name]))
         averages = format_mteb_averages(results.get("mteb_averages", {}))
         if averages:
             blocks.append(format_rows([["MTEB average", "score", "data sets"], *averages]))
@@ -140,68 +172,14 @@ def format_mteb_averages(averages: dict) -> list:
     return rows
 
 
-def _user_task_line(name: str, result: dict) -> str:
-    scores = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
-    return f"{name}: {scores} (x 100, {result['examples']} examples of {result['source']}; {result['protocol']})"
-
-
-def _average_block(results: dict, average: dict, protocol: Protocol) -> str:
-    members = [task for task in results if task in average["tasks"] or task in average["missing"]]
-    scores = [protocol.headline(results[task]) for task in members]
-    cells = [format_number(score) for score in (*scores, average["value"])]
-    what = f"{protocol.metric}, aggregation {protocol.aggregation}"
-    if is_transfer(members[0]):
-        what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
-    lines = [
-        f"mode {protocol.mode}, {what}, x 100",
-        format_rows([[*members, "Avg."], cells]),
-        f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
-    ]
-    for task in average["missing"]:
-        reason = results[task].get("missing", f"no {protocol.aggregation} score without its subsets")
-        lines.append(f"{task} n/a: {reason}")
-    return "\n".join(lines)
-
-
-def _details(results: dict) -> list:
-    """Return a table of the correlations of all subsets and splits, and the lines of the accuracies."""
-    rows = []
-    lines = []
-    for task, result in results.items():
-        if task in NOT_TASKS or "missing" in result or is_user_task(result):
-            continue
-        if "accuracy" in result:
-            lines.append(_accuracy_line(task, result))
-            continue
-        parts = result.get("subsets") or result.get("splits") or {"": result}
-        parts = parts | result.get("aggregate", {})
-        for part, scores in parts.items():
-            pairs = scores.get("pairs", result.get("pairs"))
-            numbers = [format_number(scores[metric]) for metric in METRICS]
-            rows.append([f"{task} {part}".rstrip(), str(pairs), *numbers])
-    table = format_rows([["", "pairs", *METRICS], *rows]) if rows else ""
-    return [table, "\n".join(lines)]
-
-
-def _accuracy_line(task: str, result: dict) -> str:
-    cells = [f"accuracy {result['accuracy']:.2f}", f"dev {result['dev_accuracy']:.2f}"]
-    if "f1" in result:
-        cells.append(f"F1 {result['f1']:.2f}")
-    cells += [f"{split} {count}" for split, count in result["examples"].items()]
-    return f"{task}: {', '.join(cells)}"
-
-
-def describe_protocol(protocol: Protocol, classifier: ClassifierConfig) -> dict:
+def describe_protocol(protocol: Protocol) -> dict:
     """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
+    classifier = vars(CLASSIFIER_CONFIGS[protocol.mode])
     return {
         **vars(protocol),
         "text": "tokens joined by single spaces",
         "scale": 100,
-        "classifier": {
-            "model": "logistic regression",
-            **vars(classifier),
-            "l2": list(L2_GRID),
-        },
+        "classifier": {"model": "logistic regression", **classifier, "l2": list(L2_GRID)},
     }
 
 
@@ -231,41 +209,6 @@ def write_results(
         save_scores(scores_path, scores)
         document = document | {"scores": scores_path.name}
     write_json(path, document)
-
-
-def save_scores(path: Path, scores: Scores) -> None:
-    """Write scores into a file with one array for each task, part and name."""
-    arrays: dict = {}
-    for task, parts in scores.items():
-        for part, named in parts.items():
-            for name, array in named.items():
-                arrays[f"{task}/{part}/{name}"] = array
-    with write_atomically(path) as temporary, open(temporary, "wb") as file:  # numpy would add a suffix to a path
-        np.savez_compressed(file, **arrays)
-
-
-def load_scores(path: Path) -> Scores:
-    """Read what [`save_scores`] wrote.
-
-    Args:
-        path (`Path`): The file.
-
-    Returns:
-        `dict`: The scores.
-
-    Raises:
-        ValueError: If the file is damaged.
-    """
-    scores: Scores = {}
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for key in arrays.files:
-                task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
-                parts = scores.setdefault(task, {})
-                parts.setdefault(part, {})[name] = arrays[key]
-    except Exception as error:  # its type depends on where zipfile or numpy finds the damage
-        raise ValueError(f"{path}: damaged ({error}); evaluate the model again.") from error
-    return scores
 
 
 def read_results(path: str | Path) -> tuple:

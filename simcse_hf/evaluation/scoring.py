@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers.utils import logging
 
-from .bootstrap import Arrays, Scores
+from .bootstrap import Scores
 from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
@@ -17,12 +16,12 @@ from .protocol import PAPER_PROTOCOL, Protocol
 from .report import add_averages
 from .sts import (
     HUB,
+    STS_SPLITS,
     STS_SUBSETS,
     STS_TASKS,
-    ScoredPairs,
     TaskNotFound,
     correlations,
-    predict_similarities,
+    predict_pairs,
     read_sts_task,
     score_parts,
     score_subsets,
@@ -38,12 +37,8 @@ ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive 
 
 def default_tasks(task_set: str, mode: str) -> tuple:
     """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev score."""
-    sts = tuple(task for task in STS_TASKS if mode != "dev" or task not in STS_SUBSETS)
-    return {
-        "sts": sts,
-        "transfer": TRANSFER_TASKS,
-        "full": sts + TRANSFER_TASKS,
-    }[task_set]
+    sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
+    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
 
 
 @dataclass
@@ -68,14 +63,7 @@ class TaskData:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
-        tasks = [
-            *self.sts.values(),
-            self.pairs,
-            self.geometry,
-            self.user_tasks,
-            *self.transfer.values(),
-        ]
-        for parts in tasks:
+        for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
                 yield from part.texts
                 yield from getattr(part, "texts2", None) or ()
@@ -86,10 +74,11 @@ class TaskData:
         A model with a default prompt puts that one before every text, and gets no others.
         """
         prompts = getattr(model, "prompts", {})
-        pair = [prompts.get(name, "") for name in ("query", "document")]
-        if not any(pair) or getattr(model, "default_prompt_name", None) is not None:
+        query = prompts.get("query", "")
+        document = prompts.get("document", "")
+        if getattr(model, "default_prompt_name", None) is not None or not (query or document):
             return self
-        prompted = {name: task.with_prompts(*pair) for name, task in self.user_tasks.items()}
+        prompted = {name: task.with_prompts(query, document) for name, task in self.user_tasks.items()}
         return replace(self, user_tasks=prompted)
 
 
@@ -140,13 +129,12 @@ def read_tasks(
         raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(ALL_TASKS)}.")
     if len(set(tasks)) != len(tasks):
         raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")
-    if data_dir is None:
-        if tasks or geometry:
-            raise ValueError(
-                "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
-            )
-        data_dir = ""  # nothing is read from there
-    elif data_dir != HUB and not Path(data_dir).is_dir():
+    if data_dir is None and (tasks or geometry):
+        raise ValueError(
+            "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
+        )
+    data_dir = data_dir or ""
+    if data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
     data = TaskData(user_tasks=user_tasks or {})
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
@@ -203,23 +191,22 @@ def score_tasks(
     for task in tasks:
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
-        elif task in data.sts:
-            parts = {}
-            for name, pairs in data.sts[task].items():
-                parts[name] = _predicted(embeddings, pairs)
+        elif task in data.transfer:
+            splits = data.transfer[task]
+            results[task], answers = score_transfer_task(
+                task, splits, embeddings, protocol.mode, device, protocol.seed
+            )
+            scores[task] = {task: answers}
+        else:
+            parts = {name: predict_pairs(embeddings, pairs) for name, pairs in data.sts[task].items()}
             if task in STS_SUBSETS:
                 scores[task] = parts
                 results[task] = score_subsets(task, parts)
             else:
                 scores[task] = {protocol.split: parts[protocol.split]}
                 results[task] = {"splits": score_parts(task, parts)}
-        else:
-            results[task], answers = score_transfer_task(
-                task, data.transfer[task], embeddings, protocol.mode, device, protocol.seed
-            )
-            scores[task] = {task: answers}
     for name, pairs in data.pairs.items():
-        part = _predicted(embeddings, pairs)
+        part = predict_pairs(embeddings, pairs)
         results[name] = correlations(part["predicted"], part["gold"], name)
         scores[name] = {"pairs": part}
     for name, user_task in data.user_tasks.items():
@@ -227,45 +214,26 @@ def score_tasks(
         results[name] = user_task.document(result)
         scores[name] = {user_task.kind: result.scores}
     if data.geometry:
-        results["geometry"] = _geometry(data.geometry, embeddings)
+        # Alignment on STS-B pairs with scores above 4, the rest on all sentences (SimCSE, footnote 3)
+        rows: list = []
+        for pairs in data.geometry.values():
+            rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
+        sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
+        positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
+        firsts = embeddings(first for first, _, _ in positives)
+        seconds = embeddings(second for _, second, _ in positives)
+        x = torch.from_numpy(embeddings(sentences))
+        results["geometry"] = {
+            "alignment": alignment(torch.from_numpy(firsts), torch.from_numpy(seconds)),
+            "uniformity": uniformity(x),
+            "isotropy": isotropy(x),
+            "singular_spectrum": singular_spectrum(x),
+            "positive_pairs": len(positives),
+            "sentences": len(sentences),
+            "splits": list(data.geometry),
+        }
     add_averages(results, [*tasks, *data.pairs], protocol)
     return Evaluation(results, scores)
-
-
-def _predicted(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
-    predicted = predict_similarities(embeddings, pairs)
-    return {
-        "predicted": predicted,
-        "gold": np.asarray(pairs.scores),
-        "group": pairs.groups,
-    }
-
-
-def _geometry(splits: dict, embeddings: SentenceEmbeddings) -> dict:
-    """Measure alignment on STS-B pairs with scores above 4, and the rest on all its sentences (SimCSE, footnote 3)."""
-    sentences: list = []
-    firsts = []
-    seconds = []
-    for pairs in splits.values():
-        scored = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
-        for first, second, score in scored:
-            sentences += [first, second]
-            if score > ALIGNMENT_ABOVE:
-                firsts.append(first)
-                seconds.append(second)
-    sentences = list(dict.fromkeys(sentences))
-    x = torch.from_numpy(embeddings(sentences))
-    x_first = torch.from_numpy(embeddings(firsts))
-    x_second = torch.from_numpy(embeddings(seconds))
-    return {
-        "alignment": alignment(x_first, x_second),
-        "uniformity": uniformity(x),
-        "isotropy": isotropy(x),
-        "singular_spectrum": singular_spectrum(x),
-        "positive_pairs": len(firsts),
-        "sentences": len(sentences),
-        "splits": list(splits),
-    }
 
 
 def evaluate_tasks(

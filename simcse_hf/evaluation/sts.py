@@ -3,9 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -14,9 +12,8 @@ from transformers.utils import logging
 from ..data.columns import find_parts
 from ..data.read import dataset_table, load_from_hub, parse_scores
 from ..data.table import Table, csv_records, open_table, read_lines
-from .bootstrap import Parts, join_parts
+from .bootstrap import Arrays, Parts, connected_groups, join_parts
 from .embeddings import SentenceEmbeddings
-from .groups import connected_groups
 from .metrics import METRICS, cosine_similarity_pairs
 
 logger = logging.get_logger(__name__)
@@ -103,10 +100,10 @@ class ScoredPairs:
         return connected_groups(list(zip(self.sentences1, self.sentences2, strict=True)))
 
 
-def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:
-    """Read the scored sentence pairs of one file, which may be gzipped.
+def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:
+    """Read the scored sentence pairs of one file, which may be gzipped, or of a data set of the hub.
 
-    The file has one of these layouts:
+    A file has one of these layouts:
 
     - a csv, tsv, jsonl or parquet table with the columns `sentence1`, `sentence2` and `score`, or with the other names
       of [`~data.columns.PART_NAMES`], which cover the SICK files and the STS data sets of the hub;
@@ -118,8 +115,9 @@ def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> 
     which joins its tokens by single spaces. Rows with a blank score are skipped.
 
     Args:
-        path (`str | os.PathLike`): The file.
-        name (`str`, *optional*): Name of the set. Defaults to the stem of the file name.
+        source (`str | os.PathLike`): The file. A string that is neither a file nor ends like a table is the name of a
+            hub data set: `name` (its test split), `name:split` or `name:config:split`.
+        name (`str`, *optional*): Name of the set. Defaults to the stem of the file name, or to the data set's name.
 
     Returns:
         [`ScoredPairs`]: At least one pair, in the order of the file.
@@ -129,18 +127,53 @@ def read_scored_pairs(path: str | os.PathLike[str], name: str | None = None) -> 
         ValueError: If a row is malformed, a score is not a finite number, a text is empty, the bytes are not UTF-8,
             the columns are unknown, or there is no scored pair. The message names the file and the line, from 1.
     """
-    path = Path(path)
-    table = Path(path.name.removesuffix(".gz"))
-    rows = _rows(path, table.suffix.lower())
-    return _collect(name or table.stem, str(path), rows)
+    path = Path(source)
+    unpacked = Path(path.name.removesuffix(".gz"))
+    if isinstance(source, str) and unpacked.suffix not in TABLE_SUFFIXES and not path.exists():
+        return load_hub_pairs(source, "test", name or source.partition(":")[0])
+    name = name or unpacked.stem
+    if unpacked.suffix.lower() in (".jsonl", ".json", ".parquet"):
+        table = open_table(path)
+        table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
+        return _collect(name, str(path), rows_of_parts(table, _PARTS))
 
+    # 1. The cells of each line that is not blank
+    lines = read_lines(path)
+    if lines and "\t" in lines[0]:
+        records = [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip()]
+    else:
+        records = list(csv_records(path, ","))
+    if not records:
+        return _collect(name, str(path), [])
 
-def read_pairs_argument(argument: str) -> ScoredPairs:
-    """Read the pairs of a file, or of a hub data set: `name` (its test split), `name:split` or `name:config:split`."""
-    suffix = Path(argument.removesuffix(".gz")).suffix
-    if Path(argument).exists() or suffix in TABLE_SUFFIXES:
-        return read_scored_pairs(argument)
-    return load_hub_pairs(argument, "test", argument.partition(":")[0])
+    # 2. The columns by the header, or those of the two layouts without one
+    header = records[0][1]
+    width = len(header)
+    has_sources = False
+    columns = find_parts(header, _PARTS)
+    if len(columns) == len(_PARTS):
+        picks = [header.index(column) for column in columns.values()]
+        records = records[1:]
+    elif width == 3:
+        picks = [0, 1, 2]
+    elif width >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
+        picks = [4, 5, 6]
+        width = 7
+        has_sources = True
+    else:
+        raise ValueError(
+            f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
+            "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
+            f"{header}."
+        )
+    rows = []
+    for line, cells in records:
+        place = f"{path}, line {line}"
+        if len(cells) < width or (len(cells) > width and not has_sources):
+            least = "at least " if has_sources else ""
+            raise ValueError(f"{place}: {len(cells)} columns instead of {least}{width}.")
+        rows.append((place, [cells[pick] for pick in picks]))
+    return _collect(name, str(path), rows)
 
 
 def load_hub_pairs(
@@ -177,78 +210,23 @@ def rows_of_parts(table: Table, parts: Sequence[str]) -> Iterator[tuple[str, Seq
 
 
 def _collect(name: str, where: str, rows: Iterable) -> ScoredPairs:
-    """Collect and check the rows that have a score."""
+    """Collect and check the rows that have a score: their place, the score and two sentences."""
     pairs = ScoredPairs(name, [], [], [])
     scores = []
-    for place, (score, first, second) in rows:
+    for place, (score, *sentences) in rows:
         if score is None or score != score or not str(score).strip():  # NaN is not itself
             continue
         scores.append((place, score))
-        pairs.sentences1.append(_sentence(first, place))
-        pairs.sentences2.append(_sentence(second, place))
+        for sentence, column in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
+            if not isinstance(sentence, str):
+                raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
+            if not sentence.strip():
+                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+            column.append(" ".join(sentence.split()))
     if not scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     pairs.scores = parse_scores(scores, where)
     return pairs
-
-
-def _sentence(cell: Any, place: str) -> str:
-    if not isinstance(cell, str):
-        raise ValueError(f"{place}: a sentence must be a string, got {cell!r}.")
-    if not cell.strip():
-        raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
-    return " ".join(cell.split())
-
-
-def _rows(path: Path, suffix: str) -> Iterator:
-    """Return the place and the cells of each row of a file: score, sentence 1 and sentence 2."""
-    if suffix in (".jsonl", ".json", ".parquet"):
-        table = open_table(path)
-        table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
-        return rows_of_parts(table, _PARTS)
-    lines = read_lines(path)
-    if lines and "\t" in lines[0]:
-        return _table_rows(path, _tab_separated(lines))
-    return _table_rows(path, csv_records(path, ","))
-
-
-def _tab_separated(lines: list[str]) -> Iterator:
-    """Yield the number and the cells of each line that is not blank."""
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield number, line.split("\t")
-
-
-def _table_rows(path: Path, rows: Iterator) -> Iterator:
-    """Yield the rows of a table, whose first row is a header or has one of the two layouts without a header."""
-    first, header = next(rows, (1, list[str]()))
-    if not header:
-        return
-    width = len(header)
-    has_sources = False
-    columns = find_parts(header, _PARTS)
-    if len(columns) == len(_PARTS):
-        picks = [header.index(column) for column in columns.values()]
-    elif width == 3:
-        picks = [0, 1, 2]
-        rows = chain([(first, header)], rows)
-    elif width >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
-        picks = [4, 5, 6]
-        rows = chain([(first, header)], rows)
-        width = 7
-        has_sources = True
-    else:
-        raise ValueError(
-            f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
-            "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
-            f"{header}."
-        )
-    for line, row in rows:
-        place = f"{path}, line {line}"
-        if len(row) < width or (len(row) > width and not has_sources):
-            least = "at least " if has_sources else ""
-            raise ValueError(f"{place}: {len(row)} columns instead of {least}{width}.")
-        yield place, [row[pick] for pick in picks]
 
 
 def read_sts_task(
@@ -277,12 +255,40 @@ def read_sts_task(
     """
     if task in STS_SUBSETS and splits == ("dev",):
         raise TaskNotFound("the task has no dev split")
+    parts = {}
+    tables = {}
+    for path in sorted(Path(data_dir, task).glob("*")):
+        name = Path(path.name.removesuffix(".gz"))
+        if name.suffix in TABLE_SUFFIXES:
+            tables[name.stem] = path
     if data_dir == HUB:
-        parts = _read_hub(task, splits)
+        dataset = HUB_DATASETS[task]
+        if task != "STSBenchmark" and splits[0] != "test":
+            raise TaskNotFound(f"{dataset} has no {splits[0]} split")
+        for split in splits:
+            if task == "STSBenchmark" or split == "test":
+                part = task if task in STS_SUBSETS else split
+                hub_split = "validation" if split == "dev" else split
+                parts[part] = load_hub_pairs(dataset, hub_split, part, HUB_REVISIONS[task])
     elif task in STS_SUBSETS:
-        parts = _read_subsets(task, Path(data_dir))
+        expected = Path(data_dir, "STS", f"{task}-en-test")
+        if expected.is_dir():
+            for subset in STS_SUBSETS[task]:
+                parts[subset] = _read_senteval_subset(expected, subset)
+        else:
+            for subset, path in tables.items():
+                parts[subset] = read_scored_pairs(path, subset)
     else:
-        parts = _read_splits(task, Path(data_dir), splits)
+        files = {split: Path(data_dir, file) for split, file in STS_SPLITS[task].items()}
+        expected = files[splits[0]]
+        if not expected.parent.is_dir():
+            files = {stem.split("-")[-1]: path for stem, path in tables.items()}
+        present = [split for split in splits if split in files and files[split].is_file()]
+        if splits[0] in present:
+            for split in present:
+                parts[split] = read_scored_pairs(files[split], split)
+    if not parts:
+        raise TaskNotFound(f"there is neither {expected} nor a table in {Path(data_dir, task)}")
     sizes = {part: len(pairs) for part, pairs in parts.items()}
     if task in STS_SUBSETS:
         sizes = {task: sum(sizes.values())}
@@ -297,55 +303,6 @@ def warn_of_size(what: str, size: int, known: int) -> None:
         logger.warning(f"{what}, but SentEval has {known}. The scores cannot be compared with published ones.")
 
 
-def _read_hub(task: str, splits: tuple) -> dict:
-    dataset = HUB_DATASETS[task]
-    names = {"test": "test"}
-    if task == "STSBenchmark":
-        names |= {"train": "train", "dev": "validation"}
-    if splits[0] not in names:
-        raise TaskNotFound(f"{dataset} has no {splits[0]} split")
-    parts = {}
-    for split in splits:
-        if split in names:
-            part = task if task in STS_SUBSETS else split
-            parts[part] = load_hub_pairs(dataset, names[split], part, HUB_REVISIONS[task])
-    return parts
-
-
-def _read_subsets(task: str, data_dir: Path) -> dict:
-    folder = data_dir / "STS" / f"{task}-en-test"
-    if folder.is_dir():
-        return {subset: _read_senteval_subset(folder, subset) for subset in STS_SUBSETS[task]}
-    tables = _tables(data_dir / task)
-    if not tables:
-        raise TaskNotFound(f"there is neither {folder} nor a table in {data_dir / task}")
-    return {stem: read_scored_pairs(path, name=stem) for stem, path in tables.items()}
-
-
-def _read_splits(task: str, data_dir: Path, splits: tuple) -> dict:
-    files = {split: data_dir / file for split, file in STS_SPLITS[task].items()}
-    expected = files[splits[0]]
-    if not expected.parent.is_dir():
-        files = {}
-        for stem, path in _tables(data_dir / task).items():
-            split = stem.split("-")[-1]
-            files[split] = path
-    present = [split for split in splits if split in files and files[split].is_file()]
-    if splits[0] not in present:
-        raise TaskNotFound(f"there is neither {expected} nor a table in {data_dir / task}")
-    return {split: read_scored_pairs(files[split], name=split) for split in present}
-
-
-def _tables(folder: Path) -> dict:
-    """Return the tables of a folder by their file names without suffix."""
-    tables = {}
-    for path in sorted(folder.glob("*")):
-        name = Path(path.name.removesuffix(".gz"))
-        if name.suffix in TABLE_SUFFIXES:
-            tables[name.stem] = path
-    return tables
-
-
 def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     """Read `STS.input.X.txt`, with two tab-separated texts per line, and `STS.gs.X.txt`, with their scores."""
     texts_path = folder / f"STS.input.{subset}.txt"
@@ -358,8 +315,7 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
             "a line of texts. Download both files again."
         )
     rows = []
-    lines = zip(texts, scores, strict=True)
-    for number, (text, score) in enumerate(lines, start=1):
+    for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
         place = f"{texts_path} and {scores_path.name}, line {number}"
         sentences = text.split("\t")
         if len(sentences) != 2:
@@ -368,11 +324,18 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     return _collect(subset, str(scores_path), rows)
 
 
-def predict_similarities(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> ndarray:
-    """Return the similarities of `pairs`, of shape `(n,)`, by the model's own measure."""
+def predict_pairs(embeddings: SentenceEmbeddings, pairs: ScoredPairs) -> Arrays:
+    """Return what is scored and resampled of `pairs`, each of shape `(n,)`.
+
+    These are the similarities by the model's own measure (`predicted`), the `gold` scores, and the `group` of each.
+    """
     first = embeddings(pairs.sentences1)
     second = embeddings(pairs.sentences2)
-    return cosine_similarity_pairs(first, second, embeddings.similarity)
+    return {
+        "predicted": cosine_similarity_pairs(first, second, embeddings.similarity),
+        "gold": np.asarray(pairs.scores),
+        "group": pairs.groups,
+    }
 
 
 def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
@@ -382,6 +345,14 @@ def correlations(predicted: ndarray, gold: ndarray, where: str) -> dict:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     return {"pairs": len(gold), **scores}
+
+
+def score_parts(task: str, parts: Parts) -> dict:
+    """Score the subsets or splits of a task one by one; return `[part][pairs | spearman | pearson]`, times 100."""
+    scores = {}
+    for name, part in parts.items():
+        scores[name] = correlations(part["predicted"], part["gold"], f"{task} {name}")
+    return scores
 
 
 def score_subsets(task: str, parts: Parts) -> dict:
@@ -410,20 +381,4 @@ def score_subsets(task: str, parts: Parts) -> dict:
             values = [scores[metric] for scores in subsets.values()]
             mean[metric] = float(np.mean(values))
             weighted[metric] = float(np.average(values, weights=weights))
-    return {
-        "pairs": pairs,
-        "subsets": subsets,
-        "aggregate": {
-            "all": whole,
-            "mean": mean,
-            "wmean": weighted,
-        },
-    }
-
-
-def score_parts(task: str, parts: Parts) -> dict:
-    """Score the subsets or splits of a task one by one; return `[part][pairs | spearman | pearson]`, times 100."""
-    scores = {}
-    for name, part in parts.items():
-        scores[name] = correlations(part["predicted"], part["gold"], f"{task} {name}")
-    return scores
+    return {"pairs": pairs, "subsets": subsets, "aggregate": {"all": whole, "mean": mean, "wmean": weighted}}

@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import numpy as np
-from numpy import ndarray
 from transformers.utils import logging
 
-from .bootstrap import ROUNDING, interval, last_of_equals, proportion_interval, resampled_scores
-from .groups import divide_groups, groups_to_draw
+from .bootstrap import (
+    ROUNDING,
+    divide_groups,
+    groups_to_draw,
+    interval,
+    last_of_equals,
+    proportion_interval,
+    resampled_scores,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -51,34 +57,54 @@ def choose_threshold(
             raise ValueError(
                 f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more pairs."
             )
-    cosine = _best_cosine(similarity[first], gold[first], precision, source)
+
+    # 1. The best cosine of the first half: by F1 or, at a precision, by recall
+    order = np.argsort(-similarity[first], kind="stable")
+    ranked = similarity[first][order]
+    hits = gold[first][order].cumsum()
+    retrieved = np.arange(1, len(hits) + 1)
+    possible = last_of_equals(ranked)
+    value = 2 * hits / (retrieved + hits[-1])
+    if precision is not None:
+        value = hits / hits[-1]
+        precisions = hits / retrieved
+        highest = precisions[possible].max()
+        possible &= precisions >= precision
+        if not possible.any():
+            raise ValueError(
+                f"{source}: no threshold reaches a precision of {precision} on the half that chooses; the highest is "
+                f"{highest:.3f}. Ask for less, or use a model that tells these pairs apart."
+            )
+    best = int(np.where(possible, value, -1).argmax())
+    if best + 1 < LEAST_PAIRS:
+        raise ValueError(
+            f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
+            f"a choice needs at least {LEAST_PAIRS}. Give more pairs, or ask for a lower precision."
+        )
+    cosine = float(ranked[best : best + 2].mean())
+
+    # 2. Its precision and recall on the second half
     positive = gold[~first] == 1
     similar = similarity[~first] >= cosine
     if not similar.any():
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
-    _, group_numbers = np.unique(groups[~first], return_inverse=True)
-    common = {"gold": gold[~first], "group": group_numbers}
-    drawn_groups = groups_to_draw(common, source)
+    _, numbers = np.unique(groups[~first], return_inverse=True)
     found = positive & similar
     counted = []
     for each in (found, similar, positive):
-        part = {"value": each.astype(float), **common}
+        part = {"value": each.astype(float), "group": numbers}
         counted.append({source: part})
-    hits, of_similar, of_positive = resampled_scores(counted, random=np.random.default_rng(SEED))
-    shares = {
-        "precision": (of_similar, similar),
-        "recall": (of_positive, positive),
-    }
+    of_found, *totals = resampled_scores(counted)
+    drawn_groups = groups_to_draw({"group": numbers}, source)
     measured = {}
-    for name, (totals, among) in shares.items():
-        drawn = np.full_like(hits, np.nan)
-        np.divide(hits, totals, out=drawn, where=totals > 0)
+    for name, among, total in zip(("precision", "recall"), (similar, positive), totals, strict=True):
+        with np.errstate(invalid="ignore"):  # a resample without such a pair has no share
+            drawn = of_found / total
         share = found.sum() / among.sum()
         low, high = interval(drawn, CONFIDENCE)
         if high - low < ROUNDING:  # all groups have the same share, so every resample has it as well
             low, high = proportion_interval(share, len(np.unique(drawn_groups[among])), CONFIDENCE)
-        shown = (share, low, high)
-        measured[name] = [round(100 * float(value), 2) for value in shown]
+        measured[name] = [round(100 * float(value), 2) for value in (share, low, high)]
     share = found.sum() / similar.sum()
     if precision is not None and share < precision:
         logger.warning(
@@ -94,39 +120,6 @@ def choose_threshold(
         "confidence": CONFIDENCE,
         **measured,
     }
-
-
-def _best_cosine(
-    similarity: ndarray,
-    gold: ndarray,
-    precision: float | None,
-    source: str,
-) -> float:
-    """Return the threshold with the highest F1 or, at a precision, the highest recall; see [`choose_threshold`]."""
-    order = np.argsort(-similarity, kind="stable")
-    ranked = similarity[order]
-    found = gold[order].cumsum()
-    retrieved = np.arange(1, len(found) + 1)
-    possible = last_of_equals(ranked)
-    if precision is None:
-        value = 2 * found / (retrieved + found[-1])
-    else:
-        value = found / found[-1]
-        precisions = found / retrieved
-        highest = precisions[possible].max()
-        possible &= precisions >= precision
-        if not possible.any():
-            raise ValueError(
-                f"{source}: no threshold reaches a precision of {precision} on the half that chooses; the highest is "
-                f"{highest:.3f}. Ask for less, or use a model that tells these pairs apart."
-            )
-    best = int(np.where(possible, value, -1).argmax())
-    if best + 1 < LEAST_PAIRS:
-        raise ValueError(
-            f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
-            f"a choice needs at least {LEAST_PAIRS}. Give more pairs, or ask for a lower precision."
-        )
-    return float(ranked[best : best + 2].mean())
 
 
 def describe_threshold(threshold: dict) -> str:

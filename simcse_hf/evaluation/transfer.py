@@ -1,9 +1,8 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +10,9 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 
 from ..data.table import read_lines
+from .bootstrap import connected_groups
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .groups import connected_groups
 from .sts import HUB, TaskNotFound, warn_of_size
 
 CLASSIFIER_CONFIGS = {
@@ -45,23 +44,9 @@ FILES = {  # by class, or by split
 }
 
 
-class _Layout(NamedTuple):
-    """The columns of a file of labelled texts."""
-
-    separator: str
-    columns: int
-    texts: tuple
-    label: int
-    names: tuple = ("0", "1")
-    encoding: str = "utf-8"
-    header: int = 0
-
-
-_LAYOUTS = {
-    "SST2": _Layout("\t", 2, (0,), 1),
-    "SST5": _Layout(" ", 2, (1,), 0, ("0", "1", "2", "3", "4")),
-    "TREC": _Layout(" ", 2, (1,), 0, ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), encoding="latin-1"),
-    "MRPC": _Layout("\t", 5, (3, 4), 0, header=1),
+_LABELS = {  # those of the other tasks are 0 and 1
+    "SST5": ("0", "1", "2", "3", "4"),
+    "TREC": ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
 }
 
 
@@ -82,31 +67,20 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def groups(self) -> ndarray:
-        """The group of each example, of shape `(n,)`; examples that share a text are in one group."""
-        pairs = zip(self.texts, self.texts2 or self.texts, strict=True)
-        return connected_groups(list(pairs))
-
     def select(self, rows: Sequence[int]) -> "LabelledTexts":
         """Return the examples at some positions, in the order of these."""
         texts = [self.texts[row] for row in rows]
         labels = [self.labels[row] for row in rows]
-        texts2 = None
-        if self.texts2 is not None:
-            texts2 = [self.texts2[row] for row in rows]
-        return LabelledTexts(texts, labels, texts2)
+        return LabelledTexts(texts, labels, self.texts2 and [self.texts2[row] for row in rows])
 
     def sorted_by_length(self) -> "LabelledTexts":
         """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
-        keys = []
-        rows = zip(self.texts, self.texts2 or self.texts, self.labels, strict=True)
-        for text, text2, label in rows:
-            length = len(text.split())
-            length2 = len(text2.split())
-            keys.append((length, length2, label))
-        order = sorted(range(len(self)), key=keys.__getitem__)
-        return self.select(order)
+        seconds = self.texts2 or self.texts
+
+        def key(row: int) -> tuple:
+            return len(self.texts[row].split()), len(seconds[row].split()), self.labels[row]
+
+        return self.select(sorted(range(len(self)), key=key))
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict:
@@ -133,40 +107,48 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
     for path in paths.values():
         if not path.parent.is_dir():
             raise TaskNotFound(f"there is no folder {path.parent}")
-    if task in _LAYOUTS:
-        splits = {split: _read_split(path, _LAYOUTS[task]) for split, path in paths.items()}
-    else:
-        texts = []
-        labels = []
+    if "train" not in paths:  # a file for each class
+        examples = LabelledTexts([], [])
         for label, path in paths.items():
             for line in read_lines(path, encoding="latin-1"):
-                texts.append(" ".join(line.split()))
-                labels.append(int(label))
-        splits = {"train": LabelledTexts(texts, labels)}
+                examples.texts.append(" ".join(line.split()))
+                examples.labels.append(int(label))
+        splits = {"train": examples}
+    else:
+        splits = {split: _read_split(task, path) for split, path in paths.items()}
     for split, examples in splits.items():
         size = len(examples)
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
     return splits
 
 
-def _read_split(path: Path, layout: _Layout) -> LabelledTexts:
-    texts: list = [[] for _ in layout.texts]
-    labels = []
-    lines = read_lines(path, encoding=layout.encoding)[layout.header :]
-    for number, line in enumerate(lines, start=1 + layout.header):
-        where = f"{path}, line {number}"
-        if not layout.header:
+def _read_split(task: str, path: Path) -> LabelledTexts:
+    names = _LABELS.get(task, ("0", "1"))
+    lines = read_lines(path, encoding="latin-1" if task == "TREC" else "utf-8")
+    width = 5 if task == "MRPC" else 2
+    separator = "\t" if task in ("MRPC", "SST2") else " "
+    examples = LabelledTexts([], [], [] if task == "MRPC" else None)
+    for number, line in enumerate(lines, start=1):
+        if task != "MRPC":
             line = line.strip()
-        cells = line.split(layout.separator, layout.columns - 1)
-        if len(cells) != layout.columns:
-            raise ValueError(f"{where}: expected {layout.columns} columns separated by {layout.separator!r}.")
-        label = cells[layout.label].partition(":")[0]  # TREC has coarse and fine labels
-        if label not in layout.names:
-            raise ValueError(f"{where}: label {label!r} is not one of {', '.join(layout.names)}.")
-        labels.append(layout.names.index(label))
-        for column, position in zip(texts, layout.texts, strict=True):
-            column.append(" ".join(cells[position].split()))
-    return LabelledTexts(texts[0], labels, *texts[1:])
+        elif number == 1:
+            continue  # the header
+        cells = line.split(separator, width - 1)
+        where = f"{path}, line {number}"
+        if len(cells) != width:
+            raise ValueError(f"{where}: expected {width} columns separated by {separator!r}.")
+        if task == "SST2":
+            cells.reverse()  # the others have the label first
+        label = cells[0].partition(":")[0]  # TREC has coarse and fine labels
+        if label not in names:
+            raise ValueError(f"{where}: label {label!r} is not one of {', '.join(names)}.")
+        examples.labels.append(names.index(label))
+        if examples.texts2 is None:
+            examples.texts.append(" ".join(cells[1].split()))
+        else:
+            examples.texts.append(" ".join(cells[3].split()))
+            examples.texts2.append(" ".join(cells[4].split()))
+    return examples
 
 
 def pair_features(a: ndarray, b: ndarray) -> ndarray:
@@ -203,41 +185,24 @@ def score_transfer_task(
     from sklearn.metrics import f1_score  # takes a second to import
     from sklearn.model_selection import StratifiedKFold
 
+    # 1. The features and classes of each split, and the test examples of each fit
     config = CLASSIFIER_CONFIGS[mode]
     folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     ordered = {split: examples.sorted_by_length() for split, examples in splits.items()}
-    data = {split: _features(examples, embeddings) for split, examples in ordered.items()}
+    data = {}
+    for split, examples in ordered.items():
+        features = embeddings(examples.texts)
+        if examples.texts2 is not None:
+            features = pair_features(features, embeddings(examples.texts2))
+        data[split] = features, np.asarray(examples.labels)
     classes = 1 + max(int(labels.max()) for _, labels in data.values())
-
-    def grid(l2: tuple = L2_GRID) -> LogisticRegressionGrid:
-        return LogisticRegressionGrid(classes, config, l2, seed, device)
-
-    def choose(x: ndarray, y: ndarray) -> tuple:
-        """Return the best dev accuracy, fitted regressions, and which of them has the l2 weight with this accuracy."""
-        fitted = grid()
-        if "dev" in data:
-            # SentEval fits again with the best weight, but the same seed and data give the same fit.
-            accuracies = np.round(100 * fitted.fit(x, y, data["dev"]), 2)
-            return accuracies.max(), fitted, accuracies.argmax()
-        held_out = []
-        inner_folds = list(folds.split(y, y))
-        for train, held in tqdm(inner_folds, desc=task, leave=False):
-            dev = x[held], y[held]
-            held_out.append(fitted.fit(x[train], y[train], dev))
-        accuracies = np.round(100 * np.mean(held_out, axis=0), 2)  # rounded as in SentEval
-        best = L2_GRID[accuracies.argmax()]
-        fitted = grid((best,))
-        fitted.fit(x, y)
-        return accuracies.max(), fitted, 0
-
     x, y = data["train"]
-    if "test" in data:
-        scored = "test"
-        everything = slice(None)
-        parts = [(everything, everything)]
-    else:
+    scored = "test"
+    everything = slice(None)
+    parts: Iterable = [(everything, everything)]
+    if "test" not in data:
         scored = "train"
         parts = folds.split(y, y)
     test_x, gold = data[scored]
@@ -245,10 +210,31 @@ def score_transfer_task(
     dev_accuracies = []
     accuracies = []
     for train, held in parts:
-        dev_accuracy, fitted, chosen = choose(x[train], y[train])
-        correct[held] = fitted.correct(test_x[held], gold[held])[:, chosen]
-        dev_accuracies.append(dev_accuracy)
+        # 2. The l2 weight, by the accuracy on the dev split or on inner folds, rounded as in SentEval
+        fit_x = x[train]
+        fit_y = y[train]
+        grid = LogisticRegressionGrid(classes, config, L2_GRID, seed, device)
+        if "dev" in data:
+            held_out = [grid.fit(fit_x, fit_y, data["dev"])]
+        else:
+            held_out = []
+            inner_folds = list(folds.split(fit_y, fit_y))
+            for inner, rest in tqdm(inner_folds, desc=task, leave=False):
+                dev = fit_x[rest], fit_y[rest]
+                held_out.append(grid.fit(fit_x[inner], fit_y[inner], dev))
+        accuracy = np.round(100 * np.mean(held_out, axis=0), 2)
+        chosen = accuracy.argmax()
+        dev_accuracies.append(accuracy.max())
+
+        # 3. The fit that is tested. With a dev split it is the same again, because seed and data are the same.
+        if "dev" not in data:
+            grid = LogisticRegressionGrid(classes, config, (L2_GRID[chosen],), seed, device)
+            grid.fit(fit_x, fit_y)
+            chosen = 0
+        correct[held] = grid.correct(test_x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
+    tested = ordered[scored]
+    groups = connected_groups(list(zip(tested.texts, tested.texts2 or tested.texts, strict=True)))
     result = {
         "accuracy": float(np.mean(accuracies)),
         "dev_accuracy": float(np.mean(dev_accuracies)),
@@ -257,16 +243,4 @@ def score_transfer_task(
     if task == "MRPC":
         predicted = np.where(correct, gold, 1 - gold)
         result["f1"] = 100 * float(f1_score(gold, predicted))
-    return result, {
-        "correct": correct,
-        "gold": gold,
-        "group": ordered[scored].groups,
-    }
-
-
-def _features(examples: LabelledTexts, embeddings: SentenceEmbeddings) -> tuple:
-    """Return the features `(n, dim)` and the classes `(n,)` of examples."""
-    x = embeddings(examples.texts)
-    if examples.texts2 is not None:
-        x = pair_features(x, embeddings(examples.texts2))
-    return x, np.asarray(examples.labels)
+    return result, {"correct": correct, "gold": gold, "group": groups}

@@ -118,7 +118,7 @@ class SimCSE:
         own_pooler = None
         if hasattr(config, SECTION):
             own_pooler = settings_of_config(config).inference_pooler
-        transform, fit = find_transform(name_or_path, hub_arguments) or (None, None)
+        transform, fit = find_transform(name_or_path, hub_arguments)
         if transform and fit:
             if postprocess and pooler_type not in (None, fit.pooler):
                 raise ValueError(

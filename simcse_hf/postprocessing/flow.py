@@ -22,12 +22,6 @@ class ActNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(dim))
         self.log_scale = nn.Parameter(torch.zeros(dim))
 
-    @torch.no_grad()
-    def initialise(self, x: Tensor) -> None:
-        """Set shift and scale so that the output for `x`, of shape `(n, dim)`, has mean 0 and variance 1."""
-        self.shift.copy_(-x.mean(dim=0))
-        self.log_scale.copy_(-x.std(dim=0, correction=0).log())
-
     def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
         z = (x + self.shift) * self.log_scale.exp()
@@ -149,10 +143,11 @@ class Flow(VectorTransform):
 
     @torch.no_grad()
     def initialise(self, x: Tensor) -> None:
-        """Initialise every activation normalization from what reaches it of `x`, of shape `(n, dim)`."""
+        """Let every activation normalization give mean 0 and variance 1 for what reaches it of `x`, `(n, dim)`."""
         for layer in self.layers:
             if isinstance(layer, ActNorm):
-                layer.initialise(x)
+                layer.shift.copy_(-x.mean(dim=0))
+                layer.log_scale.copy_(-x.std(dim=0, correction=0).log())
             x, _ = layer(x)
 
 

@@ -152,7 +152,7 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
         write_json(directory / MODULES, modules)
 
 
-def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tuple[VectorTransform, Fit] | None:
+def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tuple[VectorTransform | None, Fit | None]:
     """Load the transform saved beside a model.
 
     Args:
@@ -160,14 +160,14 @@ def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tupl
         hub (`dict[str, Any]`): `revision`, `token`, `cache_dir`, `local_files_only`.
 
     Returns:
-        `tuple[VectorTransform, Fit]`, *optional*: The transform and what it was fitted on; `None` if there is none.
+        `tuple[VectorTransform, Fit]`: The transform and what it was fitted on; twice `None` if there is none.
 
     Raises:
         ValueError: If a file is damaged or missing. The message names it.
     """
     path = find_file(name_or_path, f"{FOLDER}/{DESCRIPTION}", **hub)
     if path is None:
-        return None
+        return None, None
     description = read_json_object(path, "method", "options", "fit", advice="Fit the transform again.")
     method = description["method"]
     if str(method) not in METHODS:

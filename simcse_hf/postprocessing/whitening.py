@@ -8,47 +8,6 @@ from torch import Tensor, nn
 from .transform import NOISE, VectorTransform, check_embeddings
 
 
-class RunningCovariance:
-    """Mean and covariance of embeddings that arrive in parts, in float64 and in constant memory.
-
-    The parts are joined by the pairwise update of Chan, Golub and LeVeque (1979). It loses no digits where the mean is
-    large compared with the deviations, as it is for the embeddings of encoders.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean: Tensor = torch.zeros(0)
-        self._scatter = torch.zeros(0)
-
-    def update(self, vectors: Tensor) -> None:
-        """Add a part.
-
-        Args:
-            vectors (`torch.Tensor`): Embeddings of shape `(n, dim)`.
-
-        Raises:
-            ValueError: If there are none, or values are not finite.
-        """
-        check_embeddings(vectors)
-        part = vectors.double()
-        mean = part.mean(dim=0)
-        if self.count == 0:
-            self.mean = torch.zeros_like(mean)
-            self._scatter = mean.new_zeros(len(mean), len(mean))
-        centred = part - mean
-        step = mean - self.mean
-        total = self.count + len(part)
-        between = torch.outer(step, step) * (self.count * len(part) / total)
-        self._scatter += centred.T @ centred + between
-        self.mean = self.mean + step * (len(part) / total)
-        self.count = total
-
-    @property
-    def covariance(self) -> Tensor:
-        """Return the covariance matrix, of shape `(dim, dim)`, divided by the number of embeddings."""
-        return self._scatter / self.count
-
-
 class Whitening(VectorTransform):
     """The map y = (x - mean) W as one float64 linear layer, named like sentence-transformers' `Dense`.
 
@@ -91,33 +50,46 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
         ValueError: If there are no embeddings, `dim` exceeds their size, or they vary in fewer directions (beyond the
             rounding of float32) than are to be kept, because there are too few sentences or too many equal ones.
     """
-    running = RunningCovariance()
-    for part in parts:
-        running.update(part)
-    if running.count == 0:
+    # 1. Mean and covariance in float64. The parts are joined by the pairwise update of Chan, Golub and LeVeque (1979),
+    # which loses no digits where the mean is large compared with the deviations, as it is for embeddings of encoders.
+    count = 0
+    mean = scatter = torch.zeros(())
+    for embeddings in parts:
+        check_embeddings(embeddings)
+        part = embeddings.double()
+        part_mean = part.mean(dim=0)
+        centred = part - part_mean
+        step = part_mean - mean
+        total = count + len(part)
+        scatter = scatter + (centred.T @ centred + torch.outer(step, step) * (count * len(part) / total))
+        mean = mean + step * (len(part) / total)
+        count = total
+    if count == 0:
         raise ValueError("there are no embeddings to fit a whitening on: give sentences")
-    input_dim = len(running.mean)
+    covariance = scatter / count
+
+    # 2. How many directions are kept
+    input_dim = len(mean)
     if dim is not None and not 1 <= dim <= input_dim:
         raise ValueError(f"dim must be between 1 and the embeddings' {input_dim} dimensions, got {dim}")
-    directions, variances, _ = torch.linalg.svd(running.covariance)
-    largest = (running.mean.square() + running.covariance.diagonal()).max()
+    directions, variances, _ = torch.linalg.svd(covariance)
+    largest = (mean.square() + covariance.diagonal()).max()
     is_above_noise = variances > NOISE**2 * largest
-    rank = min(int(is_above_noise.sum()), running.count - 1)
-    if dim is not None:
-        kept = dim
-    elif rank == input_dim - 1 < running.count - 1:  # a hyperplane
+    rank = min(int(is_above_noise.sum()), count - 1)
+    kept = dim or input_dim
+    if dim is None and rank == input_dim - 1 < count - 1:  # a hyperplane
         kept = rank
-    else:
-        kept = input_dim
     if kept > rank:
         smaller = f" or a dim of at most {rank}" if rank else ""
         raise ValueError(
             f"a whitening to {kept} dimensions needs embeddings that vary in as many directions, but these "
-            f"{running.count} vary in {rank}: give more sentences (at least {kept + 1} different ones, better ten "
+            f"{count} vary in {rank}: give more sentences (at least {kept + 1} different ones, better ten "
             f"times as many){smaller}"
         )
+
+    # 3. The map
     weight = (directions[:, :kept] / variances[:kept].sqrt()).T
     whitening = Whitening(input_dim, kept)
     whitening.linear.weight.copy_(weight)
-    whitening.linear.bias.copy_(-weight @ running.mean)
+    whitening.linear.bias.copy_(-weight @ mean)
     return whitening

@@ -85,7 +85,7 @@ def write_card(
     config, weights = _read_model(directory)
     settings = settings_of_config(config)
     previous = _previous_front_matter(directory / CARD)
-    transform, fit = find_transform(directory, {}) or (None, None)
+    transform, fit = find_transform(directory, {})
     method = transform.method if transform else None
     pooler = fit.pooler if fit else settings.inference_pooler
     run = read_run(directory / "results.json", run)

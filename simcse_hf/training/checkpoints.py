@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -44,15 +44,8 @@ torch.serialization.register_package(
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """List the checkpoints of a run by step, the newest first; folders with other names are left out."""
-    found = []
-    for path in Path(directory).glob("checkpoint-*"):
-        if path.is_dir() and _NAME.fullmatch(path.name):
-            found.append(path)
-    return sorted(found, key=_step, reverse=True)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+    found = [path for path in Path(directory).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
 def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
@@ -95,31 +88,33 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
     Raises:
         ValueError: If there is no whole checkpoint, in all processes.
     """
-    return on_first_process(lambda: _whole_checkpoint(resume, output_dir))
 
-
-def _whole_checkpoint(resume: CheckpointName, output_dir: str) -> str:
-    if str(resume).lower() == "true":
-        newest = newest_whole_checkpoint(output_dir)
-        if newest is None:
-            raise ValueError(f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint")
-        checkpoint = newest
-    else:
-        checkpoint = str(resume)
-        if not Path(checkpoint).is_dir():
-            raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
-        problem = folder_problem(checkpoint)
-        if problem:
-            raise ValueError(
-                f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from the "
-                "newest whole one with --resume_from_checkpoint true."
+    def find() -> str:
+        if str(resume).lower() == "true":
+            newest = newest_whole_checkpoint(output_dir)
+            if newest is None:
+                raise ValueError(
+                    f"{output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint"
+                )
+            checkpoint = newest
+        else:
+            checkpoint = str(resume)
+            if not Path(checkpoint).is_dir():
+                raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
+            problem = folder_problem(checkpoint)
+            if problem:
+                raise ValueError(
+                    f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
+                    "the newest whole one with --resume_from_checkpoint true."
+                )
+        if not any(Path(checkpoint).glob("rng_state*")):
+            logger.warning(
+                f"{checkpoint} holds the model only, because the run had save_only_model set: the optimizer, the "
+                "schedule and the random state start anew, so the result differs from that of an uninterrupted run."
             )
-    if not any(Path(checkpoint).glob("rng_state*")):
-        logger.warning(
-            f"{checkpoint} holds the model only, because the run had save_only_model set: the optimizer, the schedule "
-            "and the random state start anew, so the result differs from that of an uninterrupted run."
-        )
-    return checkpoint
+        return checkpoint
+
+    return on_first_process(find)
 
 
 @contextmanager
@@ -160,29 +155,18 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
         remove(folder.parent)
         explain_full_disk(error, checkpoint, _WHEN_FULL)
         raise
-    if args.should_save:
-        keep = {checkpoint} | ({best} if best.is_dir() else set())
-        delete_old_checkpoints(directory, args.save_total_limit, keep)
+    limit = args.save_total_limit or 0
+    if args.should_save and limit > 0:
+        # Those that were written first are deleted; at the same time, that of the lower step. The newest and the best
+        # one stay in any case.
+        keep = {checkpoint, best} if best.is_dir() else {checkpoint}
+        found = checkpoints(directory)
+        others = [path for path in reversed(found) if path not in keep]
+        others.sort(key=lambda path: path.stat().st_mtime_ns)
+        surplus = len(found) - max(limit, len(keep))
+        for path in others[: max(0, surplus)]:
+            shutil.rmtree(path, ignore_errors=True)
     wait_for_all()
-
-
-def delete_old_checkpoints(directory: Path, limit: int | None, keep: set[Path]) -> None:
-    """Delete the checkpoints that were written first, so that at most `limit` are left.
-
-    Args:
-        directory (`Path`): The `output_dir` of the run.
-        limit (`int`, *optional*): transformers' `save_total_limit`; `None` or 0 deletes nothing.
-        keep (`set[Path]`): The newest and the best checkpoint, which stay in any case.
-    """
-    if not limit or limit < 0:
-        return
-    kept = {path.resolve() for path in keep}
-    found = checkpoints(directory)
-    others = [path for path in found if path.resolve() not in kept]
-    others.sort(key=lambda path: (path.stat().st_mtime_ns, _step(path)))
-    surplus = len(found) - max(limit, len(kept))
-    for checkpoint in others[: max(0, surplus)]:
-        shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 class WholeCheckpointTrainer(Trainer):
@@ -224,25 +208,21 @@ class WholeCheckpointTrainer(Trainer):
                 self._save_optimizer_and_scheduler(str(folder))
                 self._save_scaler(str(folder))
                 self._save_rng_state(str(folder))
-            if args.should_save:
-                self._collect_states()
+            # The states of the callbacks and of the control are saved with that of the Trainer, as in transformers.
+            saved: Any = state.stateful_callbacks
+            for callback in [*self.callback_handler.callbacks, self.control]:
+                name = type(callback).__name__
+                if not args.should_save or not isinstance(callback, ExportableState):
+                    continue
+                if isinstance(saved[name], list):
+                    saved[name].append(callback.state())
+                else:
+                    saved[name] = callback.state()
             self.add_to_checkpoint(folder)
         if args.push_to_hub:
             checkpoint = directory / f"checkpoint-{state.global_step}"
             self.prepare_push(checkpoint)
             self._push_from_checkpoint(str(checkpoint))
-
-    def _collect_states(self) -> None:
-        """Put the states of the callbacks and of the control into that of the Trainer, as transformers does."""
-        saved: Any = self.state.stateful_callbacks
-        for callback in [*self.callback_handler.callbacks, self.control]:
-            if not isinstance(callback, ExportableState):
-                continue
-            name = type(callback).__name__
-            if isinstance(saved[name], list):
-                saved[name].append(callback.state())
-            else:
-                saved[name] = callback.state()
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -262,12 +242,11 @@ class StopOnSignal(TrainerCallback):
     runs with `save_strategy="no"`. Put this callback after those that save something of their own.
     """
 
-    def __init__(self) -> None:
-        self._received = 0
-        self._received_at = 0.0
-        #: The number of the signal that stops the run, or 0.
-        self.stopping = 0
-        self._reduction: tuple[Any, torch.Tensor] | None = None
+    _received = 0
+    _received_at = 0.0
+    #: The number of the signal that stops the run, or 0.
+    stopping = 0
+    _reduction: tuple[Any, torch.Tensor] | None = None
 
     @contextmanager
     def caught(self, args: TrainingArguments) -> Iterator[None]:
@@ -276,7 +255,9 @@ class StopOnSignal(TrainerCallback):
         Args:
             args (`TrainingArguments`): The arguments of the run.
         """
-        self.__init__()  # type: ignore[misc]
+        self._received = 0
+        self.stopping = 0
+        self._reduction = None
         handlers: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread() and args.save_strategy != "no":
             for number in _SIGNALS:
@@ -300,7 +281,12 @@ class StopOnSignal(TrainerCallback):
         if args.world_size == 1:
             self.stopping = self._received
         elif not self.stopping:
-            self.stopping = self._signal_of_any_process(args.device)
+            previous = self._reduction
+            number = torch.tensor(self._received, device=args.device)
+            self._reduction = (dist.all_reduce(number, dist.ReduceOp.MAX, async_op=True), number)
+            if previous is not None:
+                previous[0].wait()
+                self.stopping = int(previous[1].item())
         if self.stopping and not float(state.epoch or 0.0).is_integer():
             control.should_save = True
 
@@ -328,72 +314,38 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         raise SystemExit(128 + self.stopping)
 
-    def _signal_of_any_process(self, device: torch.device) -> int:
-        """Return the number of a signal that some process received, the same in all processes, or 0."""
-        previous = self._reduction
-        number = torch.tensor(self._received, device=device)
-        self._reduction = (dist.all_reduce(number, dist.ReduceOp.MAX, async_op=True), number)
-        if previous is None:
-            return 0
-        previous[0].wait()
-        return int(previous[1].item())
-
 
 #: What the saved state of an optimizer would override.
-_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
+OPTIMIZER_SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
 class RunOptimizer(TrainerCallback):
-    """Check the optimizer of a run, and give it the run's settings in the place of those in a checkpoint.
+    """Give the optimizer of a resumed run its own settings in the place of those in the checkpoint (`allow_changes`).
 
-    With `allow_changes`, the first step of a resumed run then has the learning rate that a run with these settings
-    would have at this step.
+    The first step then has the learning rate that a run with these settings would have at this step.
 
     Attributes:
-        are_changed (`bool`): Whether the run was resumed with other settings than those of its checkpoint.
+        own (`Sequence[dict[str, Any]]`): The settings of each group of parameters before those of the checkpoint were
+            loaded. Without any, the optimizer stays as it is.
     """
 
-    are_changed = False
-
-    def __init__(self) -> None:
-        self._own: list[dict[str, Any]] = []
-
-    def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the settings of an optimizer before those of a checkpoint are loaded."""
-        self._own = []
-        for group in optimizer.param_groups:
-            self._own.append({name: group[name] for name in _SETTINGS if name in group})
+    own: Sequence[dict[str, Any]] = ()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any
     ) -> None:
-        """Check the optimizer, and set its groups and the rate that the schedule gives them at this step.
-
-        Raises:
-            ValueError: If a weight that is to be trained is not in the optimizer, as one that the caller made before
-                the Trainer added an adapter or an objective.
-        """
-        groups = event["optimizer"].param_groups
-        held = {id(parameter) for group in groups for parameter in group["params"]}
-        trained = {name: x for name, x in event["model"].named_parameters() if x.requires_grad}
-        lost = [name for name, x in trained.items() if id(x) not in held]
-        holds_others = args.fsdp or args.deepspeed or "layerwise" in args.optim  # in the place of the parameters
-        if lost and not holds_others:
-            raise ValueError(
-                f"the optimizer does not hold {len(lost)} of the {len(trained)} tensors that are to be trained (such "
-                f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
-                "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
-            )
-        if not self.are_changed:
+        """Set the groups of the optimizer, and the rate that the schedule gives them at this step."""
+        if not self.own:
             return
+        groups = event["optimizer"].param_groups
         schedule = event["lr_scheduler"]
-        for group, own in zip(groups, self._own, strict=True):
+        for group, own in zip(groups, self.own, strict=True):
             factor = group["lr"] / group["initial_lr"] if group.get("initial_lr") else 1.0
             group.update(own)
             group["initial_lr"] = own["lr"]
             group["lr"] = own["lr"] * factor
         if hasattr(schedule, "base_lrs"):
-            schedule.base_lrs = [own["lr"] for own in self._own]
+            schedule.base_lrs = [own["lr"] for own in self.own]
         if isinstance(schedule, LambdaLR):
             for group, rate, factor_at in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
                 group["lr"] = rate * factor_at(schedule.last_epoch)

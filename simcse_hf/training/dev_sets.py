@@ -1,4 +1,4 @@
-"""Dev sets of scored pairs and of a user's own tasks, evaluated while a model trains."""
+"""Dev sets, evaluated while a model trains; their scores on disk, and what training changed in them."""
 
 import os
 from abc import ABC, abstractmethod
@@ -10,13 +10,22 @@ import numpy as np
 import torch
 from datasets import Dataset, Value
 from torch import nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..evaluation.metrics import alignment, cosine_similarity_pairs, effective_rank, mean_cosine, spearman, uniformity
-from ..evaluation.report import Scores
+from ..evaluation.bootstrap import (
+    Scores,
+    independent_draws,
+    interval,
+    load_scores,
+    mean_over_drawn_seeds,
+    optimism_of_choice,
+    resampled_scores,
+    save_scores,
+)
+from ..evaluation.metrics import alignment, collapse, cosine_similarity_pairs, spearman, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import ScoredPairs, read_pairs_argument
+from ..evaluation.sts import ScoredPairs, read_scored_pairs
 from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process
@@ -28,6 +37,10 @@ logger = logging.get_logger(__name__)
 POSITIVE_SHARE = 0.8
 #: How one uses an encoder that says nothing of a pooler: the mean of all tokens, or the token [CLS].
 PLAIN_POOLERS = ("avg", "cls_before_pooler")
+#: Folder of `output_dir` with the scores of each evaluation.
+DEV_SCORES = "_dev_scores"
+_CONFIDENCE = 0.95
+_RESAMPLES = 1000
 
 
 def start_metric(pooler: str, metric: str) -> str:
@@ -52,6 +65,7 @@ class DevSetCallback(TrainerCallback, ABC):
         headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
         scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
             arrays by part and name as in [`Evaluation`]. Only the first process needs to have them.
+        shows_bar (`bool`): Whether an evaluation shows a bar, as the Trainer decides.
     """
 
     headline: str
@@ -62,23 +76,9 @@ class DevSetCallback(TrainerCallback, ABC):
     def __init__(self, sources: dict[str, str], texts: Sequence[str]):
         self.sources = sources
         self.scores = {}
-        self._set_texts(texts)
-
-    def _set_texts(self, texts: Sequence[str]) -> None:
         self.texts = list(dict.fromkeys(texts))
         self._row = {text: row for row, text in enumerate(self.texts)}
         self._tokenized_with: Any = None
-
-    def use_prompts(self, settings: ContrastiveSettings) -> None:
-        """Put the model's prompts before the texts, where a dev set tells queries from documents.
-
-        Args:
-            settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
-        """
-
-    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """Show a bar at each evaluation of the run, if the run shows bars."""
-        self.shows_bar = not args.disable_tqdm
 
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
@@ -87,6 +87,8 @@ class DevSetCallback(TrainerCallback, ABC):
 
     def evaluate_start(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Evaluate an encoder that names no pooler as the run pools it, and with the poolers that one would use.
+
+        If one of these is significantly better, the log says so.
 
         Args:
             model (`nn.Module`): A contrastive model, as wrapped for training or not.
@@ -97,18 +99,28 @@ class DevSetCallback(TrainerCallback, ABC):
             `start_{pooler}_{headline}`; `scores` has the same names.
         """
         inner: Any = getattr(model, "module", model)
-        metrics = {}
+        values = {}
         scores: Scores = {}
         for pooler in PLAIN_POOLERS:
-            if pooler == inner.settings.inference_pooler:
-                continue
+            if pooler != inner.settings.inference_pooler:
+                with inner.pooled_by(pooler):
+                    values[pooler] = self.evaluate(model, tokenizer)[self.headline]
+                scores[pooler] = self.scores.get(self.headline, {})  # in the first process
+        metrics = self.evaluate(model, tokenizer)
+        own = metrics[self.headline]
+        for pooler, value in values.items():
             name = start_metric(pooler, self.headline)
-            with inner.pooled_by(pooler):
-                metrics[name] = self.evaluate(model, tokenizer)[self.headline]
-            if self.scores:  # in the first process
-                scores[name] = self.scores[self.headline]
-        metrics |= self.evaluate(model, tokenizer)
-        self.scores |= scores
+            metrics[name] = value
+            if not self.scores:
+                continue
+            self.scores[name] = scores[pooler]
+            change = _change([self.scores[self.headline], scores[pooler]], value - own)
+            if change["low"] > 0:
+                logger.info(
+                    f"The start scores {value:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
+                    f"({self.headline}, difference {change['difference']:+.2f} [{change['low']:+.2f}, "
+                    f"{change['high']:+.2f}]): try --pooler_type {pooler}, which begins there."
+                )
         return metrics
 
     @abstractmethod
@@ -159,7 +171,7 @@ class SimilarityEvalCallback(DevSetCallback):
             source = pairs.name
         else:
             source = str(dev_set)
-            pairs = read_pairs_argument(source)
+            pairs = read_scored_pairs(source)
         super().__init__({name: source}, pairs.texts)
         self.pairs = pairs
         self.name = name
@@ -193,8 +205,7 @@ class SimilarityEvalCallback(DevSetCallback):
         if positive.any():
             metrics["alignment"] = alignment(first[positive], second[positive])
         metrics["uniformity"] = uniformity(embeddings)
-        metrics["mean_cosine"] = mean_cosine(embeddings)
-        metrics["effective_rank"] = effective_rank(embeddings)
+        metrics["mean_cosine"], metrics["effective_rank"] = collapse(embeddings)
         return {f"{self.name}_{metric}": value for metric, value in metrics.items()}
 
 
@@ -217,10 +228,14 @@ class TasksEvalCallback(DevSetCallback):
         self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
-        """Put the prompts `query` and `document` before the texts of a retrieval task; see the base class."""
+        """Put the model's prompts `query` and `document` before the texts of a retrieval task.
+
+        Args:
+            settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
+        """
         data = TaskData(user_tasks=self._given).prompted_for(settings)
         self.tasks = data.user_tasks
-        self._set_texts(list(data.texts()))
+        super().__init__(self.sources, [*data.texts()])
 
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Encode the texts on all processes, and score them on the first one.
@@ -339,3 +354,83 @@ def warn_of_overlap(rows: Any, dev_sets: Sequence[DevSetCallback]) -> None:
             f"{len(found)} of {len(dev_texts)} dev texts, such as {min(found)[:60]!r}, are also training texts. The "
             "dev scores may be better than those on new text."
         )
+
+
+def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, output_dir: str) -> None:
+    """Write what an evaluation scored.
+
+    Args:
+        dev_sets (`Sequence[DevSetCallback]`): The dev sets, which were evaluated just now.
+        state (`TrainerState`): The step.
+        output_dir (`str`): The output directory of the run.
+    """
+    scores: Scores = {}
+    for dev_set in dev_sets:
+        scores |= dev_set.scores
+    if scores:
+        path = Path(output_dir, DEV_SCORES, f"step-{state.global_step}.npz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_scores(path, scores)
+
+
+def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
+    """Compare the saved weights of a run, or of its repetitions with other seeds, with the start on the dev set.
+
+    The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several
+    seeds over the seeds as well. Where the dev set chose the checkpoint, the interval is moved by the optimism of that
+    choice (see [`optimism_of_choice`]), so the difference need not lie in its middle.
+
+    Args:
+        runs (`Sequence[tuple[Path, dict]]`): For each seed, the output directory and the content of `results.json`.
+
+    Returns:
+        `dict[str, Any]`: `metric`, `difference` (saved minus initial, mean over the seeds), `low`, `high`,
+        `confidence`, `resamples`, `optimism` and `seeds` (their number); `None` without the scores of both
+        evaluations.
+    """
+    metric = runs[0][1]["dev_metric"]
+    if metric is None:
+        return None
+    systems = []
+    differences = []
+    optimism = []
+    for folder, results in runs:
+        start = _read_scores(folder, results["start"]["step"], results["start"]["metric"])
+        saved = _read_scores(folder, results["saved"]["step"], metric)
+        if start is None or saved is None:
+            return None
+        others = []
+        for step in results.get("chosen_among", []):
+            scores = _read_scores(folder, step, metric)
+            if scores is not None and step != results["saved"]["step"]:
+                others.append(scores)
+        systems += [start, saved]
+        optimism.append(optimism_of_choice(start, [saved, *others], 0) if others else 0.0)
+        differences.append(results["saved"][metric] - results["start"][metric])
+    change = _change(systems, float(np.mean(differences)), optimism)
+    return {
+        "metric": metric,
+        "seeds": len(runs),
+        "optimism": float(np.mean(optimism)),
+        **change,
+    }
+
+
+def _read_scores(folder: Path, step: int, metric: str) -> Any:
+    path = folder / DEV_SCORES / f"step-{step}.npz"
+    return load_scores(path).get(metric) if path.is_file() else None
+
+
+def _change(systems: list, difference: float, optimism: Sequence = (0.0,)) -> dict:
+    """Return the change from every first of two systems to the second, with its interval."""
+    resampled = resampled_scores(systems, resamples=_RESAMPLES)
+    changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]
+    drawn = mean_over_drawn_seeds(changes, np.random.default_rng(1), _CONFIDENCE)
+    low, high = interval(drawn, _CONFIDENCE, independent_draws(systems[0]))
+    return {
+        "difference": difference,
+        "low": low,
+        "high": high,
+        "confidence": _CONFIDENCE,
+        "resamples": _RESAMPLES,
+    }

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 
 from ..ops.files import STAGING
 from .checkpoints import checkpoints
-from .dev_scores import DEV_SCORES
+from .dev_sets import DEV_SCORES
 
 RESULTS = "results.json"
 #: Written beside the folders of the runs with several seeds (`--seeds`).

@@ -1,13 +1,12 @@
 """Read arguments of dataclasses from a command line and a YAML file on it."""
 
-import inspect
 import re
 from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
@@ -16,6 +15,8 @@ from transformers.hf_argparser import string_to_bool
 from ..data.table import SUFFIX
 from ..ops.suggestions import did_you_mean
 
+#: The defaults of the commands, by the name of the method.
+DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
 #: Folder of the recipes that a name stands for.
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -47,7 +48,8 @@ def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict
 
     Args:
         argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a YAML
-            file of argument names and values, or a recipe of this package. The command line wins over the file.
+            file of argument names and values, or a recipe of this package, with or without `.yaml`. A file of the
+            user goes before a recipe of the same name, and the command line wins over both.
         classes (`Sequence[type]`): Argument dataclasses.
         defaults (`dict[str, Any]`, *optional*): Defaults that `--help` shows in place of the dataclasses'.
 
@@ -57,10 +59,21 @@ def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict
     Raises:
         ValueError: If there is no such file or recipe, or the file is no table of known arguments.
     """
+    # 1. The recipe.
     words = list(argv)
     recipe = {}
     if words and not words[0].startswith("-"):
-        recipe = read_yaml(find_recipe(words.pop(0)), classes)
+        name = words.pop(0)
+        recipes = {path.stem: str(path) for path in sorted(RECIPES.glob("*.yaml"))}
+        path = name if Path(name).is_file() else recipes.get(name.removesuffix(".yaml"), name)
+        if not Path(path).is_file() and not name.endswith((".yaml", ".yml")):
+            raise ValueError(
+                f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the "
+                f"recipes are {', '.join(recipes)}"
+            )
+        recipe = read_yaml(path, classes)
+
+    # 2. The command line.
     parser = _make_parser(classes)
     if {"-h", "--help", "--help_all"} & set(words):
         for action in parser._actions:  # HfArgumentParser spells each name in two ways
@@ -79,32 +92,6 @@ def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict
         for name in _TEXTS:
             recipe.pop(name, None)
     return recipe | vars(typed)
-
-
-def find_recipe(word: str) -> str:
-    """Return the path of a recipe.
-
-    Args:
-        word (`str`): A YAML file, or the name of a recipe of this package, with or without `.yaml`.
-
-    Returns:
-        `str`: The path. A file of the user goes before a recipe of the same name.
-
-    Raises:
-        ValueError: If there is neither. The message lists the recipes.
-    """
-    if Path(word).is_file():
-        return word
-    recipes = {path.stem: str(path) for path in sorted(RECIPES.glob("*.yaml"))}
-    name = word.removesuffix(".yaml")
-    if name in recipes:
-        return recipes[name]
-    if word.endswith((".yaml", ".yml")):
-        return word
-    raise ValueError(
-        f"{word!r} is neither a YAML file nor a recipe of the package{did_you_mean([word], recipes)}; the recipes are "
-        f"{', '.join(recipes)}"
-    )
 
 
 def check_files(files: Iterable[tuple[str, str | None]]) -> None:
@@ -134,22 +121,11 @@ def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
     Raises:
         ValueError: If a name is unknown, or values contradict each other.
     """
-    unknown = sorted(values.keys() - _names(classes))
-    if unknown:
-        raise ValueError(f"unknown argument(s) {', '.join(unknown)} among the defaults")
-    objects = []
-    for cls in classes:
-        names = _names([cls]) & values.keys()
-        try:
-            objects.append(cls(**{name: values[name] for name in names}))
-        except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
-            raise ValueError(str(error)) from error
-    return tuple(objects)
-
-
-def _names(classes: Sequence[Any]) -> set[str]:
-    """Return the names of the arguments of dataclasses."""
-    return {field.name for cls in classes for field in fields(cls) if field.init}
+    types: Any = classes
+    try:
+        return HfArgumentParser(types).parse_dict(values)
+    except ValueError as error:  # Raised here, it is reported in one line, like this package's own errors.
+        raise ValueError(str(error)) from error
 
 
 def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
@@ -215,11 +191,10 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
     """
     if not isinstance(values, dict):
         raise ValueError(f"{source} must hold a table of arguments (name: value)")
-    names = _names(classes)
-    unknown = sorted(map(str, values.keys() - names))
-    if unknown:
-        raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, names)}")
     actions, types = _actions_and_types(tuple(classes))
+    unknown = sorted(map(str, values.keys() - types.keys()))
+    if unknown:
+        raise ValueError(f"{source}: unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, types)}")
     converted = {}
     for name, value in values.items():
         converted[name] = _convert(source, name, value, actions[name], types[name])
@@ -248,14 +223,13 @@ _WORDS: dict[Any, str] = {
 
 @cache
 def _actions_and_types(classes: tuple[type, ...]) -> tuple[dict[str, Action], dict[str, str]]:
-    """Return the action of each argument, and its annotation, which HfArgumentParser changes in `Field.type`."""
+    """Return the action of each argument, and its type, which HfArgumentParser changes in `Field.type`."""
     # --unpadded has a type, --no_unpadded after it has none.
     actions = {action.dest: action for action in reversed(_make_parser(classes)._actions)}
-    types = {}
+    types: dict[str, str] = {}
     for cls in classes:
-        for base in reversed(cls.__mro__):
-            for name, annotation in inspect.get_annotations(base).items():
-                types[name] = str(annotation)
+        hints = get_type_hints(cls)
+        types |= {field.name: str(hints[field.name]) for field in fields(cls) if field.init}
     return actions, types
 
 

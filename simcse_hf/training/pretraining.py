@@ -39,39 +39,11 @@ from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import RESULTS, check_output_dir, clear_output_dir
-from .parser import check_files, fill, given_arguments, option
+from .parser import DEFAULTS, check_files, fill, given_arguments, option
 from .watch import FiniteWeights
 
-# BERT's optimizer: AdamW with linear warm-up and decay (Devlin et al. 2019, appendix A.2), at the learning rate of
-# small models.
-MLM_DEFAULTS: dict = {
-    "output_dir": "outputs/pretrained",
-    "learning_rate": 5e-4,
-    "per_device_train_batch_size": 128,
-    "warmup_steps": 0.06,
-    "weight_decay": 0.01,
-    "num_train_epochs": 1,
-    "logging_steps": 50,
-    "save_steps": 1000,
-    "save_total_limit": 2,
-    # Sentences of similar length share a batch, so that batches of equal size hold about as many tokens.
-    "train_sampling_strategy": "group_by_length",
-    "length_column_name": "length",
-}
-MLM_SAMPLE: dict = {
-    "train_file": str(sample_files()[0].train_sentences),
-    "output_dir": "outputs/sample-pretrained",
-    "train_tokenizer": True,
-    "vocab_size": 2000,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "learning_rate": 1e-3,
-    "per_device_train_batch_size": 64,
-    "max_steps": 600,
-    "mlm_probability": 0.3,
-    "max_seq_length": 32,
-}
+MLM_DEFAULTS = DEFAULTS["mlm"]
+MLM_SAMPLE = DEFAULTS["mlm sample"] | {"train_file": str(sample_files()[0].train_sentences)}
 
 
 @dataclass
@@ -204,50 +176,31 @@ def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArgumen
     return options, args
 
 
-def read_sentences(options: PretrainingArguments) -> tuple[list[str], list[str]]:
-    """Read the sentences, and hold out the last ones for evaluation.
-
-    Args:
-        options (`PretrainingArguments`): Names the file and how many sentences are held out.
-
-    Returns:
-        `tuple[list[str], list[str]]`: The sentences to train on and those held out.
-
-    Raises:
-        ValueError: If there are too few sentences to hold any out.
-    """
-    dataset = load_text_dataset(str(options.train_file), max_rows=options.max_train_samples, expected_columns=1)
-    texts = list(dataset["sent0"])
-    held_out = min(options.held_out, len(texts) // 10)
-    if held_out < 1:
-        raise ValueError(
-            f"{options.train_file}: {len(texts)} sentences are too few, because a tenth of them is held out for "
-            "evaluation: give at least 10 sentences and --held_out of at least 1"
-        )
-    return texts[:-held_out], texts[-held_out:]
-
-
-def make_tokenizer(
+def make_encoder(
     options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None = None
-) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of an encoder that continues training, or train a WordPiece tokenizer.
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the encoder to continue with its masked-LM head and its tokenizer, or make a new BERT and its tokenizer.
 
-    Training twice on the same sentences gives two vocabularies, because ties are broken at random. So the first
-    process trains and saves it, the others load it, and a resumed run loads that of its checkpoint.
+    Training a WordPiece tokenizer twice on the same sentences gives two vocabularies, because ties are broken at
+    random. So the first process trains and saves it, the others load it, and a resumed run loads that of its
+    checkpoint.
 
     Args:
-        options (`PretrainingArguments`): Names the encoder, or asks for a new tokenizer.
+        options (`PretrainingArguments`): Names the encoder, or asks for a new tokenizer and gives the shape of a new
+            encoder.
         args (`TrainingArguments`): A trained tokenizer is saved in a folder of their `output_dir`.
         texts (`list[str]`): Sentences to train a tokenizer on.
         checkpoint (`str`, *optional*): The checkpoint to resume from.
 
     Returns:
-        `PreTrainedTokenizerBase`: The tokenizer.
+        `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model, without settings of this package, so that
+        contrastive training from it draws a fresh head; and the tokenizer.
 
     Raises:
         ValueError: If not exactly one of the two was requested.
     """
-    if options.model_name_or_path:
+    name = options.model_name_or_path
+    if name:
         if options.train_tokenizer:
             raise ValueError("an encoder that continues training keeps its tokenizer: drop --train_tokenizer")
     elif options.extend_tokenizer:
@@ -257,54 +210,39 @@ def make_tokenizer(
         )
     elif not options.train_tokenizer:
         raise ValueError("a new encoder needs --train_tokenizer; to train an existing one, name it with --model")
-    existing = checkpoint or options.model_name_or_path
+
+    # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
+    existing = name if options.extend_tokenizer else checkpoint or name
     if existing is not None:
-        return load_pretrained(AutoTokenizer.from_pretrained, existing)
-    folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
-    with args.main_process_first(local=False, desc="training the tokenizer"):
-        if args.process_index == 0:
-            blank = BertTokenizer(do_lower_case=not options.cased)
-            trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
-            trained.model_max_length = options.max_position_embeddings
-            trained.save_pretrained(folder)
-        return load_pretrained(AutoTokenizer.from_pretrained, folder)
+        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, existing)
+    else:
+        folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
+        with args.main_process_first(local=False, desc="training the tokenizer"):
+            if args.process_index == 0:
+                blank = BertTokenizer(do_lower_case=not options.cased)
+                trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
+                trained.model_max_length = options.max_position_embeddings
+                trained.save_pretrained(folder)
+            tokenizer = load_pretrained(AutoTokenizer.from_pretrained, folder)
 
-
-def make_model(options: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Load the encoder to continue with its masked-LM head, or make a new BERT.
-
-    Args:
-        options (`PretrainingArguments`): Names the encoder, or gives the shape of a new one.
-        tokenizer (`PreTrainedTokenizerBase`): Gives the vocabulary size and padding id of a new one.
-
-    Returns:
-        `PreTrainedModel`: The model, without settings of this package, so that contrastive training from it draws a
-        fresh head.
-    """
-    if options.model_name_or_path:
-        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, options.model_name_or_path)
+    # 2. The model.
+    if name:
+        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, name)
         if hasattr(model.config, SECTION):
             delattr(model.config, SECTION)
-        return model
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=options.hidden_size,
-            num_hidden_layers=options.num_hidden_layers,
-            num_attention_heads=options.num_attention_heads,
-            intermediate_size=4 * options.hidden_size,
-            max_position_embeddings=options.max_position_embeddings,
-            pad_token_id=tokenizer.pad_token_id,
-            # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
-            initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
-        )
+        return model, tokenizer
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=options.hidden_size,
+        num_hidden_layers=options.num_hidden_layers,
+        num_attention_heads=options.num_attention_heads,
+        intermediate_size=4 * options.hidden_size,
+        max_position_embeddings=options.max_position_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        # 0.02 suits a width of 768; narrower layers need larger weights for outputs of the same size.
+        initializer_range=0.02 * (768 / options.hidden_size) ** 0.5,
     )
-
-
-def tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Tokenize sentences into the columns `input_ids` and `length`."""
-    ids = to_token_ids(tokenizer, texts, truncation=True, max_length=max_length)
-    return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
+    return BertForMaskedLM(config), tokenizer
 
 
 def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
@@ -322,63 +260,80 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
+    # 1. Read the sentences, and hold out the last ones for evaluation.
+    path = str(options.train_file)
+    directory = Path(str(args.output_dir))
     inputs = [("--train_file", options.train_file), ("--model_name_or_path", options.model_name_or_path)]
     check_files(inputs)
     check_output_dir(args, options.overwrite_output_dir, inputs)
     set_seed(args.seed)
-    texts, held_out = read_sentences(options)
+    dataset = load_text_dataset(path, max_rows=options.max_train_samples, expected_columns=1)
+    texts = list(dataset["sent0"])
+    number = min(options.held_out, len(texts) // 10)
+    if number < 1:
+        raise ValueError(
+            f"{path}: {len(texts)} sentences are too few, because a tenth of them is held out for evaluation: give at "
+            "least 10 sentences and --held_out of at least 1"
+        )
+    held_out = texts[-number:]
+    texts = texts[:-number]
+
+    # 2. Make the encoder, and tokenize.
     checkpoint = None
     if args.resume_from_checkpoint:
-        checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(args.output_dir))
-    # Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
-    tokenizer = make_tokenizer(options, args, texts, None if options.extend_tokenizer else checkpoint)
-    model = make_model(options, tokenizer)
+        checkpoint = resolve_checkpoint(args.resume_from_checkpoint, str(directory))
+    model, tokenizer = make_encoder(options, args, texts, checkpoint)
     words: dict = {}
     if options.extend_tokenizer:
         words["words_before"] = measure_words(tokenizer, held_out)
         words["added_words"] = extend_vocabulary(model, tokenizer, texts, options.extend_tokenizer)
         words["words_after"] = measure_words(tokenizer, held_out)
     check_max_length(options.max_seq_length, model.config)
-    rows = tokenize(texts, tokenizer, options.max_seq_length)
-    check_known(rows["input_ids"], tokenizer, str(options.train_file))
+
+    def tokenize(sentences: list[str]) -> Dataset:
+        ids = to_token_ids(tokenizer, sentences, truncation=True, max_length=options.max_seq_length)
+        return Dataset.from_dict({"input_ids": ids, "length": [len(row) for row in ids]})
+
+    rows = tokenize(texts)
+    check_known(rows["input_ids"], tokenizer, path)
+
+    # 3. Train.
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
-    trainer.eval_dataset = trainer.mask_once(tokenize(held_out, tokenizer, options.max_seq_length))
+    trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
     clear_output_dir(args)  # now that nothing is wrong with the new run
-    before = trainer.evaluate()["eval_loss"]
+    loss = {"before": trainer.evaluate()["eval_loss"]}
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    after = trainer.evaluate()["eval_loss"]
+    loss["after"] = trainer.evaluate()["eval_loss"]
     results = {
         "held_out_sentences": len(held_out),
-        "masked_lm_loss": {"before": before, "after": after},
-        "perplexity": {"before": math.exp(before), "after": math.exp(after)},
+        "masked_lm_loss": loss,
+        "perplexity": {when: math.exp(value) for when, value in loss.items()},
         "steps": trainer.state.global_step,
         "train_seconds": outcome.metrics["train_runtime"],
         "vocabulary": len(tokenizer),
         **words,
         "parameters": model.num_parameters(),
     }
-    if trainer.is_world_process_zero():
-        directory = Path(str(args.output_dir))
-        with replace_model(directory) as folder:
-            model.save_pretrained(folder)
-            save_tokenizer(tokenizer, folder, model)
-        write_json(directory / RESULTS, results)
-        _print_results(results)
-        print(f"The encoder is saved in {directory}; its metrics are in {directory / RESULTS}.")
-    return results
+    if not trainer.is_world_process_zero():
+        return results
 
-
-def _print_results(results: dict) -> None:
-    if "added_words" in results:
-        print(f"\nAdded {results['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
+    # 4. Save the model, and say what training has changed.
+    with replace_model(directory) as folder:
+        model.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder, model)
+    write_json(directory / RESULTS, results)
+    if words:
+        print(f"\nAdded {words['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
         print("The words of the held-out sentences, before and after:")
-        before = results["words_before"]
-        after = results["words_after"]
+        before = words["words_before"]
+        after = words["words_after"]
         print(f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}")
         print(f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}")
-    print(f"\nMasked-LM loss of {results['held_out_sentences']} held-out sentences (perplexity of masked tokens)")
-    for when in ("before", "after"):
-        print(f"  {when:<9}{results['masked_lm_loss'][when]:6.3f}   ({results['perplexity'][when]:.1f})")
+    print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
+    for when, value in loss.items():
+        print(f"  {when:<9}{value:6.3f}   ({math.exp(value):.1f})")
+    print(f"The encoder is saved in {directory}; its metrics are in {directory / RESULTS}.")
+    return results
 
 
 def train_mlm(argv: Sequence[str] | None = None) -> int:

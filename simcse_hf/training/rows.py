@@ -4,32 +4,23 @@ A kind is a class with the interface of [`Rows`], so that nothing else asks what
 
 | class | a row is |
 |---|---|
-| [`TextRows`] | a sentence, a pair, or a pair with hard negatives |
+| [`TextRows`] | a sentence, a pair, hard negatives, a premise with its hypotheses, a text and its class, ... |
 | [`ViewRows`] | a sentence and a random view of it, drawn whenever the row is read |
-| [`DocumentRows`] | two neighbouring sentences of a document |
-| [`NLIRows`] | a premise and its labelled hypotheses |
-| [`ScoredRows`] | two sentences and a score |
-| [`ClassRows`] | a text and its class label, or an anchor and a list of positives |
-| [`SpanRows`] | spans of a document |
-| [`TokenRows`] | token ids that the caller made |
+| [`TokenRows`] | token ids that the caller made, or spans of a document |
 | [`StreamRows`] | a sentence, a pair, or a pair with hard negatives, read from a stream |
 | [`MixtureRows`] | a row of one of several data sets |
 """
 
 import itertools
-import math
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import torch
-from datasets import Dataset, DatasetDict, IterableDataset
-from torch.utils.data import RandomSampler, Sampler
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
@@ -55,7 +46,7 @@ from ..data.stream import StreamedRows, load_text_stream
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
-from ..evaluation.sts import read_pairs_argument
+from ..evaluation.sts import read_scored_pairs
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
 from ..models.resolve import COLUMNS, RowPlan, Run
@@ -66,8 +57,6 @@ logger = logging.get_logger(__name__)
 
 #: Rows of a stream that are read and shuffled together.
 SHUFFLE_BUFFER = 10_000
-#: Rows that are compared to tell single sentences in several templates from pairs.
-_COMPARED_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -104,14 +93,6 @@ class Reader:
     settings: ContrastiveSettings
     args: Any
 
-    def check_room(self, plan: RowPlan) -> None:
-        """Raise a `ValueError` that names the column if a prompt or a template leaves no room for a text."""
-        for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
-            try:
-                full_length(self.tokenizer, length, self.settings.templates, prompt)
-            except ValueError as error:
-                raise ValueError(f"{plan.source}, column {column}: {error}") from None
-
 
 class Rows:
     """Training rows of one kind.
@@ -126,41 +107,35 @@ class Rows:
         tokens: The rows of token ids, of which a data loader makes batches.
         known: The rows by which a run is checked and described: all of them, or the first ones of a stream.
         num_sentences: Sentences of the first row.
+        longest: The most tokens of a text, with those of its template.
         vectors: The vectors of frozen models, by their names in a batch.
+        frozen: The frozen models that are named, in words.
     """
 
-    is_stream: ClassVar[bool] = False
+    #: What a row holds, in words of the card; `None` where its columns tell.
+    holds: str | None = None
     tokens: Any
 
     def __init__(self, reader: Reader, plan: RowPlan, data: Any, name: str):
-        if reader.settings.templates or any(plan.prompts):
-            reader.check_room(plan)
+        templates = reader.settings.templates
+        if templates or any(plan.prompts):
+            for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
+                try:
+                    full_length(reader.tokenizer, length, templates, prompt)  # is there room for a text?
+                except ValueError as error:
+                    raise ValueError(f"{plan.source}, column {column}: {error}") from None
         self.reader = reader
         self.plan = plan
         self.name = name
         self.vectors: dict[str, RowVectors] = {}
+        self.frozen = " and ".join(plan.frozen)
         self.tokens = self.tokenize(data)
-        self.known = self.tokens.head if self.is_stream else self.tokens
+        self.known = self.tokens.head if isinstance(self.tokens, StreamedRows) else self.tokens
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
+        edges = [sum(edge) for edge in reader.settings.template_edges]
+        self.longest = getattr(self.known, "max_length", max(plan.lengths)) + max(edges, default=0)
 
     # Making rows
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Any:
-        """Load the texts of a command.
-
-        Args:
-            source (`Source`): Where they are.
-            plan (`RowPlan`): How they are read.
-            reader (`Reader`): What all rows of the run are read with.
-
-        Returns:
-            `Any`: The texts, which the Trainer takes as `train_dataset`.
-
-        Raises:
-            ValueError: If the source cannot be read as rows of this kind.
-        """
-        raise NotImplementedError
 
     def tokenize(self, data: Any) -> Any:
         """Turn the caller's data into rows of token ids."""
@@ -168,32 +143,23 @@ class Rows:
 
     def refuse_frozen(self, columns: Sequence[str]) -> None:
         """Raise a `ValueError` if a teacher or a guide is named for rows that have other columns than texts."""
-        if self.plan.frozen:
+        if self.frozen:
             found = ", ".join(columns)
             raise ValueError(
                 f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
             )
 
-    @property
-    def frozen(self) -> str:
-        """The frozen models that are named, in words."""
-        return " and ".join(self.plan.frozen)
-
     # The rows of a run
 
-    @property
-    def batch_multiple(self) -> int:
-        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
-        return 2 if self.plan.kind == "classes" else 1
+    def sampler(self, batch_size: int) -> PermutedSampler | None:
+        """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
 
-    @property
-    def longest(self) -> int:
-        """The most tokens of a text, with those of its template."""
-        edges = [sum(edge) for edge in self.reader.settings.template_edges]
-        return getattr(self.known, "max_length", max(self.plan.lengths)) + max(edges, default=0)
+        Args:
+            batch_size (`int`): Rows of a batch of one process.
 
-    def order(self) -> PermutedSampler:
-        """Return a random order of the rows."""
+        Returns:
+            `PermutedSampler`, *optional*: The order; `None` where torch's own random order serves.
+        """
         args = self.reader.args
         if args.batch_neighbors and self.vectors:
             # Twice as many, because some were drawn before; and the row itself is among them.
@@ -202,42 +168,9 @@ class Rows:
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
         if self.plan.kind == "classes" and LABEL in self.tokens.column_names and not self.vectors:
             return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], args.rows_seed)
-        return PermutedSampler(len(self.tokens), args.rows_seed)
-
-    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
-        """Choose the order of the rows.
-
-        Args:
-            default (`Sampler`, *optional*): transformers' choice, by `train_sampling_strategy`.
-            batch_size (`int`): Rows of a batch of one process.
-
-        Returns:
-            `Sampler`: That sampler; in place of a random order one that keeps texts of a class or neighbours together,
-                or that needs less memory for many rows.
-        """
-        if not isinstance(default, RandomSampler):
-            return default
-        order = self.order()
-        if len(default) <= LARGEST_LISTED and type(order) is PermutedSampler:
-            return default
-        return order
-
-    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
-        """Let a stream read on after the last batch of a checkpoint, or from its first row, in batches of a size.
-
-        Args:
-            checkpoint (`str`, *optional*): The checkpoint.
-            batch_size (`int`): Rows of a batch of one process.
-        """
-        raise NotImplementedError
-
-    def save_place(self, folder: Path) -> None:
-        """Write how far a stream was read into the folder of a checkpoint.
-
-        Args:
-            folder (`Path`): The folder.
-        """
-        raise NotImplementedError
+        if len(self.tokens) > LARGEST_LISTED:
+            return PermutedSampler(len(self.tokens), args.rows_seed)
+        return None
 
     def collator(self, objective: Objective) -> Any:
         """Make the collator that an objective needs.
@@ -263,14 +196,18 @@ class Rows:
                 f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
                 "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
             )
-        columns = NUMBERS.get(self.plan.kind, ())
-        return make_collator(self.reader, objective, self.longest, columns, self.vectors)
+        shared = make_collator(self.reader, objective, self.longest)
+        return replace(shared, columns=NUMBERS.get(self.plan.kind, ()), vectors=self.vectors)
 
-    def check(self, objective: Objective) -> None:
+    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Check that an objective can learn from the rows.
 
         Args:
             objective (`Objective`): The objective.
+
+        Returns:
+            `list[Mapping[str, Any]]`: A row of single sentences whose views differ by dropout alone, for each data set
+            that has some.
 
         Raises:
             ValueError: If it cannot. The message says what to change.
@@ -289,78 +226,44 @@ class Rows:
             sample += rows[number]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.name)
         objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
-        if args.train_sampling_strategy == "group_by_length":
-            check_lengths(args.length_column_name, rows)
+        # Without the lengths, transformers takes the number of texts in a row for its length: all are equally long.
+        column = args.length_column_name
+        if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
+            raise ValueError(
+                "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the "
+                f"column {column!r}, and train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}: "
+                "train on texts with view='identity', add the column to token ids, or use "
+                "train_sampling_strategy='random'"
+            )
+        repeated = 0
         if isinstance(rows, Dataset) and args.process_index == 0:
-            warn_of_repeated_rows(rows)
-
-    def check_batches(self, objective: Objective, rows: int | None) -> None:
-        """Check that the rows fill the batches, and say what weakens them.
-
-        Args:
-            objective (`Objective`): The objective. If it does not compare the rows of a batch, small batches weaken
-                nothing.
-            rows (`int`, *optional*): Rows that are drawn in an epoch, `None` for a stream.
-
-        Raises:
-            ValueError: If there are fewer rows than a batch needs.
-        """
-        args = self.reader.args
-        compares_rows = not objective.reconstructs
-        batch = args.train_batch_size * args.world_size
-        if compares_rows and args.gradient_accumulation_steps > 1:
+            repeated = count_repeated_rows(rows)
+        if repeated > DUPLICATE_SHARE * len(rows):
             logger.warning(
-                f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward "
-                f"pass contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size "
-                "adds some."
+                f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
+                "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove "
+                "them, unless that is intended."
             )
-        if rows is None:
-            return
-        few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
-        if rows < batch and args.dataloader_drop_last:
-            raise ValueError(
-                f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
-                "dataloader_drop_last"
-            )
-        if rows < batch and args.world_size > 1:
-            raise ValueError(
-                f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
-                "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
-            )
-        if compares_rows and not args.dataloader_drop_last and rows % batch == 1 and self.num_sentences < 3:
-            logger.warning(
-                f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch "
-                "has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
-            )
-        in_step = batch * args.gradient_accumulation_steps
-        in_epoch = -(-rows // in_step)
-        steps = math.ceil(in_epoch * args.num_train_epochs)
-        if args.max_steps <= 0 and steps < FEW_STEPS:
-            logger.warning(
-                f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
-                "is little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more "
-                "steps."
-            )
+        if num_sentences == 1 and objective.num_views != 1 and self.plan.view == "identity":
+            return [rows[0]]
+        return []
 
-    def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
-        """Return a row of single sentences whose views differ by dropout alone, for each data set that has some."""
-        if self.num_sentences != 1 or objective.num_views == 1 or self.plan.view != "identity":
-            return []
-        return [self.known[0]]
-
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs."""
-        return [EpochOfRows(self.tokens)] if isinstance(self.tokens, SeededDataset) else []
-
-    def digest(self) -> str | None:
-        """Return a digest of the rows in their order, the first ones of a stream.
+    def digests(self) -> dict[str, str | None]:
+        """Return digests of what a run reads, by their names in its settings.
 
         Returns:
-            `str`, *optional*: The digest; of rows that are drawn anew that of their texts, `None` without texts.
+            `dict[str, str]`: That of the rows in their order (the first ones of a stream; of rows that are drawn anew
+            that of their texts, `None` without texts), and those of the vectors of frozen models.
         """
+        digests: dict[str, str | None] = {"training texts": None}
+        for name, vectors in self.vectors.items():
+            digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         rows = getattr(self.known, "texts", self.known)
+        if isinstance(rows, SpanDataset):
+            documents = np.asarray(rows._tokens).tobytes()
+            digests["training texts"] = blake2b(documents, digest_size=16).hexdigest()
         if not isinstance(rows, Dataset):
-            return None
+            return digests
         total = blake2b(digest_size=16)
         for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
             for column in batch.columns:
@@ -373,46 +276,10 @@ class Rows:
                     total.update(repr(numbers.tolist()).encode())
                 else:
                     total.update(numbers.tobytes())
-        return total.hexdigest()
+        digests["training texts"] = total.hexdigest()
+        return digests
 
     # Words for results and card
-
-    @property
-    def kind(self) -> str | None:
-        """What a row holds, in words of the card."""
-        names = self.known.column_names
-        if "relations" in names and self.plan.kind != "texts":
-            return "nli"
-        if SCORE in names:
-            return "scored pairs"
-        width = self.num_sentences
-        if not width:
-            return None
-        if width == 1 or self._holds_one_text():
-            return "sentences"
-        return "pairs" if width == 2 else "hard negatives"
-
-    def _holds_one_text(self) -> bool:
-        """Return whether the columns of a row are one text in several templates."""
-        edges = self.reader.settings.template_edges
-        if len(edges) != self.num_sentences:
-            return False
-        for number in range(min(_COMPARED_ROWS, len(self.known))):
-            columns = self.known[number]["input_ids"]
-            texts = []
-            for ids, (before, after) in zip(columns, edges, strict=True):
-                texts.append(ids[before : len(ids) - after])
-            shortest = min(map(len, texts))  # a longer template may truncate the text
-            for text in texts:
-                if text[:shortest] != texts[0][:shortest]:
-                    return False
-        return True
-
-    def view(self, num_views: int) -> dict[str, Any] | None:
-        """Describe the positives of single sentences; `None` for other rows or an objective without positives."""
-        if num_views == 1 or self.kind != "sentences":
-            return None
-        return {"name": self.plan.view, "rate": None, "both": False}
 
     def describe(self, num_views: int) -> dict[str, Any]:
         """Describe the rows for `results.json` and the card.
@@ -421,62 +288,59 @@ class Rows:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `dict[str, Any]`: `train_rows`, `num_sentences`, `rows` (their kind), `view` and `datasets`.
+            `dict[str, Any]`: `train_rows` (`None` for a stream), `num_sentences`, `rows` (what they hold), `view` (how
+            the positives of single sentences are made) and `datasets`.
         """
+        holds = self.holds
+        if holds is None and "relations" in self.known.column_names and self.plan.kind != "texts":
+            holds = "nli"
+        elif holds is None and SCORE in self.known.column_names:
+            holds = "scored pairs"
+        elif holds is None and self.num_sentences:
+            holds = {1: "sentences", 2: "pairs"}.get(self.num_sentences, "hard negatives")
+        view: dict[str, Any] | None = None
+        if holds == "sentences" and num_views != 1:
+            view = {"name": self.plan.view, "rate": None, "both": False}
+        if view is not None and isinstance(self.tokens, ViewDataset):
+            view |= {"rate": vars(self.tokens.view).get("rate"), "both": self.tokens.both}
+            if self.plan.view in MASKED_LM_VIEWS:
+                view["rate"] = view_rate(self.plan.view, self.plan.view_rate)
+            elif self.plan.view not in DATASET_VIEWS:  # The caller made the data set.
+                view["name"] = type(self.tokens.view).__name__
         return {
-            "train_rows": None if self.is_stream else len(self.tokens),
+            "train_rows": None if isinstance(self.tokens, StreamedRows) else len(self.tokens),
             "num_sentences": self.num_sentences,
-            "rows": self.kind,
-            "view": self.view(num_views),
+            "rows": holds,
+            "view": view,
             "datasets": None,
         }
 
-    def vector_digests(self) -> dict[str, str]:
-        """Return the digests of the vectors of frozen models."""
-        digests = {}
-        for name, vectors in self.vectors.items():
-            digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
-        return digests
-
 
 class TextRows(Rows):
-    """Rows of texts that are tokenized once: a sentence, a pair, or a pair with hard negatives."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load the texts of a command; see [`Rows.load`]."""
-        expected = 1 if source.supervised is False else None
-        texts = load_text_dataset(
-            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
-        )
-        check_supervised(source, len(texts.column_names))
-        return texts
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose and order the text columns of a data set by their names."""
-        return load_text_dataset(data, name=self.name)
+    """Rows of texts that are tokenized once, with the numbers that belong to them."""
 
     def tokenize(self, data: Dataset) -> Dataset:
-        """Tokenize texts; with a teacher or guide, number the rows, so that the collator finds their vectors."""
-        texts = self.texts(data)
-        if self.plan.frozen:
-            self.read_vectors(texts)
-        templates = self.reader.settings.templates
-        lengths, prompts = self.plan.lengths, self.plan.prompts
-        rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
-        if self.plan.frozen:
-            rows = rows.add_column("row", np.arange(len(rows)))
-        return rows
-
-    def read_vectors(self, texts: Dataset) -> None:
-        """Read or make the vectors of the teacher and the guide for the rows.
+        """Tokenize texts; with a teacher or guide, make their vectors, which the collator finds by the rows' numbers.
 
         Args:
-            texts (`Dataset`): The columns of the rows.
+            data (`datasets.Dataset`): The texts.
+
+        Returns:
+            `datasets.Dataset`: The rows.
 
         Raises:
-            ValueError: If the rows hold no texts, or single sentences for a guide.
+            ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
         """
+        texts = COLUMNS_OF.get(self.plan.kind, load_text_dataset)(data, name=self.name)
+        templates = self.reader.settings.templates
+        if self.plan.kind == "texts" and self.plan.view in DOCUMENT_VIEWS:
+            self.holds = "documents"
+        elif templates and len(texts.column_names) == 1:  # one text in several templates
+            self.holds = "sentences"
+        lengths, prompts = self.plan.lengths, self.plan.prompts
+        rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
+        if not self.frozen:
+            return rows
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
         if not columns:
             self.refuse_frozen(texts.column_names)
@@ -487,97 +351,24 @@ class TextRows(Rows):
             )
         for name, words in self.plan.frozen.items():
             self.vectors[name] = RowVectors(words, texts.select_columns(columns), self.reader.args.device)
+        return rows.add_column("row", np.arange(len(rows)))
 
 
 class ViewRows(TextRows):
     """Sentences with random views of them, which are drawn whenever a row is read."""
 
+    holds = "sentences"
+
     def tokenize(self, data: Dataset | ViewDataset) -> ViewDataset:
         """Make the data set that draws the views, unless the caller has made one."""
         if isinstance(data, ViewDataset):
             return data
-        if self.plan.frozen:
+        if self.frozen:
             raise ValueError(
                 f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
                 "identity"
             )
-        return view_dataset(self.texts(data), self.plan, self.reader)
-
-    @property
-    def kind(self) -> str:
-        """What a row holds."""
-        return "sentences"
-
-    def view(self, num_views: int) -> dict[str, Any] | None:
-        """Describe the view of the rows."""
-        if num_views == 1:
-            return None
-        name = self.plan.view
-        if name not in DATASET_VIEWS:  # The caller made the data set.
-            name = type(self.tokens.view).__name__
-        rate = vars(self.tokens.view).get("rate")
-        if name in MASKED_LM_VIEWS:
-            rate = view_rate(name, self.plan.view_rate)
-        return {"name": name, "rate": rate, "both": self.tokens.both}
-
-
-class DocumentRows(TextRows):
-    """Pairs of neighbouring sentences of documents (SimCSE, Table 2)."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load documents and draw the pairs; see [`Rows.load`]."""
-        check_structured(source, plan, "documents")
-        window = 3 if plan.view == "next_three_sentences" else 1
-        return first_rows(next_sentence_pairs(source.path, window, reader.args.rows_seed), source.limit)
-
-    @property
-    def kind(self) -> str:
-        """What a row holds."""
-        return "documents"
-
-
-class NLIRows(TextRows):
-    """Premises with their labelled hypotheses, whose number differs from row to row."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load labelled NLI pairs and group them by premise; see [`Rows.load`]."""
-        check_structured(source, plan, "labelled NLI pairs (columns premise, hypothesis, label)")
-        for name, sampling in plan.options.items():
-            if name.rpartition(".")[2] == "nli_sampling":
-                return first_rows(build_nli_groups(source.path, sampling=sampling), source.limit)
-        return first_rows(build_nli_groups(source.path), source.limit)
-
-
-class ScoredRows(TextRows):
-    """Pairs of sentences with a score."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load scored pairs; see [`Rows.load`]."""
-        form = "pairs with a score (columns sentence1, sentence2, score)"
-        check_structured(source, plan, form, needs_file=False)
-        pairs = read_pairs_argument(source.path)
-        columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
-        return first_rows(Dataset.from_dict(columns), source.limit)
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose the two sentences and the score."""
-        return resolve_scored_pairs(data, self.name)
-
-
-class ClassRows(TextRows):
-    """Texts with a class label, or anchors with a list of positives."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load texts with class labels; see [`Rows.load`]."""
-        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose the text and its label, or the anchor and its positives."""
-        return load_class_rows(data, name=self.name)
+        return view_dataset(load_text_dataset(data, name=self.name), self.plan, self.reader)
 
 
 class TokenRows(Rows):
@@ -586,6 +377,13 @@ class TokenRows(Rows):
     def tokenize(self, data: Any) -> Any:
         """Return the rows as they are; a flat row of token ids is one sentence."""
         self.refuse_frozen(data.column_names)
+        if isinstance(data, SpanDataset):
+            self.holds = "spans"
+            if self.reader.settings.templates or any(self.plan.prompts):
+                raise ValueError(
+                    f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would "
+                    "add them: train on texts, or leave both out"
+                )
         if isinstance(data, SeededDataset):
             return data
         inner = getattr(data.features["input_ids"], "feature", None)
@@ -598,63 +396,8 @@ class TokenRows(Rows):
         return cached_map(data.select_columns(["input_ids"]), nested, ["nested"])
 
 
-class SpanRows(TokenRows):
-    """Spans of documents (DeCLUTR), which are drawn whenever a row is read."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
-        """Load documents; see [`Rows.load`]."""
-        check_structured(source, plan, "documents")
-        names = ("anchors", "positives", "max_span", "min_span")
-        given = {}
-        for name, value in plan.options.items():
-            option = name.rpartition(".")[2]
-            if option in names and value is not None:
-                given[option] = value
-        documents = itertools.islice(read_documents(source.path), source.limit)
-        length = max(plan.lengths)
-        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
-
-    def tokenize(self, data: SpanDataset) -> SpanDataset:
-        """Return the spans as they are, unless inference would add a prompt or a template, which they do not get."""
-        if self.reader.settings.templates or any(self.plan.prompts):
-            raise ValueError(
-                f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
-                "them: train on texts, or leave both out"
-            )
-        return super().tokenize(data)
-
-    def digest(self) -> str | None:
-        """Return a digest of the documents."""
-        return blake2b(np.asarray(self.tokens._tokens).tobytes(), digest_size=16).hexdigest()
-
-    @property
-    def kind(self) -> str:
-        """What a row holds."""
-        return "spans"
-
-
 class StreamRows(Rows):
     """Rows of texts that are read from a stream while training."""
-
-    is_stream = True
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> IterableDataset:
-        """Open the texts of a command as a stream; see [`Rows.load`]."""
-        conflicts = []
-        if plan.kind != "texts":
-            conflicts.append(f"--objective {plan.objective}")
-        if plan.view in DOCUMENT_VIEWS:
-            conflicts.append(f"--view {plan.view}")
-        if source.limit is not None:
-            conflicts.append("--max_train_samples")
-        if conflicts:
-            raise ValueError(f"--streaming does not work with {conflicts[0]}: leave one of the two out")
-        expected = 1 if source.supervised is False else None
-        stream = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
-        check_supervised(source, len(stream.features or {}))
-        return stream
 
     def tokenize(self, data: IterableDataset) -> StreamedRows:
         """Tokenize a stream batch by batch, with the first rows as a data set by which the run is checked.
@@ -671,12 +414,17 @@ class StreamRows(Rows):
         reader = self.reader
         args = reader.args
         plan = self.plan
-        if plan.frozen:
-            raise ValueError(
-                f"a {self.frozen} needs all training rows, and a stream has none but the next: leave out --streaming"
-            )
-        if plan.kind in ("scored_pairs", "classes"):
-            raise ValueError("pairs with a score and texts with a label cannot be streamed: load them")
+        needs = {
+            f"a {self.frozen}": bool(self.frozen),
+            f"objective {plan.objective!r}": plan.kind in ("scored_pairs", "classes"),
+            f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
+        }
+        for what, is_there in needs.items():
+            if is_there:
+                raise ValueError(
+                    f"{what} needs all training rows, and a stream (--streaming) has none but the next: leave one of "
+                    "the two out"
+                )
         if args.max_steps < 1:
             raise ValueError(
                 "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
@@ -687,14 +435,15 @@ class StreamRows(Rows):
                 f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read "
                 "in the training process so that it can be resumed at the same row: set it to 0"
             )
-        if args.train_sampling_strategy != "random":
-            raise ValueError(
-                f"train_sampling_strategy = {args.train_sampling_strategy!r} needs all training rows, and a stream "
-                "has none but the next: leave it out"
-            )
         texts = load_text_stream(data, name="train_dataset")
         head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
+        logger.info(
+            f"train_dataset is a stream: its first {len(head)} rows are checked now, and the others when they are "
+            "read. Texts that are cut to max_seq_length are not counted."
+        )
+        if reader.settings.templates and len(names) == 1:  # one text in several templates
+            self.holds = "sentences"
         tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
         views = None
         if plan.view in DATASET_VIEWS:
@@ -721,55 +470,45 @@ class StreamRows(Rows):
             processes=args.world_size,
         )
 
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs."""
-        return [EpochOfStream()]
-
-    def go_to(self, checkpoint: str | None, batch_size: int) -> None:
-        """Go to a row; see [`Rows.go_to`]."""
-        self.tokens.batch_size = batch_size
-        self.tokens.forget()
-        if checkpoint is not None:
-            self.tokens.load_state(checkpoint)
-
-    def save_place(self, folder: Path) -> None:
-        """Write the place; see [`Rows.save_place`]."""
-        self.tokens.save_state(str(folder))
-
-    def check(self, objective: Objective) -> None:
-        """Check the first rows; see [`Rows.check`]."""
-        logger.info(
-            f"train_dataset is a stream: its first {len(self.known)} rows were checked. The others are checked when "
-            "they are read, and texts that are cut to max_seq_length are not counted."
-        )
-        super().check(objective)
-
 
 class MixtureRows(Rows):
     """Several data sets, of which each batch takes one.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
-        plan (`RowPlan`): How rows of no data set are read, such as those of an evaluation.
-        parts (`Mapping[str, Rows]`): The rows of each data set by its name.
+        run (`Run`): The run, with a plan for each data set.
+        data (`Mapping[str, Any]`): The data of the caller by the names of the data sets; see [`read_rows`].
+
+    Raises:
+        ValueError: If one of the data sets is a stream, or the rows would not be drawn at random.
     """
 
-    def __init__(self, reader: Reader, plan: RowPlan, parts: Mapping[str, Rows]):
+    def __init__(self, reader: Reader, run: Run, data: Mapping[str, Any]):
+        strategy = reader.args.train_sampling_strategy
+        if strategy != "random":
+            raise ValueError(
+                f"train_sampling_strategy = {strategy!r} is for one data set; the rows of several are drawn at "
+                "random: leave it out"
+            )
+        streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
+        if streams:
+            raise ValueError(f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them")
         self.reader = reader
-        self.plan = plan
+        self.plan = run.rows  # of rows of no data set, such as those of an evaluation
         self.name = "train_dataset"
-        self.vectors = {}
-        self.parts = dict(parts)
+        self.parts = {name: read_rows(reader, plan, data[name], plan.source) for name, plan in run.datasets.items()}
         self.tokens = MixedRows({name: part.tokens for name, part in self.parts.items()})
         self.known = self.tokens
         self.num_sentences = next(iter(self.parts.values())).num_sentences
+        self.longest = max(part.longest for part in self.parts.values())
 
-    def sampler(self, default: Sampler | None, batch_size: int) -> Sampler | None:
+    def sampler(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.sampler`]."""
-        if not isinstance(default, RandomSampler):
-            return default
         args = self.reader.args
-        orders = {name: part.order() for name, part in self.parts.items()}
+        orders = {}
+        for name, part in self.parts.items():
+            own = part.sampler(batch_size)
+            orders[name] = PermutedSampler(len(part.tokens), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
         starts = self.tokens.starts[:-1].tolist()
         block = batch_size * args.world_size
@@ -784,68 +523,125 @@ class MixtureRows(Rows):
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        longest = max(part.longest for part in self.parts.values())
-        return MixtureCollator(collators, make_collator(self.reader, objective, longest))
+        default = make_collator(self.reader, objective, self.longest)
+        return MixtureCollator(collators, default)
 
-    def check(self, objective: Objective) -> None:
+    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
+        singles: list[Mapping[str, Any]] = []
         for number, (name, part) in enumerate(self.parts.items()):
             try:
-                part.check(objective.of_dataset(number))
+                found = part.check(objective.of_dataset(number))
             except ValueError as error:
                 raise ValueError(f"data set {name!r}: {error}") from None
+            singles += [{**row, "dataset": number} for row in found]
+        return singles
 
-    def single_sentences(self, objective: Objective) -> list[Mapping[str, Any]]:
-        """Return a row of every data set of single sentences."""
-        rows: list[Mapping[str, Any]] = []
-        for number, part in enumerate(self.parts.values()):
-            for row in part.single_sentences(objective.of_dataset(number)):
-                rows.append({**row, "dataset": number})
-        return rows
-
-    def digest(self) -> str:
-        """Return the digests of all data sets."""
-        return "+".join(f"{name}:{part.digest()}" for name, part in self.parts.items())
-
-    @property
-    def kind(self) -> None:
-        """What a row holds differs between the data sets."""
-        return None
+    def digests(self) -> dict[str, str | None]:
+        """Return the digests of all data sets; see [`Rows.digests`]."""
+        digests: dict[str, str | None] = {}
+        texts = []
+        for name, part in self.parts.items():
+            own = part.digests()
+            texts.append(f"{name}:{own['training texts']}")
+            digests |= own
+        return digests | {"training texts": "+".join(texts)}
 
     def describe(self, num_views: int) -> dict[str, Any]:
-        """Describe the rows, with the size of each data set."""
-        sizes = {name: len(part.tokens) for name, part in self.parts.items()}
-        return {**super().describe(num_views), "view": None, "datasets": sizes}
-
-    def vector_digests(self) -> dict[str, str]:
-        """Return the digests of the vectors of all data sets."""
-        digests = {}
-        for part in self.parts.values():
-            digests.update(part.vector_digests())
-        return digests
+        """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
+        return {
+            "train_rows": len(self.tokens),
+            "num_sentences": self.num_sentences,
+            "rows": None,  # What a row holds and its view differ between the data sets.
+            "view": None,
+            "datasets": {name: len(part.tokens) for name, part in self.parts.items()},
+        }
 
 
 # Choosing the kind --------------------------------------------------------------------------------------------------
 
 #: Columns of numbers that objectives read in a batch, by `Objective.rows`.
 NUMBERS = {"scored_pairs": (SCORE,), "classes": (LABEL,)}
-#: The class of the rows that an objective learns from, by `Objective.rows`.
-KINDS: dict[str, type[Rows]] = {
-    "texts": TextRows,
-    "nli": NLIRows,
-    "scored_pairs": ScoredRows,
-    "classes": ClassRows,
-    "spans": SpanRows,
-}
+#: What chooses the columns of a data set by their names and orders them, by `Objective.rows`.
+COLUMNS_OF: dict[str, Callable[..., Dataset]] = {"scored_pairs": resolve_scored_pairs, "classes": load_class_rows}
 
 
-def kind_of(plan: RowPlan, is_stream: bool = False) -> type[Rows]:
-    """Return the class of the rows that a plan reads from files."""
+def load_rows(source: Source, plan: RowPlan, reader: Reader, is_stream: bool = False) -> Any:
+    """Load the texts of a command as rows of the kind that a plan reads.
+
+    Args:
+        source (`Source`): Where they are.
+        plan (`RowPlan`): How they are read.
+        reader (`Reader`): What all rows of the run are read with.
+        is_stream (`bool`, *optional*, defaults to `False`): Whether they are read while training.
+
+    Returns:
+        `Any`: The texts, which the Trainer takes as `train_dataset`.
+
+    Raises:
+        ValueError: If the source cannot be read as such rows.
+    """
+    expected = 1 if source.supervised is False else None
+    texts: Any
     if is_stream:
-        return StreamRows
-    if plan.kind == "texts" and plan.view in DOCUMENT_VIEWS:
-        return DocumentRows
-    return KINDS[plan.kind]
+        conflicts = {
+            f"--objective {plan.objective}": plan.kind != "texts",
+            f"--view {plan.view}": plan.view in DOCUMENT_VIEWS,
+            "--max_train_samples": source.limit is not None,
+        }
+        for option, is_there in conflicts.items():
+            if is_there:
+                raise ValueError(f"--streaming does not work with {option}: leave one of the two out")
+        texts = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
+    elif plan.kind == "classes":
+        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
+    elif plan.kind == "texts" and plan.view not in DOCUMENT_VIEWS:
+        texts = load_text_dataset(
+            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
+        )
+    else:
+        return _load_structured(source, plan, reader)
+    if source.supervised and len(texts.features or {}) == 1:
+        raise ValueError(
+            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
+            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
+            "(simcse-hf train unsup)."
+        )
+    return texts
+
+
+def _load_structured(source: Source, plan: RowPlan, reader: Reader) -> Any:
+    """Load scored pairs, labelled NLI pairs or documents, which are read by the structure of their file."""
+    if plan.kind != "scored_pairs" and not source.is_file:
+        raise ValueError(
+            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
+            "--dataset_name"
+        )
+    if source.columns is not None:
+        forms = {
+            "scored_pairs": "pairs with a score (columns sentence1, sentence2, score)",
+            "nli": "labelled NLI pairs (columns premise, hypothesis, label)",
+        }
+        form = forms.get(plan.kind, "documents")
+        raise ValueError(
+            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
+        )
+    options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
+    if plan.kind == "spans":
+        names = ("anchors", "positives", "max_span", "min_span")
+        given = {name: options[name] for name in names if name in options}
+        documents = itertools.islice(read_documents(source.path), source.limit)
+        length = max(plan.lengths)
+        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
+    if plan.kind == "nli":
+        rows = build_nli_groups(source.path, sampling=options.get("nli_sampling", "pairs"))
+    elif plan.kind == "scored_pairs":
+        pairs = read_scored_pairs(source.path)
+        rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
+    else:
+        window = 3 if plan.view == "next_three_sentences" else 1
+        rows = next_sentence_pairs(source.path, window, reader.args.rows_seed)
+    return rows if source.limit is None else rows.select(range(min(source.limit, len(rows))))
 
 
 def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
@@ -874,91 +670,48 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return StreamRows(reader, plan, data, name)
     if isinstance(data, ViewDataset):
         return ViewRows(reader, plan, data, name)
-    if isinstance(data, SpanDataset):
-        return SpanRows(reader, plan, data, name)
     if not isinstance(data, (Dataset, SeededDataset)):
-        raise TypeError(f"{name} is {_describe_type(data)}")
+        found = type(data).__name__
+        if isinstance(data, list):
+            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
+        raise TypeError(
+            f"{name} is a {found}: pass a datasets.Dataset, for example load_text_dataset(file), one split of a "
+            "DatasetDict, such as data['train'], or a list of texts or of rows. Training texts may also be a "
+            "datasets.IterableDataset, for example load_text_stream(file)."
+        )
     if "input_ids" not in data.column_names:
         data = apply_transform(data)
     if "input_ids" in data.column_names:
         return TokenRows(reader, plan, data, name)
     if with_views and plan.view in DATASET_VIEWS:
         return ViewRows(reader, plan, data, name)
-    kind = kind_of(plan)
-    if kind is SpanRows:  # whose data set draws the spans; these are texts of an evaluation
-        kind = TextRows
-    return kind(reader, plan, data, name)
+    return TextRows(reader, plan, data, name)
 
 
-def read_training_rows(reader: Reader, run: Run, data: Any) -> Rows:
-    """Make the rows of a run from the data of its caller, which may be several data sets by name.
-
-    Args:
-        reader (`Reader`): What all rows of the run are read with.
-        run (`Run`): The run.
-        data (`Any`): See [`read_rows`].
-
-    Returns:
-        [`Rows`]: The rows.
-
-    Raises:
-        ValueError: If one of several data sets is a stream.
-    """
-    if not is_mixture(data):
-        return read_rows(reader, run.rows, data, "train_dataset")
-    if reader.args.train_sampling_strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy = {reader.args.train_sampling_strategy!r} is for one data set; the rows of "
-            "several are drawn at random: leave it out"
-        )
-    streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
-    if streams:
-        raise ValueError(f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them")
-    parts = {}
-    for name, plan in run.datasets.items():
-        parts[name] = read_rows(reader, plan, data[name], plan.source)
-    return MixtureRows(reader, run.rows, parts)
-
-
-def read_evaluation_rows(reader: Reader, run: Run, data: Any) -> Any:
+def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
-    if not is_mixture(data):
-        return read_rows(reader, run.rows, data, "eval_dataset", with_views=False).tokens
+    if not isinstance(data, dict) or hasattr(data, "column_names"):  # as a DatasetDict has
+        return read_rows(reader, run.rows, data, name, with_views=False).tokens
     tokenized = {}
-    for name, rows in data.items():
-        plan = run.datasets.get(name, run.rows)
-        tokens = read_rows(reader, plan, rows, "eval_dataset", with_views=False).tokens
-        if name in run.datasets:
-            tokens = MixedRows({name: tokens}, first=list(run.datasets).index(name))
-        tokenized[name] = tokens
+    for part, rows in data.items():
+        tokens = read_rows(reader, run.datasets.get(part, run.rows), rows, name, with_views=False).tokens
+        if part in run.datasets:
+            tokens = MixedRows({part: tokens}, first=list(run.datasets).index(part))
+        tokenized[part] = tokens
     return tokenized
-
-
-def is_mixture(data: Any) -> bool:
-    """Say whether training data is several data sets by name, which a `DatasetDict` is not."""
-    return isinstance(data, dict) and not hasattr(data, "column_names")
 
 
 # Steps that several kinds share -------------------------------------------------------------------------------------
 
 
-def make_collator(
-    reader: Reader,
-    objective: Objective,
-    longest: int,
-    columns: Sequence[str] = (),
-    vectors: Mapping[str, RowVectors] | None = None,
-) -> ContrastiveCollator:
-    """Make the collator of rows that an objective learns from."""
-    args = reader.args
+def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
+    """Make the collator of rows of texts that an objective learns from, of which none is longer than `longest`."""
     return ContrastiveCollator(
         reader.tokenizer,
-        pad_to=longest if args.pad_to_max_length else None,
+        pad_to=longest if reader.args.pad_to_max_length else None,
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
-        columns=columns,
-        add_lengths=args.device.type != "cpu",
-        vectors=vectors or {},
+        add_lengths=reader.args.device.type != "cpu",
     )
 
 
@@ -980,92 +733,11 @@ def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
     )
 
 
-def check_structured(source: Source, plan: RowPlan, form: str, needs_file: bool = True) -> None:
-    """Raise a `ValueError` unless the options name a file that can be read by its structure."""
-    if needs_file and not source.is_file:
-        raise ValueError(
-            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
-            "--dataset_name"
-        )
-    if source.columns is not None:
-        raise ValueError(
-            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
-        )
-
-
-def check_supervised(source: Source, width: int) -> None:
-    """Raise a `ValueError` if supervised training was asked for and a row holds one text."""
-    if source.supervised and width == 1:
-        raise ValueError(
-            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
-            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
-            "(simcse-hf train unsup)."
-        )
-
-
-def first_rows(rows: Dataset, limit: int | None) -> Dataset:
-    """Return the first rows, or all of them without a limit."""
-    return rows if limit is None else rows.select(range(min(limit, len(rows))))
-
-
-def _describe_type(data: Any) -> str:
-    """Return the end of an error about data of a type that cannot be used: the type, and what to pass."""
-    if isinstance(data, DatasetDict):
-        return f"a DatasetDict: pass one of its splits ({', '.join(map(repr, data))}), such as data['train']"
-    if isinstance(data, (IterableDataset, torch.utils.data.IterableDataset)):
-        return (
-            "an IterableDataset, which has no length and no order to shuffle. As train_dataset, use a "
-            "datasets.IterableDataset (load_text_stream makes one); otherwise read it into a datasets.Dataset"
-        )
-    described = f"a {type(data).__name__}"
-    if isinstance(data, list):
-        described = f"a list of {type(data[0]).__name__}" if data else "an empty list"
-    return f"{described}: pass a datasets.Dataset, for example load_text_dataset(file), or a list of texts or of rows"
-
-
-#: Steps of a run below which their number is reported.
-FEW_STEPS = 50
 #: Share of the training rows above which repetitions are reported.
 DUPLICATE_SHARE = 0.05
 #: Rows whose tokens are compared with the vocabulary.
 _SAMPLE_ROWS = 500
 _BATCH = 10_000
-
-
-def check_lengths(column: str, rows: Any) -> None:
-    """Refuse to group rows by their length where no column holds it.
-
-    Without the column, transformers takes the number of texts in a row for its length, so all rows are equally long.
-
-    Args:
-        column (`str`): The column of the lengths.
-        rows (`Any`): The training rows.
-
-    Raises:
-        ValueError: If the rows are drawn anew when they are read, or have no such column.
-    """
-    if column in rows.column_names:
-        return
-    problem = f"train_dataset has {', '.join(rows.column_names)}"
-    advice = "add the column, pass texts in place of ids"
-    if isinstance(rows, SeededDataset):
-        problem = f"the rows of a {type(rows).__name__} are drawn anew in every epoch"
-        advice = "train on texts with view='identity'"
-    raise ValueError(
-        "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the column "
-        f"{column!r}, and {problem}: {advice}, or use train_sampling_strategy='random'"
-    )
-
-
-def warn_of_repeated_rows(rows: Dataset) -> None:
-    """Count the rows that repeat an earlier one, and say so if there are many."""
-    repeated = count_repeated_rows(rows)
-    if repeated > DUPLICATE_SHARE * len(rows):
-        logger.warning(
-            f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
-            "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove them, "
-            "unless that is intended."
-        )
 
 
 def count_repeated_rows(rows: Dataset) -> int:

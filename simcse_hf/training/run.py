@@ -17,79 +17,31 @@ from ..evaluation.sts import read_scored_pairs
 from ..inference.simcse import SimCSE
 from ..models.auto import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
-from ..models.resolve import Run, resolve_run, with_values
+from ..models.resolve import resolve_run, with_values
 from ..ops.distributed import hold_together, on_first_process
 from ..ops.loading import load_pretrained
 from ..search import SentenceIndex
 from .dev_sets import make_dev_sets, warn_of_overlap
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
-from .parser import check_files
-from .rows import Reader, Source, kind_of
+from .parser import DEFAULTS, check_files
+from .rows import Reader, Source, load_rows
 from .script_arguments import CommandArguments, parse_arguments
 from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
-from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
 #: What the table of a data set says about its file, as the arguments of the same names.
 _OF_FILES = ("train_file", "dataset_name", "columns", "max_train_samples")
 
-# Optimizer and schedule are the reference implementation's: AdamW without weight decay, linear decay without warm-up,
-# gradients clipped at 1. The batch is that of all processes together.
-_COMMON = {
-    "logging_steps": 25,
-    "eval_strategy": "steps",
-    "eval_steps": 125,
-    "save_steps": 125,
-    "save_total_limit": 2,
-    "load_best_model_at_end": True,
-}
-# BERT-base in Table A.1 and section 6.3 of SimCSE.
-UNSUP_DEFAULTS = _COMMON | {
-    "output_dir": "outputs/unsup",
-    "mlp_only_train": True,
-    "learning_rate": 3e-5,
-    "per_device_train_batch_size": 64,
-    "num_train_epochs": 1,
-}
-# BERT-base in Table A.1 of SimCSE.
-SUP_DEFAULTS = _COMMON | {
-    "output_dir": "outputs/sup",
-    "mlp_only_train": False,
-    "learning_rate": 5e-5,
-    "per_device_train_batch_size": 512,
-    "num_train_epochs": 3,
-}
+UNSUP_DEFAULTS = DEFAULTS["unsup"]
+SUP_DEFAULTS = DEFAULTS["sup"]
 _CORPUS, _ENCODER = sample_files()
-_SAMPLE = {
-    "model_name_or_path": str(_ENCODER),
-    "pooler_type": "avg",  # which is better than [CLS] before training and after it
-    "dev_file": str(_CORPUS.dev),
-    "max_seq_length": 32,
-}
+_SAMPLE = {"model_name_or_path": str(_ENCODER), "dev_file": str(_CORPUS.dev)}
+UNSUP_SAMPLE = _SAMPLE | DEFAULTS["unsup sample"] | {"train_file": str(_CORPUS.train_sentences)}
+SUP_SAMPLE = _SAMPLE | DEFAULTS["sup sample"] | {"train_file": str(_CORPUS.train_triplets)}
 #: A sentence of the sample's test set, which is searched before and after training.
 _QUERY = "The exhausted percussionist lost the lute at the auditorium."
-# The tiny sample encoder needs a higher learning rate than BERT.
-UNSUP_SAMPLE = _SAMPLE | {
-    "train_file": str(_CORPUS.train_sentences),
-    "output_dir": "outputs/sample-unsup",
-    "learning_rate": 1e-3,
-    "per_device_train_batch_size": 256,
-    "max_steps": 60,
-    "logging_steps": 10,
-    "eval_steps": 20,
-    "save_steps": 20,
-}
-SUP_SAMPLE = _SAMPLE | {
-    "train_file": str(_CORPUS.train_triplets),
-    "output_dir": "outputs/sample-sup",
-    "learning_rate": 3e-3,
-    "per_device_train_batch_size": 64,
-    "max_steps": 200,
-    "eval_steps": 25,
-    "save_steps": 25,
-}
 
 
 def train_unsup(argv: Sequence[str] | None = None) -> int:
@@ -200,7 +152,13 @@ def _train_seeds(
         release(run.training)
     on_first_process(lambda: publish_best(directory, seeds))
     if args.push_to_hub and args.process_index == 0:
-        _push(directory, args)
+        from ..publishing import CARD, is_written_by_hand, write_card
+        from ..publishing.hub import push_model
+
+        if not is_written_by_hand(directory / CARD):
+            write_card(directory, repo_id=args.hub_model_id)
+        name = args.hub_model_id or directory.resolve().name
+        push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
 
 
 def train_and_save(trainer: SimCSETrainer, arguments: CommandArguments) -> None:
@@ -230,17 +188,29 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     """
     data = arguments.data
     args = arguments.training
-    _check_source(arguments)
+    tables = arguments.tables
 
-    # 1. The model and its tokenizer.
+    # 1. The training texts are named in one way.
+    if args.datasets is not None:
+        if not tables:
+            raise ValueError("datasets is empty: name train_file or dataset_name of each data set")
+        if data.train_file or data.dataset_name or data.columns or data.streaming:
+            raise ValueError(
+                "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
+            )
+    elif (data.train_file is None) == (data.dataset_name is None):
+        raise ValueError("name the training texts with either --train_file or --dataset_name")
+    if data.max_train_samples is not None and data.max_train_samples < 1:
+        raise ValueError(f"--max_train_samples must be at least 1, got {data.max_train_samples}")
+
+    # 2. The model and its tokenizer.
     name = str(arguments.model.model_name_or_path)
     options = arguments.load_options()
     set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
     model = AutoModelForCL.from_pretrained(name, **options)
     tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name, revision=arguments.model.model_revision)
 
-    # 2. The run is decided. What the tables of several data sets say about files is not for the Trainer.
-    tables = arguments.tables
+    # 3. The run is decided. What the tables of several data sets say about files is not for the Trainer.
     if tables:
         rest = {}
         for dataset, own in tables.items():
@@ -248,17 +218,25 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
         args = with_values(args, datasets=rest)
     run = resolve_run(args, model, dataset_names=list(tables), is_stream=data.streaming)
 
-    # 3. The run says what kind of rows it reads.
+    # 4. The run says what kind of rows it reads.
     reader = Reader(tokenizer, model.settings, run.arguments)
-    texts: Any
-    if tables:
-        texts = {dataset: _load_dataset(run, reader, dataset, own) for dataset, own in tables.items()}
-    else:
+    texts: Any = {}
+    for dataset, own in tables.items():
+        plan = run.datasets[dataset]
+        path = own.get("train_file") or own.get("dataset_name")
+        try:
+            if path is None or ("train_file" in own and "dataset_name" in own):
+                raise ValueError("name the training texts with either train_file or dataset_name")
+            source = Source(path, "train_file" in own, own.get("columns"), own.get("max_train_samples"))
+            texts[dataset] = load_rows(source, plan, reader)
+        except ValueError as error:
+            raise ValueError(f"data set {dataset!r}: {error}") from error
+    if not tables:
         path = str(data.train_file or data.dataset_name)
         source = Source(path, data.train_file is not None, data.columns, data.max_train_samples, supervised)
-        texts = kind_of(run.rows, data.streaming).load(source, run.rows, reader)
+        texts = load_rows(source, run.rows, reader, data.streaming)
 
-    # 4. The Trainer.
+    # 5. The Trainer.
     trainer = SimCSETrainer(
         model,
         args,
@@ -270,35 +248,6 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     for rows in texts.values() if tables else [texts]:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer
-
-
-def _check_source(arguments: CommandArguments) -> None:
-    """Raise a `ValueError` unless the training texts are named in one way."""
-    data = arguments.data
-    if arguments.training.datasets is not None:
-        if not arguments.tables:
-            raise ValueError("datasets is empty: name train_file or dataset_name of each data set")
-        if data.train_file or data.dataset_name or data.columns or data.streaming:
-            raise ValueError(
-                "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
-            )
-    elif (data.train_file is None) == (data.dataset_name is None):
-        raise ValueError("name the training texts with either --train_file or --dataset_name")
-    if data.max_train_samples is not None and data.max_train_samples < 1:
-        raise ValueError(f"--max_train_samples must be at least 1, got {data.max_train_samples}")
-
-
-def _load_dataset(run: Run, reader: Reader, name: str, own: dict[str, Any]) -> Any:
-    """Load one of several data sets from the file that its table names."""
-    path = own.get("train_file") or own.get("dataset_name")
-    plan = run.datasets[name]
-    try:
-        if path is None or ("train_file" in own and "dataset_name" in own):
-            raise ValueError("name the training texts with either train_file or dataset_name")
-        source = Source(path, "train_file" in own, own.get("columns"), own.get("max_train_samples"))
-        return kind_of(plan).load(source, plan, reader)
-    except ValueError as error:
-        raise ValueError(f"data set {name!r}: {error}") from error
 
 
 def _show_neighbours(directory: Path) -> None:
@@ -320,17 +269,6 @@ def _show_neighbours(directory: Path) -> None:
         "  simcse-hf search --index my-index\n"
         "  simcse-hf train unsup --model bert-base-uncased --train_file sentences.txt"
     )
-
-
-def _push(directory: Path, args: SimCSETrainingArguments) -> None:
-    """Push the published model of several seeds with its card."""
-    from ..publishing import CARD, is_written_by_hand, write_card
-    from ..publishing.hub import push_model
-
-    if not is_written_by_hand(directory / CARD):
-        write_card(directory, repo_id=args.hub_model_id)
-    name = args.hub_model_id or directory.resolve().name
-    push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
 
 
 def set_up_logging() -> None:

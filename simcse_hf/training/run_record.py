@@ -1,7 +1,6 @@
 """The record of a training run: the settings that decide its result, what its dev sets said, and results.json."""
 
 import json
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -25,8 +24,7 @@ from ..models.settings import dropout_rates
 from ..ops.errors import changes, refuse_changes
 from ..ops.files import read_json_object, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
-from .dev_scores import dev_change
-from .dev_sets import PLAIN_POOLERS, DevSetCallback, SimilarityEvalCallback, start_metric
+from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, start_metric
 from .output_folder import RESULTS
 from .rows import Rows
 from .training_args import SimCSETrainingArguments
@@ -50,8 +48,6 @@ _FREE = tuple(
 )
 # What `results.json` says of the dev sets, all `None` without one.
 _OF_DEV_SETS = ("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among")
-# Characters of a text that a card shows as an example, at most.
-_WIDGET_LENGTH = 200
 # Numbers of a larger weight that the digest of a model reads at least.
 _READ_NUMBERS = 65_536
 
@@ -82,8 +78,7 @@ def run_settings(
     values["processes"] = args.world_size
     values["mixed precision"] = args.mixed_precision
     values["starting weights"] = start_digest
-    values["training texts"] = rows.digest()
-    values |= rows.vector_digests()
+    values |= rows.digests()
     for dev_set in dev_sets:
         content = repr((dev_set.texts, dev_set.gold)).encode()
         values[f"dev set {dev_set.headline}"] = blake2b(content).hexdigest()
@@ -95,7 +90,9 @@ def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
     values = {}
     for field in fields(args):
         if field.init and not field.name.startswith(_NOT_HYPERPARAMETERS):
-            values[field.name] = _plain(getattr(args, field.name))
+            value = getattr(args, field.name)
+            value = value.value if isinstance(value, Enum) else value
+            values[field.name] = value if isinstance(value, (str, int, float, list, dict)) else None
     return values
 
 
@@ -108,17 +105,10 @@ def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
-        default = _plain(default)
         both_are_off = not value and not default
         if value is not None and value != default and not both_are_off:
             changed[field.name] = value
     return changed
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    return value if isinstance(value, (str, int, float, list, dict)) else None
 
 
 def weights_digest(model: Any) -> str:
@@ -174,21 +164,6 @@ def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) 
     return [*record["changes"], {"step": step, "settings": found}]
 
 
-def example_texts(dev_set: DevSetCallback) -> list[str]:
-    """Return four short texts of a dev set. Of scored pairs, the first two are a pair."""
-    texts = dev_set.texts
-    if isinstance(dev_set, SimilarityEvalCallback):
-        texts = [dev_set.pairs.sentences1[0], *dev_set.pairs.sentences2]
-    return [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
-
-
-def hardware(device: torch.device) -> str:
-    """Return the name of the processor that a process runs on."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
-
-
 def write_results(
     record: dict[str, Any],
     args: SimCSETrainingArguments,
@@ -217,6 +192,7 @@ def write_results(
     for module in (torch, transformers, datasets, accelerate):
         versions[module.__name__] = module.__version__
     results = {
+        **dict.fromkeys(_OF_DEV_SETS),
         **_dev_results(args, state, dev_sets, record["changes"]),
         "model": str(path.parent.resolve()),
         **record,
@@ -248,7 +224,7 @@ def _dev_results(
     changes: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     if not dev_sets:
-        return dict.fromkeys(_OF_DEV_SETS)
+        return {}
     sources: dict[str, str] = {}
     for callback in dev_sets:
         sources |= callback.sources
@@ -259,9 +235,24 @@ def _dev_results(
         name = selecting
     # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
     dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
-    evaluations = _evaluations(state, name, changes)
+    # What each evaluation with the metric logged, the last one of each step. Scores on a dev set that was changed on
+    # purpose cannot be compared with those before.
+    begin = 0
+    for change in changes:
+        if any(setting.startswith("dev set ") for setting in change["settings"]):
+            begin = max(begin, change["step"])
+    by_step = {}
+    for entry in state.log_history:
+        if f"eval_{name}" not in entry or entry["step"] < begin:
+            continue
+        step = entry["step"]
+        by_step[step] = {"step": step}
+        for key, value in entry.items():
+            if key.startswith("eval_"):
+                by_step[step][key.removeprefix("eval_")] = value
+    evaluations = list(by_step.values())
     if not evaluations:
-        return dict.fromkeys(_OF_DEV_SETS)
+        return {}
     initial = evaluations[0]
     later = evaluations[1:] or evaluations
     saved = later[-1]
@@ -277,52 +268,26 @@ def _dev_results(
     choose = max if higher_is_better(name) else min
     best = choose(kept, key=lambda entry: entry[name])
     metrics = {"initial": initial, "best": best, "final": later[-1]}
+    # The run is compared with its start as one would use it: an encoder that names no pooler is used with the better
+    # of `PLAIN_POOLERS`, and not through a head that was drawn a minute ago.
+    start: dict[str, Any] = {"step": initial["step"], "pooler": None, "metric": name, name: initial[name]}
+    for pooler in PLAIN_POOLERS:
+        metric = start_metric(pooler, name)
+        if metric in initial and _is_better(name, initial[metric], start[name]):
+            start |= {"pooler": pooler, "metric": metric, name: initial[metric]}
     return {
         "dev_set": sources[dev_set],
         "dev_metric": name,
         name: {when: entry[name] for when, entry in metrics.items()},
         **metrics,
-        "start": _start(initial, name),
+        "start": start,
         "saved": saved,
         "chosen_among": [entry["step"] for entry in later] if chooses else [],
     }
 
 
-def _start(initial: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the score that a run is compared with: that of its start as one would use it.
-
-    An encoder that names no pooler is used with the better of `PLAIN_POOLERS`, and not through a head that was drawn
-    a minute ago.
-    """
-    start = {"step": initial["step"], "pooler": None, "metric": name, name: initial[name]}
-    for pooler in PLAIN_POOLERS:
-        metric = start_metric(pooler, name)
-        if metric in initial and _is_better(name, initial[metric], start[name]):
-            start |= {"pooler": pooler, "metric": metric, name: initial[metric]}
-    return start
-
-
 def _is_better(metric: str, value: float, other: float) -> bool:
     return value > other if higher_is_better(metric) else value < other
-
-
-def _evaluations(state: TrainerState, name: str, changes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what each evaluation that has a metric logged, with its step, the last one of each step."""
-    # Scores on a dev set that was changed on purpose cannot be compared with those before.
-    begin = 0
-    for change in changes:
-        if any(setting.startswith("dev set ") for setting in change["settings"]):
-            begin = max(begin, change["step"])
-    by_step = {}
-    for entry in state.log_history:
-        if f"eval_{name}" not in entry or entry["step"] < begin:
-            continue
-        step = entry["step"]
-        by_step[step] = {"step": step}
-        for key, value in entry.items():
-            if key.startswith("eval_"):
-                by_step[step][key.removeprefix("eval_")] = value
-    return list(by_step.values())
 
 
 def describe_change(change: dict[str, Any]) -> str:
@@ -330,43 +295,37 @@ def describe_change(change: dict[str, Any]) -> str:
     return describe_difference(change["difference"], change["low"], change["high"], change["confidence"])
 
 
-def _warn_of_harm(results: dict[str, Any]) -> bool:
-    """Warn if the saved weights are worse on the dev set than the start, and return whether they are."""
-    name = results["dev_metric"]
-    start = results["start"]
-    saved = results["saved"]
-    best = results["best"]
-    if not _is_better(name, start[name], saved[name]):
-        return False
-    described = f" ({describe_change(results['change'])})" if results["change"] else ""
-    pooled = f" with the pooler {start['pooler']}" if start["pooler"] else ""
-    advice = "no evaluation was better than the start"
-    if _is_better(name, best[name], start[name]):
-        advice = f"step {best['step']} was better: save it with load_best_model_at_end"
-    logger.warning(
-        f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']}{pooled} and is "
-        f"{saved[name]:.2f} with the saved weights of step {saved['step']}{described}; {advice}. Keep the model that "
-        "the run began with, or train again with a lower learning_rate, or with texts that are closer to the dev set."
-    )
-    return True
-
-
 def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
     name = results["dev_metric"]
-    is_worse = False
+    verdict = ""
     if name is not None:
         start = results["start"]
+        saved = results["saved"]
+        best = results["best"]
+        final = results["final"]
+        change = describe_change(results["change"]) if results["change"] else None
         scale = "Spearman x 100" if name.endswith("_spearman") else with_scale(name)
         print(f"\nDev set {results['dev_set']}, {scale}")
         print(f"  before training   {start[name]:6.2f}", end="")
         if start["pooler"]:
-            print(f"   (pooler {start['pooler']}; {results[name]['initial']:.2f} as this run pools the start)", end="")
+            print(f"   (pooler {start['pooler']}; {results['initial'][name]:.2f} as this run pools the start)", end="")
         print()
-        print(f"  best              {results[name]['best']:6.2f}   (step {results['best']['step']})")
-        print(f"  last step         {results[name]['final']:6.2f}   (step {results['final']['step']})")
-        if results["change"]:
-            print(f"  change           {describe_change(results['change'])}")
-        is_worse = _warn_of_harm(results)
+        print(f"  best              {best[name]:6.2f}   (step {best['step']})")
+        print(f"  last step         {final[name]:6.2f}   (step {final['step']})")
+        if change:
+            print(f"  change           {change}")
+        if _is_better(name, start[name], saved[name]):
+            verdict = ", which is worse than the start,"
+            described = f" ({change})" if change else ""
+            pooled = f" with the pooler {start['pooler']}" if start["pooler"] else ""
+            advice = "no evaluation was better than the start"
+            if _is_better(name, best[name], start[name]):
+                advice = f"step {best['step']} was better: save it with load_best_model_at_end"
+            logger.warning(
+                f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']}{pooled} and "
+                f"is {saved[name]:.2f} with the saved weights of step {saved['step']}{described}; {advice}. Keep the "
+                "model that the run began with, or train again with a lower learning_rate, or with texts that are "
+                "closer to the dev set."
+            )
     which = "best" if best_is_saved else "last"
-    verdict = ", which is worse than the start," if is_worse else ""
     print(f"The {which} model of the training{verdict} is saved in {path.parent}; its metrics are in {path}.")

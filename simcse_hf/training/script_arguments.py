@@ -93,8 +93,28 @@ class ModelArguments:
         Raises:
             ValueError: If the words have another form.
         """
-        self.objective_options = _read_options(self.objective_options)  # type: ignore[assignment]
-        self.matryoshka_dims = _read_dimensions(self.matryoshka_dims)  # type: ignore[assignment]
+        given: Any = self.objective_options
+        if not isinstance(given, dict):
+            options = {}
+            for word in [given] if isinstance(given, str) else given:
+                name, equals, text = str(word).partition("=")
+                if not (name and equals):
+                    raise ValueError(f"--objective_options takes name=value, got {word!r}")
+                value = yaml.safe_load(text)
+                with suppress(ValueError):  # YAML takes 5e-3 for a text
+                    value = float(value) if isinstance(value, str) else value
+                options[name] = value
+            self.objective_options = options  # type: ignore[assignment]
+
+        words: Any = self.matryoshka_dims
+        if words is not None:
+            listed = ",".join(map(str, words)) if isinstance(words, list) else str(words)
+            try:
+                self.matryoshka_dims = [int(number) for number in listed.split(",")]  # type: ignore[misc]
+            except ValueError:
+                raise ValueError(
+                    f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
+                ) from None
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
@@ -144,44 +164,6 @@ class DataArguments:
 ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
 
 
-def _read_options(words: Any) -> dict[str, Any]:
-    """Read options of an objective: a table, or words such as `temperature=0.1`."""
-    if isinstance(words, dict):
-        return words
-    options = {}
-    for word in [words] if isinstance(words, str) else words:
-        name, equals, value = str(word).partition("=")
-        if not (name and equals):
-            raise ValueError(f"--objective_options takes name=value, got {word!r}")
-        options[name] = read_value(value)
-    return options
-
-
-def _read_dimensions(words: Any) -> list[int] | None:
-    """Read dimensions with commas or spaces between them."""
-    if words is None:
-        return None
-    listed = words if isinstance(words, list) else [words]
-    dimensions = []
-    try:
-        for word in listed:
-            dimensions += [int(number) for number in str(word).split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
-        ) from None
-    return dimensions
-
-
-def read_value(word: str) -> Any:
-    """Read a value as YAML does, and 5e-3, which YAML takes for a text, as a number."""
-    value = yaml.safe_load(word)
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, float]:
     """Return the config values that set every dropout rate of an encoder.
 
@@ -214,14 +196,12 @@ class CommandArguments:
         data (`DataArguments`): The training texts and the dev set.
         training (`SimCSETrainingArguments`): The arguments of the Trainer.
         decisions (`Mapping[str, Decision]`): Who decided each argument.
-        config (`PreTrainedConfig`, *optional*): The config of the model; `None` if there is no such model.
     """
 
     model: ModelArguments
     data: DataArguments
     training: SimCSETrainingArguments
     decisions: Mapping[str, Decision]
-    config: PreTrainedConfig | None
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -241,9 +221,7 @@ class CommandArguments:
         model = self.model
         if model.model_name_or_path is None:
             raise ValueError("--model_name_or_path is missing: name the encoder to start from")
-        config = self.config
-        if config is None:  # say why
-            config = load_config(model.model_name_or_path, model.model_revision)
+        config = load_config(model.model_name_or_path, model.model_revision)
         return {**model.settings(), **dropout_settings(config, model.dropout), "revision": model.model_revision}
 
 
@@ -293,21 +271,15 @@ def parse_arguments(
     name: Any = given.get("model_name_or_path")
     revision = given.get("model_revision", "main")
     config = None
+    pooler_type = None
     if name:
         with suppress(ValueError):  # no model there: `load_options` refuses the name
             config = load_config(name, revision)
-    pooler_type = None
     if config is not None:
         pooler_type = Checkpoint.find(name, config, revision=revision).pooler_type
     decisions = resolve_command(given, defaults, getattr(config, SECTION, None), config, pooler_type)
-    _log_decisions(decisions, defaults)
-    values = {name: decision.value for name, decision in decisions.items()}
-    model, data, training = fill(ARGUMENT_CLASSES, values)
-    return CommandArguments(model, data, training, decisions, config)
 
-
-def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any]) -> None:
-    """Log the values that the checkpoint and the paper decide and that change something."""
+    # Log the values that the checkpoint and the paper decide and that change something.
     for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
         listed = []
         for name, decision in decisions.items():
@@ -315,6 +287,9 @@ def _log_decisions(decisions: Mapping[str, Decision], defaults: Mapping[str, Any
                 listed.append(f"{name}={decision.value!r}")
         if listed:
             logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
+    values = {name: decision.value for name, decision in decisions.items()}
+    model, data, training = fill(ARGUMENT_CLASSES, values)
+    return CommandArguments(model, data, training, decisions)
 
 
 def load_config(name: str, revision: str) -> PreTrainedConfig:

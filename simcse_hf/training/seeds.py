@@ -19,7 +19,7 @@ from ..ops.errors import refuse_changes
 from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
-from .dev_scores import DEV_SCORES, dev_change
+from .dev_sets import DEV_SCORES, dev_change
 from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
 from .run_record import describe_change, hyperparameter_values
 from .script_arguments import CommandArguments
@@ -110,7 +110,23 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
             )
         if not record.exists():
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
-    settings = _settings(arguments)
+
+    # 1. What all runs have in common, in types that JSON can hold.
+    values = vars(arguments.model) | vars(arguments.data) | hyperparameter_values(args)
+    for name in ("overwrite_output_dir", "seeds", "seed"):
+        values.pop(name, None)
+    values["processes"] = args.world_size
+    paths: list[Any] = [path for _, path in inputs_of(arguments)]
+    for name in [*(args.teacher or ()), *(args.guide or ())]:
+        paths.append(Path(split_weight(name)[0], MANIFEST))
+    for path in paths:
+        if path is not None and Path(path).is_file():
+            values[f"digest of {path}"] = digest(path)
+    for file in sorted(Path(str(arguments.model.model_name_or_path)).glob("*.safetensors")):
+        values[f"digest of {file.name}"] = digest(file)
+    settings = json.loads(json.dumps(values, default=str))
+
+    # 2. The directory is cleared, or holds runs with the same settings.
     if overwrites or not record.exists():
         check_output_dir(args, overwrites, inputs_of(arguments))
         clear_output_dir(args)
@@ -123,7 +139,25 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
         refuse_changes(earlier, settings, f"{directory}: the seeds that it holds", advice)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(record, {"settings": settings})
-    return {seed: _state(seed_folder(directory, seed)) for seed in seeds}
+
+    # 3. What each run still needs.
+    states = {}
+    for seed in seeds:
+        folder = seed_folder(directory, seed)
+        if (folder / RESULTS).exists():
+            states[seed] = "finished"
+            continue
+        checkpoint = None
+        try:
+            checkpoint = newest_whole_checkpoint(folder)
+        except ValueError as error:
+            logger.warning(f"{folder.name} starts again: {error}")
+        if checkpoint is not None:
+            states[seed] = "interrupted"
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            states[seed] = "new"
+    return states
 
 
 def inputs_of(arguments: CommandArguments) -> list[tuple[str, str | None]]:
@@ -140,36 +174,6 @@ def inputs_of(arguments: CommandArguments) -> list[tuple[str, str | None]]:
     for name, own in arguments.tables.items():
         inputs.append((f"datasets, {name}:", own.get("train_file")))
     return inputs
-
-
-def _settings(arguments: CommandArguments) -> dict:
-    """Return what all runs of an output directory have in common, in types that JSON can hold."""
-    args = arguments.training
-    values = vars(arguments.model) | vars(arguments.data) | hyperparameter_values(args)
-    for name in ("overwrite_output_dir", "seeds", "seed"):
-        values.pop(name, None)
-    values["processes"] = args.world_size
-    paths: list[Any] = [path for _, path in inputs_of(arguments)]
-    for name in [*(args.teacher or ()), *(args.guide or ())]:
-        paths.append(Path(split_weight(name)[0], MANIFEST))
-    for path in paths:
-        if path is not None and Path(path).is_file():
-            values[f"digest of {path}"] = digest(path)
-    for file in sorted(Path(str(arguments.model.model_name_or_path)).glob("*.safetensors")):
-        values[f"digest of {file.name}"] = digest(file)
-    return json.loads(json.dumps(values, default=str))
-
-
-def _state(folder: Path) -> str:
-    if (folder / RESULTS).exists():
-        return "finished"
-    try:
-        if newest_whole_checkpoint(folder) is not None:
-            return "interrupted"
-    except ValueError as error:
-        logger.warning(f"{folder.name} starts again: {error}")
-    shutil.rmtree(folder, ignore_errors=True)
-    return "new"
 
 
 def release(args: SimCSETrainingArguments) -> None:
@@ -216,7 +220,24 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> None:
         with replace_model(directory) as folder:
             shutil.copytree(best, folder, ignore=_NOT_PUBLISHED, dirs_exist_ok=True)
         write_json(path, results)
-    _print_summary(summary, results["change"], directory)
+
+    # Say which model was published, and why.
+    metric = summary["chosen_by"]
+    listed = summary["runs"]
+    published = summary["published"]
+    if metric is None:
+        print(f"Without a dev set nothing says which seed is best, so that of seed {published} is published.")
+    else:
+        print(f"\n{with_scale(metric)} on the dev set, mean ± standard deviation over {len(listed)} seeds")
+        for when, label in (("start", "before training"), ("saved", "saved weights"), ("final", "last step")):
+            sd = summary["sd"][when][metric]
+            spread = "" if sd is None else f" ± {sd:.2f}"
+            each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in listed)
+            print(f"  {label:<17} {summary['mean'][when][metric]:6.2f}{spread}   ({each})")
+        if results["change"] is not None:
+            print(f"  {'change':<17} {describe_change(results['change'])}")
+        print(f"Seed {published} is the best one on the dev set.")
+    print(f"The model of seed {published} is saved in {directory}, with {RESULTS} over all seeds.")
 
 
 def summarise(runs: dict[int, dict]) -> dict:
@@ -252,21 +273,3 @@ def summarise(runs: dict[int, dict]) -> dict:
     choose = max if higher_is_better(metric) else min
     summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
     return summary
-
-
-def _print_summary(summary: dict, change: dict | None, directory: Path) -> None:
-    metric = summary["chosen_by"]
-    runs = summary["runs"]
-    if metric is None:
-        print(f"Without a dev set nothing says which seed is best, so that of seed {runs[0]['seed']} is published.")
-    else:
-        print(f"\n{with_scale(metric)} on the dev set, mean ± standard deviation over {len(runs)} seeds")
-        for when, label in (("start", "before training"), ("saved", "saved weights"), ("final", "last step")):
-            sd = summary["sd"][when][metric]
-            spread = "" if sd is None else f" ± {sd:.2f}"
-            each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in runs)
-            print(f"  {label:<17} {summary['mean'][when][metric]:6.2f}{spread}   ({each})")
-        if change is not None:
-            print(f"  {'change':<17} {describe_change(change)}")
-        print(f"Seed {summary['published']} is the best one on the dev set.")
-    print(f"The model of seed {summary['published']} is saved in {directory}, with {RESULTS} over all seeds.")

@@ -1,7 +1,8 @@
 """The Trainer of contrastive models."""
 
-import inspect
+import math
 import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
@@ -29,6 +30,7 @@ from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
+from ..data.view_dataset import SeededDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
 from ..models.adapters import (
     TRAINED_WEIGHTS,
@@ -46,7 +48,6 @@ from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
 from ..models.tokenizers import check_tokenizer, save_tokenizer
-from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import draw_own_noise, hold_together, on_first_process
@@ -55,41 +56,52 @@ from ..ops.loading import load_pretrained
 from ..ops.packing import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
+    OPTIMIZER_SETTINGS,
     CheckpointName,
     RunOptimizer,
     StopOnSignal,
     WholeCheckpointTrainer,
     resolve_checkpoint,
 )
-from .dev_scores import keep_dev_scores, report_better_start
-from .dev_sets import DevSetCallback, check_dev_sets, make_dev_sets
+from .dev_sets import (
+    DevSetCallback,
+    SimilarityEvalCallback,
+    TasksEvalCallback,
+    check_dev_sets,
+    keep_dev_scores,
+    make_dev_sets,
+)
 from .rows import (
+    EpochOfRows,
+    EpochOfStream,
+    MixtureRows,
     Reader,
     Rows,
-    is_mixture,
+    StreamRows,
     make_collator,
     read_evaluation_rows,
     read_rows,
-    read_training_rows,
 )
 from .run_record import (
     SETTINGS,
     changed_arguments,
     compare_settings,
-    example_texts,
-    hardware,
     last_logged,
     run_settings,
     weights_digest,
     write_results,
 )
 from .training_args import SimCSETrainingArguments
-from .watch import CollapseWatch, FiniteWeights, LossTracker
+from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
 
 #: Outputs of the model that are no predictions: one number a batch.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
+#: Steps of a run below which their number is reported.
+_FEW_STEPS = 50
+#: Characters of a text that a card shows as an example, at most.
+_WIDGET_LENGTH = 200
 
 
 class SimCSETrainer(WholeCheckpointTrainer):
@@ -156,26 +168,27 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
-        model_init = kwargs.get("model_init")
-        if (model is None) == (model_init is None):
+        if (model is None) == (kwargs.get("model_init") is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
 
         # 2. The model and its tokenizer.
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        start = _load_model(model, model_init)
+        self.model_init: Any = kwargs.get("model_init")
+        start = _load_model(super().call_model_init() if model is None else model)
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
-        given = list(callbacks or ())
-        dev_sets = [callback for callback in given if isinstance(callback, DevSetCallback)]
-        dev_sets += make_dev_sets(dev_set, dev_tasks)
-        others = [callback for callback in given if callback not in dev_sets]
+        callbacks = [*(callbacks or ()), *make_dev_sets(dev_set, dev_tasks)]
+        dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
+        names: list[str] = []
+        if isinstance(train_dataset, dict) and not hasattr(train_dataset, "column_names"):  # as a DatasetDict has
+            names = [str(name) for name in train_dataset]
         self.run: Run = resolve_run(
             args,
             start,
-            dataset_names=[str(name) for name in train_dataset] if is_mixture(train_dataset) else [],
+            dataset_names=names,
             headline=dev_sets[0].headline if dev_sets else None,
             is_stream=isinstance(train_dataset, IterableDataset),
         )
@@ -185,14 +198,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
         for callback in dev_sets:
-            callback.use_prompts(start.settings)
+            if isinstance(callback, TasksEvalCallback):
+                callback.use_prompts(start.settings)
         self.start_digest = weights_digest(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
         self.reader = Reader(tokenizer, start.settings, args)
         self.rows: Rows | None = None
-        if train_dataset is not None:
-            self.rows = read_training_rows(self.reader, self.run, train_dataset)
+        if self.run.datasets:
+            self.rows = MixtureRows(self.reader, self.run, train_dataset)
+        elif train_dataset is not None:
+            self.rows = read_rows(self.reader, self.run.rows, train_dataset, "train_dataset")
         collator = kwargs.pop("data_collator", None)
         if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
@@ -210,14 +226,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.masker = partial(mask_tokens, masker=collator_of_masks)
 
         # 7. The callbacks run in this order: the last ones see what the others request.
-        self.loss_tracker = LossTracker()
-        self.collapse_watch = CollapseWatch(self.loss_tracker)
+        self.watch = RunWatch()
         self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
-        watches = [self.loss_tracker, self.collapse_watch]
-        if self.rows is not None:
-            watches += self.rows.callbacks()
-        watches.append(self.run_optimizer)
+        watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
+        if isinstance(self.rows, StreamRows):
+            watches.append(EpochOfStream())
+        elif self.rows is not None and isinstance(self.rows.tokens, SeededDataset):
+            watches.append(EpochOfRows(self.rows.tokens))
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
@@ -226,12 +242,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
         #: Weights, random state and optimizer at the start of a run that looks for its batch size.
         self.start_of_attempts: tuple[dict[str, torch.Tensor], torch.Tensor, Any] | None = None
 
-        # 9. transformers' Trainer.
+        # 9. transformers' Trainer, which evaluates dev sets only if it has a data set. Grouping by length reads that
+        # of evaluation rows, too.
+        self.no_rows = Dataset.from_dict({"input_ids": [], args.length_column_name: []})
         evaluation = None
         if eval_dataset is not None:
             evaluation = read_evaluation_rows(self.reader, self.run, eval_dataset)
         elif dev_sets:
-            evaluation = _no_rows(args)
+            evaluation = self.no_rows
         super().__init__(
             model=None if model is None else start,
             args=args,
@@ -239,13 +257,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             eval_dataset=evaluation,
             processing_class=tokenizer,
             data_collator=collator,
-            callbacks=[*others, *watches, *dev_sets, self.stop_on_signal, FiniteWeights()],
+            callbacks=[*callbacks, *watches, self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
 
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
-        model = _load_model(None, self.model_init, trial)
+        model = _load_model(super().call_model_init(trial))
         _prepare_model(model, self.run, self.reader.tokenizer)
         return model
 
@@ -263,26 +281,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not isinstance(added, DevSetCallback):
             return
         check_dev_sets(self.dev_sets, self.args)
-        added.use_prompts(self.model.settings)
+        if isinstance(added, TasksEvalCallback):
+            added.use_prompts(self.model.settings)
         if self.eval_dataset is None:
-            self.eval_dataset = _no_rows(self.args)
-
-    @property
-    def contrastive_objective(self) -> Objective:
-        """The objective of the model."""
-        assert self.model.objective is not None
-        return self.model.objective
+            self.eval_dataset = self.no_rows
 
     @property
     def dev_sets(self) -> list[DevSetCallback]:
         """The dev sets, in the order they were added."""
         return [callback for callback in self.callback_handler.callbacks if isinstance(callback, DevSetCallback)]
-
-    @property
-    def found_batch(self) -> dict[str, int]:
-        """The batch size that `auto_find_batch_size` found, if it is smaller than the one asked for."""
-        size = self._train_batch_size
-        return {"per_device_train_batch_size": size} if size < self.args.train_batch_size else {}
 
     # --- a run ------------------------------------------------------------------------------------------------------
 
@@ -316,8 +323,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
-            self._restore_callbacks(self.resumed_from)
-        self.run_optimizer.are_changed = bool(self.changes)
+            # The caller's callbacks continue with their states, such as the patience of early stopping.
+            saved = TrainerState.load_from_json(str(Path(self.resumed_from, "trainer_state.json"))).stateful_callbacks
+            states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
+            for callback in self.callback_handler.callbacks:
+                own = states.get(type(callback).__name__)
+                if own and isinstance(callback, ExportableState):
+                    for name, value in own.pop(0).get("attributes", {}).items():
+                        setattr(callback, name, value)
         self.start_of_attempts = None
 
         # 3. Train, with the folder held and signals caught.
@@ -348,21 +361,54 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Raises:
             ValueError: If the run cannot train, or could not learn anything.
         """
+        # 1. The arguments.
         if self.model is None:  # `hyperparameter_search` drops the model after each trial.
             self.model = self.call_model_init()
         args = self.args
-        objective = self.contrastive_objective
-        if self.rows is None:
+        settings = self.model.settings
+        objective = self.model.objective
+        if self.rows is None or objective is None:
             raise ValueError("train_dataset is empty: give a training file with at least one batch of texts")
-        self._warn_of_idle_settings()
-        self.rows.check(objective)
-        sampled = self._get_train_sampler(self.train_dataset)
-        self.rows.check_batches(objective, None if sampled is None else len(sampled))  # type: ignore[arg-type]
-        for row in self.rows.single_sentences(objective):
+        if args.learning_rate == 0:
+            logger.warning("learning_rate is 0, so the weights do not change.")
+        if 0 < args.max_steps < args.warmup_steps:
+            logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
+        if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
+            logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
+        if args.view_both and args.view not in DATASET_VIEWS:
+            logger.warning(f"view_both has no effect with view {args.view}.")
+
+        # 2. The rows, and the batches that they fill.
+        singles = self.rows.check(objective)
+        compares_rows = not objective.reconstructs
+        batch = args.train_batch_size * args.world_size
+        if compares_rows and args.gradient_accumulation_steps > 1:
+            logger.warning(
+                f"gradient_accumulation_steps = {args.gradient_accumulation_steps} adds no negatives: every forward "
+                f"pass contrasts its own {batch} texts. A larger batch, more processes, or gradcache_chunk_size "
+                "adds some."
+            )
+        sampler: Any = self._get_train_sampler(self.train_dataset)
+        if sampler is not None:  # A stream has none.
+            self._check_batches(len(sampler), batch, compares_rows)
+
+        # 3. Dropout, and steps in chunks.
+        for row in singles:
             self._check_dropout(row)
         if args.gradcache_chunk_size is not None:
             check_gradcache(objective, args)
-            self._check_step_in_chunks()
+            # Refuse what takes the place of a part of a step that a step in chunks does not have.
+            replaced = {
+                "compute_loss_func": self.compute_loss_func is not None,
+                f"{type(self).__name__}.compute_loss": type(self).compute_loss is not SimCSETrainer.compute_loss,
+                "torch_empty_cache_steps": args.torch_empty_cache_steps is not None,
+                f"optim={OptimizerNames(args.optim).value}": "lomo" in args.optim,
+            }
+            for name, is_there in replaced.items():
+                if is_there:
+                    raise ValueError(f"{name} has no effect with gradcache_chunk_size: leave one of the two out")
+
+        # 4. Evaluation, and sharding.
         if self.dev_sets and args.eval_strategy == "no" and self.hp_search_backend is None:
             logger.warning(
                 "There is a dev set, but eval_strategy is 'no', so nothing is evaluated during training: set it to "
@@ -375,43 +421,46 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 "FSDP was requested, but Accelerate ignores it on this device: each process holds the whole model."
             )
 
-    def _restore_callbacks(self, checkpoint: str) -> None:
-        """Give the caller's callbacks their state in a checkpoint, such as the patience of early stopping."""
-        saved = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json"))).stateful_callbacks
-        states = {}
-        for name, state in saved.items():
-            states[name] = state if isinstance(state, list) else [state]
-        for callback in self.callback_handler.callbacks:
-            own = states.get(type(callback).__name__)
-            if own and isinstance(callback, ExportableState):
-                for name, value in own.pop(0).get("attributes", {}).items():
-                    setattr(callback, name, value)
+    def _check_batches(self, rows: int, batch: int, compares_rows: bool) -> None:
+        """Check that the rows of an epoch fill batches, and say what weakens them.
 
-    def _check_step_in_chunks(self) -> None:
-        """Refuse what takes the place of a part of a step that a step in chunks does not have."""
-        replaced = {
-            "compute_loss_func": self.compute_loss_func is not None,
-            f"{type(self).__name__}.compute_loss": type(self).compute_loss is not SimCSETrainer.compute_loss,
-            "torch_empty_cache_steps": self.args.torch_empty_cache_steps is not None,
-            f"optim={OptimizerNames(self.args.optim).value}": "lomo" in self.args.optim,
-        }
-        for name, is_there in replaced.items():
-            if is_there:
-                raise ValueError(f"{name} has no effect with gradcache_chunk_size: leave one of the two out")
+        Args:
+            rows (`int`): Rows that are drawn in an epoch.
+            batch (`int`): Rows of a batch of all processes.
+            compares_rows (`bool`): Whether the objective compares the rows of a batch. Otherwise small batches weaken
+                nothing.
 
-    def _warn_of_idle_settings(self) -> None:
-        """Warn of arguments that have no effect on the run."""
-        args, settings = self.args, self.model.settings
-        if args.learning_rate == 0:
-            logger.warning("learning_rate is 0, so the weights do not change.")
-        if 0 < args.max_steps < args.warmup_steps:
-            logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
-        if settings.mlm_weight != 0.1 and not settings.do_mlm:
-            logger.warning("mlm_weight has no effect without do_mlm.")
-        if args.mlm_probability != 0.15 and not settings.do_mlm:
-            logger.warning("mlm_probability has no effect without do_mlm.")
-        if args.view_both and args.view not in DATASET_VIEWS:
-            logger.warning(f"view_both has no effect with view {args.view}.")
+        Raises:
+            ValueError: If there are fewer rows than a batch needs.
+        """
+        args = self.args
+        few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
+        if rows < batch and args.dataloader_drop_last:
+            raise ValueError(
+                f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
+                "dataloader_drop_last"
+            )
+        if rows < batch and args.world_size > 1:
+            raise ValueError(
+                f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
+                "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
+            )
+        assert self.rows is not None
+        is_single = rows % batch == 1 and self.rows.num_sentences < 3
+        if compares_rows and not args.dataloader_drop_last and is_single:
+            logger.warning(
+                f"The last batch of an epoch ({rows} rows, {batch} in a batch) is a single text: 1 row in an epoch "
+                "has no negatives and teaches nothing. dataloader_drop_last=True leaves it out."
+            )
+        in_step = batch * args.gradient_accumulation_steps
+        in_epoch = -(-rows // in_step)
+        steps = math.ceil(in_epoch * args.num_train_epochs)
+        if args.max_steps <= 0 and steps < _FEW_STEPS:
+            logger.warning(
+                f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
+                "is little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more "
+                "steps."
+            )
 
     def _check_sharding(self) -> None:
         """Check that FSDP and DeepSpeed can shard the model with its objective."""
@@ -425,7 +474,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         settings = self.model.settings
         encoder = {id(parameter) for parameter in self.model.base_model.parameters()}
-        if any(id(parameter) in encoder for parameter in self.contrastive_objective.parameters()):
+        assert self.model.objective is not None
+        if any(id(parameter) in encoder for parameter in self.model.objective.parameters()):
             raise ValueError(
                 f"objective {settings.objective!r} does not work with FSDP, which shards the layers of the encoder "
                 f"that the objective also uses. {instead}"
@@ -500,10 +550,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.args.auto_find_batch_size:
             self._begin_attempt()
-        if self.rows is not None and self.rows.is_stream:
-            self.rows.go_to(self.resumed_from, self._train_batch_size)
+        if isinstance(self.rows, StreamRows):
+            stream = self.rows.tokens
+            stream.batch_size = self._train_batch_size
+            stream.forget()
+            if self.resumed_from is not None:
+                stream.load_state(self.resumed_from)
             loader = DataLoader(
-                self.rows.tokens,
+                stream,
                 batch_size=None,
                 collate_fn=self.data_collator,
                 pin_memory=self.args.dataloader_pin_memory,
@@ -518,9 +572,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
-        assert self.rows is not None
-        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
-        if self.found_batch:
+        if self.run.rows.kind == "classes" and self._train_batch_size % 2:
+            self._train_batch_size -= 1  # The texts of a class are drawn in pairs.
+        if self._train_batch_size < self.args.train_batch_size:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
@@ -537,20 +591,21 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         default = super()._get_train_sampler(train_dataset)
-        return default if self.rows is None else self.rows.sampler(default, self._train_batch_size)
+        if self.rows is None or not isinstance(default, RandomSampler):
+            return default
+        own = self.rows.sampler(self._train_batch_size)
+        return default if own is None else own
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
         if eval_dataset is not None and not isinstance(eval_dataset, str) and eval_dataset is not self.eval_dataset:
-            eval_dataset = self._read(eval_dataset, "eval_dataset")
+            eval_dataset = read_evaluation_rows(self.reader, self.run, eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Make the data loader of a prediction, of texts or of token ids."""
-        return super().get_test_dataloader(self._read(test_dataset, "test_dataset"))
-
-    def _read(self, data: Any, name: str) -> Any:
-        return read_rows(self.reader, self.run.rows, data, name, with_views=False).tokens
+        rows = read_evaluation_rows(self.reader, self.run, test_dataset, "test_dataset")
+        return super().get_test_dataloader(rows)
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
@@ -560,7 +615,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
-        self.loss_tracker.add_step(loss)
+        # Sum the losses without waiting for the device, in float64: no order of adding changes the sum.
+        exact = torch.float32 if loss.device.type == "mps" else torch.float64
+        self.watch.run_loss = self.watch.run_loss + loss.detach().to(exact)
         return loss
 
     def compute_loss(
@@ -570,7 +627,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         inputs = self._complete_inputs(inputs, model.training)
         loss, output = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         if model.training:
-            self.loss_tracker.add(output)
+            self.watch.add(output)
         return (loss, output) if return_outputs else loss
 
     def _complete_inputs(self, inputs: dict[str, Any], training: bool) -> dict[str, Any]:
@@ -579,21 +636,18 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if "attention_mask" not in inputs:  # A custom collator may omit it.
             inputs["attention_mask"] = (inputs["input_ids"] != self.processing_class.pad_token_id).long()
         if "view_seed" in inputs and self.masked_lm_view is not None:
-            inputs["input_ids"] = self._views_on_device(inputs, inputs.pop("view_seed"))
+            seeds = inputs.pop("view_seed")
+            columns = list(inputs["input_ids"].unbind(1))
+            masks = inputs["attention_mask"].unbind(1)
+            first = 0 if self.args.view_both else 1
+            for place in range(first, len(columns)):
+                columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
+            inputs["input_ids"] = torch.stack(columns, dim=1)
         if self.masker is not None and training:
-            columns = self.contrastive_objective.mlm_columns(inputs["input_ids"].shape[1])
-            inputs = mask_batch(inputs, self.masker, columns)
+            assert self.model.objective is not None
+            masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
+            inputs = mask_batch(inputs, self.masker, masked)
         return inputs
-
-    def _views_on_device(self, inputs: dict[str, Any], seeds: torch.Tensor) -> torch.Tensor:
-        """Let the masked language model change the columns that are views."""
-        assert self.masked_lm_view is not None
-        columns = list(inputs["input_ids"].unbind(1))
-        masks = inputs["attention_mask"].unbind(1)
-        first = 0 if self.args.view_both else 1
-        for place in range(first, len(columns)):
-            columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
-        return torch.stack(columns, dim=1)
 
     def _step_in_chunks(self, model: nn.Module, inputs: dict[str, Any], chunk_size: int) -> torch.Tensor:
         """Take the gradient of a batch as [`CachedBatch`] does."""
@@ -617,13 +671,40 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.accelerator.scaler is not None:
             scale = self.accelerator.scaler.scale(torch.tensor(factor, device=self.args.device))
         output = cached.backward(model, no_sync, scale)
-        self.loss_tracker.add(output)
+        self.watch.add(output)
         return output.loss * factor
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """Create the optimizer as transformers does, and note its settings before those of a checkpoint are loaded."""
+        """Create the optimizer as transformers does, and check it.
+
+        Args:
+            args (`Any`): As in transformers.
+            kwargs (`Any`): As in transformers.
+
+        Returns:
+            `torch.optim.Optimizer`: The optimizer.
+
+        Raises:
+            ValueError: If a weight that is to be trained is not in the optimizer, as one that the caller made before
+                the Trainer added an adapter or an objective.
+        """
         optimizer = super().create_optimizer(*args, **kwargs)
-        self.run_optimizer.note(optimizer)
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        trained = {name: x for name, x in self.model.named_parameters() if x.requires_grad}
+        lost = [name for name, x in trained.items() if id(x) not in held]
+        # These hold others in the place of the parameters.
+        is_wrapped = self.is_fsdp_enabled or self.is_deepspeed_enabled or "layerwise" in self.args.optim
+        if lost and not is_wrapped:
+            raise ValueError(
+                f"the optimizer does not hold {len(lost)} of the {len(trained)} tensors that are to be trained (such "
+                f"as {lost[0]}), so they would never change: leave optimizers out and name the class with "
+                "optimizer_cls_and_kwargs, or make the optimizer of trainer.model after the Trainer is made"
+            )
+        settings = []
+        for group in optimizer.param_groups:
+            settings.append({name: group[name] for name in OPTIMIZER_SETTINGS if name in group})
+        # Those of the checkpoint, which is loaded later, would take their place.
+        self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
@@ -640,36 +721,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
         if "loss" in logs:
-            logs = {**logs, **self.loss_tracker.means(), **self.collapse_watch.measure_batch()}
+            logs = {**logs, **self.watch.means(), **self.watch.measure_batch()}
         if "train_runtime" in logs:  # transformers gives those of the last part of a resumed run
-            whole = self.loss_tracker.record()
+            whole = self.watch.record()
             steps = max(1, self.state.global_step)
             logs |= {"train_runtime": whole["seconds"], "train_loss": whole["loss"] / steps}
         super().log(logs, start_time)
 
     # --- an evaluation ----------------------------------------------------------------------------------------------
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as transformers does; during training, keep what the dev sets scored.
-
-        Args:
-            args (`Any`): As in transformers.
-            kwargs (`Any`): As in transformers.
-
-        Returns:
-            `dict[str, float]`: The metrics.
-        """
-        metrics = super().evaluate(*args, **kwargs)
-        if self.is_in_train and self.is_world_process_zero():
-            keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
-            if self._begins_plain and self.dev_sets:
-                report_better_start(self.dev_sets[0], metrics)
-        return metrics
-
-    @property
-    def _begins_plain(self) -> bool:
-        """Whether a run is at the start, from an encoder that does not say how its embeddings are made."""
-        return self.is_in_train and self.state.global_step == 0 and not self.model.names_pooler
 
     def evaluation_loop(
         self,
@@ -679,25 +738,33 @@ class SimCSETrainer(WholeCheckpointTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate the rows of a data loader, if there are any, and the dev sets."""
+        """Evaluate the rows of a data loader, if there are any, and the dev sets; a run keeps what they scored."""
         if self.dev_sets and len(dataloader.dataset) == 0:  # type: ignore[arg-type]
             texts = sum(len(dev_set.texts) for dev_set in self.dev_sets)
             output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=texts)  # type: ignore[arg-type]
         else:
             ignored = list(_PARTS_OF_THE_LOSS) if ignore_keys is None else ignore_keys
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignored, metric_key_prefix)
+        # With several evaluation sets, the first evaluation evaluates the dev sets, too, as `eval_stsb_spearman`.
         prefix: str | None = metric_key_prefix
-        if isinstance(self.eval_dataset, dict):
-            prefix = _dev_prefix(metric_key_prefix, list(self.eval_dataset))
+        names = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
+        for name in sorted(names, key=len):  # The longest counts: `eval_old_news` is not that of "news".
+            if metric_key_prefix.endswith(f"_{name}"):
+                prefix = metric_key_prefix.removesuffix(f"_{name}") if name == names[0] else None
         if description == "Evaluation" and prefix is not None:  # `predict` is about its own data only.
             # A compiled model would compile a second graph for the batches of the dev sets.
             model = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
+            # An encoder that does not say how its embeddings are made is not compared with its fresh head alone.
+            is_plain = self.is_in_train and self.state.global_step == 0 and not self.model.names_pooler
             for dev_set in self.dev_sets:
+                dev_set.shows_bar = not self.args.disable_tqdm
                 with self.compute_loss_context_manager():
-                    evaluate = dev_set.evaluate_start if self._begins_plain else dev_set.evaluate
+                    evaluate = dev_set.evaluate_start if is_plain else dev_set.evaluate
                     metrics = evaluate(model, self.processing_class)
                 for name, value in metrics.items():
                     output.metrics[f"{prefix}_{name}"] = value  # type: ignore[index]
+            if self.is_in_train and self.is_world_process_zero():
+                keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
         return output
 
     # --- saving and loading -----------------------------------------------------------------------------------------
@@ -723,9 +790,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             folder (`Path`): The folder of the checkpoint while it is staged.
         """
         states: Any = self.state.stateful_callbacks
-        states[LossTracker.RECORD] = self.loss_tracker.record()
-        if self.rows is not None and self.rows.is_stream and self.is_world_process_zero():
-            self.rows.save_place(folder)
+        states[RunWatch.RECORD] = self.watch.record()
+        if isinstance(self.rows, StreamRows) and self.is_world_process_zero():
+            self.rows.tokens.save_state(str(folder))
         if not self.args.should_save:
             return
         if self.model.has_adapter():
@@ -781,21 +848,34 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 from their default), `decided_by`, `steps`, `epochs`, `train_loss` (`None` before the end of training),
                 `processes`, `hardware`, `seed`, `dev_texts` (a text of the dev set and others to compare it with).
         """
-        if self.rows is None:
-            rows = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
-        else:
-            rows = self.rows.describe(self.contrastive_objective.num_views)
+        args = self.args
+        rows: dict[str, Any] = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
+        if self.rows is not None and self.model.objective is not None:
+            rows = self.rows.describe(self.model.objective.num_views)
+        arguments = changed_arguments(args)
+        if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
+            arguments["per_device_train_batch_size"] = self._train_batch_size
+        processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
+        if args.device.type == "cuda":
+            processor = torch.cuda.get_device_name(args.device)
+        examples = None
+        if self.dev_sets:
+            dev_set = self.dev_sets[0]
+            texts = dev_set.texts
+            if isinstance(dev_set, SimilarityEvalCallback):  # The first two are a pair.
+                texts = [dev_set.pairs.sentences1[0], *dev_set.pairs.sentences2]
+            examples = [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
         return {
             "base_model": full_name(self.model.name_or_path),
             **rows,
-            "arguments": changed_arguments(self.args) | self.found_batch,
+            "arguments": arguments,
             "steps": self.state.global_step,
             "epochs": self.state.epoch,
             "train_loss": last_logged(self.state, "train_loss"),
-            "processes": self.args.world_size,
-            "hardware": hardware(self.args.device),
-            "seed": self.args.seed,
-            "dev_texts": example_texts(self.dev_sets[0]) if self.dev_sets else None,
+            "processes": args.world_size,
+            "hardware": processor,
+            "seed": args.seed,
+            "dev_texts": examples,
             "changes": self.changes,
             "decided_by": self.run.decided_by(),
         }
@@ -855,24 +935,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
             card.unlink(missing_ok=True)
 
 
-def _load_model(model: Any, model_init: Callable[..., Any] | None = None, trial: Any = None) -> Any:
-    """Return the model of a run.
-
-    Args:
-        model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A model, or its directory or hub name.
-        model_init (`Callable`, *optional*): Makes the model or returns its directory or name, if `model` is `None`.
-        trial (`Any`, *optional*): The trial of a search, for a `model_init` that takes one.
-
-    Returns:
-        `ContrastiveModel`: The model.
+def _load_model(model: Any) -> Any:
+    """Return a contrastive model, which may be given by its directory or hub name, or wrapped by peft.
 
     Raises:
         TypeError: If it has no contrastive objective.
     """
-    if model is None:
-        assert model_init is not None
-        takes_trial = bool(inspect.signature(model_init).parameters)
-        model = model_init(trial) if takes_trial else model_init()
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)
     if hasattr(model, "get_base_model"):  # what peft's get_peft_model returned
@@ -904,8 +972,10 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
         settings |= template_settings(model.settings.templates, tokenizer)
     model.use_settings(replace(model.settings, **settings))
     vars(model.config).pop(THRESHOLD, None)
-    lora = args.lora_config()
-    if lora is not None and not model.has_adapter():
+    if (args.lora is not None or args.lora_r is not None) and not model.has_adapter():
+        lora = dict(args.lora or {})
+        lora.setdefault("r", args.lora_r)
+        lora.setdefault("lora_alpha", 2 * lora["r"])
         add_lora(model, lora)
     model.save_adapter = args.save_adapter
     if model.save_adapter or model.has_adapter():
@@ -917,21 +987,3 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
             "neftune_noise_alpha: the noise depends on the length of the padded batch, so the batches are padded"
         )
         model.unpadded = False
-
-
-def _no_rows(args: SimCSETrainingArguments) -> Dataset:
-    """Return a data set without rows: the Trainer evaluates dev sets only if it has a data set."""
-    # Grouping by length reads the lengths of evaluation rows, too.
-    return Dataset.from_dict({"input_ids": [], args.length_column_name: []})
-
-
-def _dev_prefix(prefix: str, names: Sequence[str]) -> str | None:
-    """Return the prefix of the dev sets' metrics, or `None` if they were evaluated with an earlier data set.
-
-    With `eval_dataset={"a": ..., "b": ...}` there is an evaluation with the prefix `eval_a` and one with `eval_b`; the
-    first also evaluates the dev sets, as `eval_stsb_spearman`.
-    """
-    for name in sorted(names, key=len, reverse=True):  # `eval_old_news` is that of "old_news" and not of "news"
-        if prefix.endswith(f"_{name}"):
-            return prefix.removesuffix(f"_{name}") if name == names[0] else None
-    return prefix

@@ -11,7 +11,6 @@ from transformers.utils import logging
 from ..data.mixture import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
-from ..models.resolve import by_column
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import check_together, launched_processes
 from .parser import option
@@ -71,7 +70,7 @@ class SimCSETrainingArguments(TrainingArguments):
             The optimizer takes the new ones, and checkpoints and results.json record the changes.
         stop_on_collapse (`bool`, *optional*, defaults to `False`):
             End the run with an error if the embeddings collapse to a point or to a few directions (see
-            [`CollapseWatch`]), which otherwise gives a warning.
+            [`RunWatch`]), which otherwise gives a warning.
         teacher (`list[str]`, *optional*):
             Frozen models, or folders of their vectors for the training rows, that `objective="distill"` learns from;
             see [`RowVectors`]. Several are weighted equally, or as in `["a:0.33", "b:0.67"]`.
@@ -188,21 +187,13 @@ class SimCSETrainingArguments(TrainingArguments):
         """Return whether a higher value of a metric is better."""
         return higher_is_better(metric)
 
-    def lora_config(self) -> dict[str, Any] | None:
-        """Return the arguments of peft's `LoraConfig`, or `None` without an adapter."""
-        if self.lora_r is None and self.lora is None:
-            return None
-        config = dict(self.lora or {})  # type: ignore[arg-type]
-        config.setdefault("r", self.lora_r)
-        config.setdefault("lora_alpha", 2 * (config["r"] or 0))
-        return config
-
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
             ValueError: If a value cannot work.
         """
+        # 1. Words become tables, and transformers fills in its values.
         if isinstance(self.prompts, list):
             self.prompts = dict(word.partition("=")[::2] for word in self.prompts)  # type: ignore[assignment]
         if isinstance(self.lora, str):
@@ -219,14 +210,13 @@ class SimCSETrainingArguments(TrainingArguments):
         check_together(self.world_size)
         for name, value in given.items():
             setattr(self, name, value)
-        self._check()
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # There is no device to copy to.
         elif self.dataloader_pin_memory and not has_accelerator_config:
             # Otherwise each batch waits for the previous step.
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
-    def _check(self) -> None:
+        # 2. Single values, and values that do not go together.
         if self.view not in (None, *VIEWS):
             raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
         if not 0 < self.mlm_probability < 1:
@@ -254,20 +244,12 @@ class SimCSETrainingArguments(TrainingArguments):
                 "objectives have no labels: leave it out"
             )
 
-        by_column(self.prompts, "prompts")
-        if self.max_seq_length is not None:
-            by_column(self.max_seq_length, "max_seq_length")
+        # 3. Tables.
         tables = {} if self.datasets is None else self.datasets
         if not isinstance(tables, dict) or not all(isinstance(own, dict) for own in tables.values()):
             raise ValueError(
                 f"datasets must be a table with a table of settings for each data set, got {self.datasets!r:.100}"
             )
-        for name, own in tables.items():
-            where = f"data set {name!r}"
-            by_column(own.get("prompts"), "prompts", where)
-            if own.get("max_seq_length") is not None:
-                by_column(own["max_seq_length"], "max_seq_length", where)
-
         if self.lora is not None and not isinstance(self.lora, dict):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
         rank = (self.lora or {}).get("r", self.lora_r)
@@ -276,6 +258,7 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.lora_r is not None and rank != self.lora_r:
             raise ValueError(f"lora_r is {self.lora_r} and r in lora {rank}: give one of the two")
 
+        # 4. The device.
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 does nothing on a CPU: use bf16, or neither")
         if self.n_gpu > 1:

@@ -5,11 +5,10 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..evaluation.metrics import effective_rank, mean_cosine, uniformity
+from ..evaluation.metrics import collapse, uniformity
 from ..models.modeling import ContrastiveOutput
 from ..ops.distributed import sum_over_processes, world
 
@@ -36,7 +35,14 @@ class FiniteWeights(TrainerCallback):
         """
         if not (control.should_evaluate or control.should_save or state.global_step >= state.max_steps):
             return
-        broken = _name_of_broken_weight(event["model"])
+        finite = {}
+        for name, tensor in [*event["model"].named_parameters(), *event["model"].named_buffers()]:
+            if tensor.is_floating_point():
+                shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2 distributes tensors
+                finite[name] = torch.isfinite(shard.detach()).all()
+        broken = None
+        if finite and not torch.stack([*finite.values()]).all():  # one transfer from the device
+            broken = next(name for name, value in finite.items() if not value)
         count = sum_over_processes(torch.tensor(int(broken is not None), device=args.device))
         if count.item():
             raise FloatingPointError(
@@ -45,95 +51,6 @@ class FiniteWeights(TrainerCallback):
             )
 
     on_epoch_end = on_step_end
-
-
-@torch.no_grad()
-def _name_of_broken_weight(model: nn.Module) -> str | None:
-    finite = {}
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_floating_point():
-            shard = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2 distributes tensors
-            finite[name] = torch.isfinite(shard).all()
-    if not finite or torch.stack([*finite.values()]).all():  # one transfer from the device
-        return None
-    return next(name for name, value in finite.items() if not value)
-
-
-class LossTracker(TrainerCallback):
-    """Add up the parts of the loss on their device, and give their means when the Trainer logs.
-
-    It keeps the embeddings of the last batch for [`CollapseWatch`]. A loss that is not finite ends the run before
-    anything is logged, evaluated or saved. So no checkpoint with broken weights is written, and `save_total_limit`
-    cannot delete a good one for it.
-    """
-
-    RECORD = "run_so_far"  # where a checkpoint keeps what `record` returns
-
-    def __init__(self) -> None:
-        self._run_loss: float | torch.Tensor = 0.0
-        self._sums: dict[str, torch.Tensor] = {}
-        self._counts: Counter[str] = Counter()  # a part may be in the batches of one data set only
-        #: The embeddings of the anchors of the last batch, of shape `(batch, dim)`.
-        self.embeddings: torch.Tensor | None = None
-
-    def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """Forget the sums of an earlier run, whose loss may be broken, and take those of a run that is resumed."""
-        self._sums.clear()
-        self._counts.clear()
-        earlier = state.stateful_callbacks.get(self.RECORD, {})
-        self._run_loss = earlier.get("loss", 0.0)
-        self._began = time.monotonic() - earlier.get("seconds", 0.0)
-
-    def add_step(self, loss: torch.Tensor) -> None:
-        """Add the loss of a training step, without waiting for the device."""
-        exact = torch.float32 if loss.device.type == "mps" else torch.float64  # a sum that no order changes
-        self._run_loss = self._run_loss + loss.detach().to(exact)
-
-    def record(self) -> dict[str, float]:
-        """Return the sum of the losses and the seconds since step 0. Each process must call."""
-        loss = self._run_loss
-        if isinstance(loss, torch.Tensor):
-            loss = (sum_over_processes(loss) / world()[1]).item()
-        return {"loss": loss, "seconds": time.monotonic() - self._began}
-
-    def add(self, output: ContrastiveOutput) -> None:
-        """Add the parts of one forward pass, without waiting for the device.
-
-        Copies are kept, because a CUDA graph writes the next batch's outputs into the same memory.
-        """
-        if output.sentence_embeddings is not None:
-            self.embeddings = output.sentence_embeddings.detach()[:, 0].clone()
-        parts = {"contrastive_loss": output.contrastive_loss, "mlm_loss": output.mlm_loss, **(output.parts or {})}
-        for part, value in parts.items():
-            if value is not None:
-                self._counts[part] += 1
-                self._sums[part] = value.detach() + self._sums.get(part, 0)
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of each part since the last call, over all processes, each of which must call."""
-        means = {}
-        for part, total in self._sums.items():
-            count = self._counts[part] * world()[1]
-            means[part] = (sum_over_processes(total) / count).item()
-        self._sums.clear()
-        self._counts.clear()
-        return means
-
-    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """End the run if a part of the loss is not finite.
-
-        Raises:
-            FloatingPointError: If a part of the loss is NaN or infinite.
-        """
-        is_cheap = args.device.type == "cpu"  # Elsewhere, reading the value makes the host wait for the device.
-        if not (is_cheap or control.should_log or control.should_evaluate or control.should_save):
-            return
-        for part, total in self._sums.items():
-            if not torch.isfinite(total):
-                raise FloatingPointError(
-                    f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier are "
-                    f"untouched in {args.output_dir}. {ADVICE}"
-                )
 
 
 #: Bound on the mean of 1 - cosine below which embeddings have collapsed to a point, if it has halved since the start:
@@ -153,39 +70,92 @@ class CollapseError(RuntimeError):
     exit_status = 1  # of the command line
 
 
-class CollapseWatch(TrainerCallback):
-    """Log the geometry of the embeddings, and warn once if they collapse to a point or to a few directions.
+class RunWatch(TrainerCallback):
+    """Watch the loss and the embeddings of a run: log their parts and geometry, end a run whose loss is not finite.
 
-    The anchors of the last batch are measured whenever the loss is logged, in training mode, and logged as
-    `batch_mean_cosine`, `batch_effective_rank` and `batch_uniformity`. The dev set of a [`SimilarityEvalCallback`] is
-    measured at every evaluation (`eval_stsb_mean_cosine`, ...). Each is compared with its own first value, which for
-    batches is that of the first step. Embeddings that begin as a point, as those of untrained encoders may, and are
-    one still after `STUCK_STEPS` steps have collapsed, too: the loss then stays at the logarithm of the batch size.
-    Jing et al. 2022 (arXiv:2110.09348) describe both ways to collapse, and RankMe (arXiv:2210.02885) shows that the
-    effective rank predicts how useful embeddings are.
+    **The loss.** Its parts are added up on their device, and their means are logged with it. A part that is not finite
+    ends the run before anything is logged, evaluated or saved. So no checkpoint with broken weights is written, and
+    `save_total_limit` cannot delete a good one for it.
 
-    Args:
-        tracker (`LossTracker`): Keeps the embeddings of the last batch.
+    **The embeddings.** A run is warned once if they collapse to a point or to a few directions. The anchors of the
+    last batch are measured whenever the loss is logged, in training mode, and logged as `batch_mean_cosine`,
+    `batch_effective_rank` and `batch_uniformity`. The dev set of a [`SimilarityEvalCallback`] is measured at every
+    evaluation (`eval_stsb_mean_cosine`, ...). Each is compared with its own first value, which for batches is that of
+    the first step. Embeddings that begin as a point, as those of untrained encoders may, and are one still after
+    `STUCK_STEPS` steps have collapsed, too: the loss then stays at the logarithm of the batch size. Jing et al. 2022
+    (arXiv:2110.09348) describe both ways to collapse, and RankMe (arXiv:2210.02885) shows that the effective rank
+    predicts how useful embeddings are.
+
+    Attributes:
+        run_loss (`float` or `torch.Tensor`): The sum of the losses of all steps.
     """
 
-    def __init__(self, tracker: LossTracker):
-        self._tracker = tracker
+    RECORD = "run_so_far"  # where a checkpoint keeps what `record` returns
+
+    def __init__(self) -> None:
+        self.run_loss: float | torch.Tensor = 0.0
+        self._sums: dict[str, torch.Tensor] = {}
+        self._counts: Counter[str] = Counter()  # a part may be in the batches of one data set only
+        self._embeddings: torch.Tensor | None = None  # of the anchors of the last batch, of shape `(batch, dim)`
         self._first: dict[str, tuple[float, float]] = {}
         self._rows: Any = None
         self._has_warned = False
 
     def on_train_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """Start anew, or with the first values in the log of a resumed run."""
-        self._first = {}
-        self._rows = None
-        self._has_warned = False
+        """Forget an earlier run, whose loss may be broken, and take the sums and first values of a resumed one."""
+        self.__init__()
+        earlier = state.stateful_callbacks.get(self.RECORD, {})
+        self.run_loss = earlier.get("loss", 0.0)
+        self._began = time.monotonic() - earlier.get("seconds", 0.0)
         for entry in reversed(state.log_history):
             self._first |= _measures(entry)
             self._rows = entry.get("batch_rows", self._rows)
 
+    def record(self) -> dict[str, float]:
+        """Return the sum of the losses and the seconds since step 0. Each process must call."""
+        loss = self.run_loss
+        if isinstance(loss, torch.Tensor):
+            loss = (sum_over_processes(loss) / world()[1]).item()
+        return {"loss": loss, "seconds": time.monotonic() - self._began}
+
+    def add(self, output: ContrastiveOutput) -> None:
+        """Add the parts of one forward pass, without waiting for the device.
+
+        Copies are kept, because a CUDA graph writes the next batch's outputs into the same memory.
+        """
+        if output.sentence_embeddings is not None:
+            self._embeddings = output.sentence_embeddings.detach()[:, 0].clone()
+        parts = {"contrastive_loss": output.contrastive_loss, "mlm_loss": output.mlm_loss, **(output.parts or {})}
+        for part, value in parts.items():
+            if value is not None:
+                self._counts[part] += 1
+                self._sums[part] = value.detach() + self._sums.get(part, 0)
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each part since the last call, over all processes, each of which must call."""
+        means = {}
+        for part, total in self._sums.items():
+            count = self._counts[part] * world()[1]
+            means[part] = (sum_over_processes(total) / count).item()
+        self._sums.clear()
+        self._counts.clear()
+        return means
+
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """Measure the first batch, before the encoder has changed much."""
-        if "batch" not in self._first:
+        """End the run if a part of the loss is not finite, and measure the first batch.
+
+        Raises:
+            FloatingPointError: If a part of the loss is NaN or infinite.
+        """
+        is_cheap = args.device.type == "cpu"  # Elsewhere, reading the value makes the host wait for the device.
+        is_used = is_cheap or control.should_log or control.should_evaluate or control.should_save
+        for part, total in self._sums.items():
+            if is_used and not torch.isfinite(total):
+                raise FloatingPointError(
+                    f"{part} is {total.item()} at or before step {state.global_step}. Checkpoints saved earlier are "
+                    f"untouched in {args.output_dir}. {ADVICE}"
+                )
+        if "batch" not in self._first:  # before the encoder has changed much
             self._first |= _measures(self.measure_batch())
 
     def measure_batch(self) -> dict[str, float]:
@@ -196,7 +166,7 @@ class CollapseWatch(TrainerCallback):
         Returns:
             `dict[str, float]`: Nothing if the objective returned no embeddings that can be compared.
         """
-        batch = self._tracker.embeddings
+        batch = self._embeddings
         if batch is None:
             return {}
         if self._rows is None:
@@ -205,7 +175,7 @@ class CollapseWatch(TrainerCallback):
         values = [0.0] * 4
         is_full = len(batch) == self._rows and len(batch) > 1
         if is_full and torch.isfinite(batch).all() and batch.norm(dim=1).all():
-            values = [1.0, mean_cosine(batch), effective_rank(batch), uniformity(batch)]
+            values = [1.0, *collapse(batch), uniformity(batch)]
         sums = sum_over_processes(torch.tensor(values, device=batch.device))
         processes = world()[1]
         if sums[0] < processes:  # in some process they cannot be measured

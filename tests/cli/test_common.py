@@ -1,8 +1,12 @@
 """Options that commands share: the same choices as the package, the same words in every command."""
 
-import pytest
+from argparse import ArgumentParser, Namespace
 
-from simcse_hf.cli import adapt, common, demo, encode, evaluate, mine, outputs, postprocess, publish, search
+import pytest
+from cli_helpers import status
+
+from simcse_hf.cli import common, encode, evaluate, mine, postprocess, publish
+from simcse_hf.cli.main import COMMANDS
 from simcse_hf.evaluation import scoring
 from simcse_hf.evaluation.classifier import SEED
 from simcse_hf.evaluation.user_tasks import KINDS
@@ -28,14 +32,6 @@ def test_choices_are_those_of_the_package():
     assert common.TASK_KINDS == tuple(KINDS)
 
 
-#: The modules of the commands, and the functions in them that make a parser.
-PARSERS = (
-    *((module, "_parser") for module in (adapt, demo, encode, postprocess)),
-    *((evaluate, name) for name in ("_compare_parser", "_evaluate_parser")),
-    *((mine, name) for name in ("_mine_parser", "_nli_parser")),
-    *((search, name) for name in ("_index_parser", "_search_parser")),
-    *((publish, name) for name in ("_card_parser", "_export_parser", "_push_parser")),
-)
 SHARED = (
     "--pooler_type --max_length --dtype --device --no_postprocess --token_budget --overwrite --json --quiet --top_k "
     "--threshold --truncate_dim --prompt --prompt_name --column"
@@ -45,7 +41,11 @@ SHARED = (
 @pytest.fixture(scope="module")
 def actions():
     """Every argument of every command, with the name of the command."""
-    parsers = [getattr(module, name)() for module, name in PARSERS]
+    parsers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ArgumentParser, "print_help", lambda parser, file=None: parsers.append(parser))
+        for command in COMMANDS:
+            assert status(command, "--help") == 0
     return [(parser.prog, action) for parser in parsers for action in parser._actions]
 
 
@@ -62,18 +62,18 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
     assert declared and len(set(declared.values())) == 1, declared
 
 
-def test_every_option_has_help_in_every_command(actions):
-    for command, action in actions:
-        assert action.help, f"{command}: {action.option_strings or action.dest}"
-
-
 # --- folders that are written ----------------------------------------------------------------------------------------
 
 
-def _write(folder, overwrite, marker="done", content="new", sources=()):
-    with outputs.output_folder(folder, overwrite=overwrite, marker=marker, sources=sources) as new:
+def _output_folder(folder, overwrite, sources=()):
+    arguments = Namespace(output=str(folder), overwrite=overwrite)
+    return common.output_folder(arguments, "done", [str(source) for source in sources])
+
+
+def _write(folder, overwrite, content="new", sources=()):
+    with _output_folder(folder, overwrite, sources) as new:
         new.mkdir()
-        (new / marker).write_text(content)
+        (new / "done").write_text(content)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,8 @@ def test_a_folder_of_something_else_is_never_replaced(files, sources, message, t
     for name in files.split():
         (folder / name).write_text("precious")
     with pytest.raises(ValueError, match=message):
-        _write(folder, overwrite=True, sources=[str(folder / source) for source in sources])
+        _write(folder, overwrite=True, sources=[folder / source for source in sources])
     assert all((folder / name).read_text() == "precious" for name in files.split())
-
-
-def test_a_failure_leaves_the_old_folder(tmp_path):
-    folder = tmp_path / "output"
-    _write(folder, overwrite=False, content="old")
-    with pytest.raises(RuntimeError), outputs.output_folder(folder, overwrite=True, marker="done") as new:
-        new.mkdir()
-        raise RuntimeError
-    assert (folder / "done").read_text() == "old" and list(tmp_path.iterdir()) == [folder]
 
 
 def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):

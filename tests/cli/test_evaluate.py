@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import status
-from conftest import tiny_config
 from evaluation_helpers import (
     BagOfWords,
     random_pairs,
@@ -16,7 +15,6 @@ from evaluation_helpers import (
     write_stsb,
     write_transfer,
 )
-from transformers import BertModel
 
 from simcse_hf.cli import evaluate
 from simcse_hf.cli.common import load_in_each_process
@@ -71,20 +69,6 @@ def test_prints_a_table_and_writes_json(run, folder):
     assert results["average"]["tasks"] == ["STS12", "STSBenchmark", "SICKRelatedness"]
     assert f"{results['average']['value']:.2f}" in printed
     assert results["geometry"]["sentences"] > 0
-
-
-def test_scores_only_the_requested_tasks(run, folder):
-    line = f"--model wide --data_dir {folder} --tasks TREC,STS12 --mode fasttest --device cpu"
-    printed = run("evaluate", line)[1]
-    assert "TREC" in printed and "STS12" in printed and "accuracy" in printed
-
-
-def test_scores_a_file_of_pairs_without_a_data_dir(run, save_checkpoint, tmp_path):
-    write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(20, 0)])
-    model = save_checkpoint(BertModel(tiny_config()))
-    document, printed = run("evaluate", f"--model {model} --pooler avg --pairs mine.tsv")
-    assert "mine" in printed
-    assert document["pooler"] == "avg" and document["results"]["mine"]["pairs"] == 20
 
 
 def test_compares_result_files_with_models(run, folder, capsys):
@@ -163,14 +147,6 @@ def test_tasks_from_files_stay_out_of_the_average_of_sts(run, folder, user_files
     tasks = "--tasks STS12 --task classification=mine.csv --task clustering=mine.csv"
     results = json.loads(run("evaluate", f"--model wide --data_dir {folder} {tasks} --json")[1])["results"]
     assert results["average"]["tasks"] == ["STS12"] and "accuracy" in results["classification"]
-
-
-def test_results_on_other_rows_are_not_compared(run, user_files, capsys):
-    run("evaluate", "--model wide --task classification=mine.csv", "wide.json")
-    run("evaluate", "--model narrow --task classification=more.csv", "narrow.json")
-    assert status("compare", "wide.json", "narrow.json") == 2
-    message = "classification: narrow.json and wide.json were not evaluated on the same"
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,3 @@ def test_bounds_that_leave_nothing_are_an_error_that_counts_them(base, capsys):
     assert run(base, "none.csv", "--max_score", "-1") == 2
     assert "no pair has 1 hard negative(s) left" in (message := capsys.readouterr().err)
     assert "x max_score" in message and not (base / "none.csv").exists()
-
-
-def test_an_output_that_exists_is_refused_before_the_model_loads(base, capsys):
-    write(base / "there.csv", ["sent0"])
-    assert run(base, "there.csv") == 2
-    assert "--overwrite" in capsys.readouterr().err

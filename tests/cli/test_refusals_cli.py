@@ -4,11 +4,10 @@ import re
 import sys
 
 import pytest
-from cli_helpers import status
+from cli_helpers import model_options, status
 from evaluation_helpers import write
 
-from simcse_hf.cli.common import check_device
-from simcse_hf.cli.demo import build_demo
+from simcse_hf.cli.common import load_encoder
 
 MODEL = ["--model", "./no/such/folder"]
 FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
@@ -89,11 +88,10 @@ def test_wrong_input_of_an_evaluation_is_found_before_the_model_is_loaded(words,
 @pytest.mark.parametrize("name", ["meta", "toaster", ""])
 def test_a_device_that_this_machine_does_not_have(name):
     with pytest.raises(ValueError, match=f"--device {name}: this machine cannot use it"):
-        check_device(name)
-    assert check_device("cpu") == "cpu" and check_device(None) is None
+        load_encoder("model", model_options("--device", name))
 
 
-def test_a_demo_without_gradio_names_the_extra(monkeypatch):
+def test_a_demo_without_gradio_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(ImportError, match=r"simcse-hf\[demo\]"):
-        build_demo(None)
+    assert status("demo", "--index", "no-such-folder") == 2
+    assert "simcse-hf[demo]" in capsys.readouterr().err

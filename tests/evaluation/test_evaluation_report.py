@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from simcse_hf.evaluation.classifier import TEST_CONFIG
 from simcse_hf.evaluation.report import add_averages, describe_protocol, format_table, read_results, write_results
 from simcse_hf.evaluation.scoring import Protocol
 
@@ -53,11 +52,15 @@ def test_the_average_uses_the_scores_of_the_protocol():
 def test_results_are_written_and_read_back(tmp_path):
     subset = {"predicted": np.array([0.1, 0.2]), "gold": np.array([1.0, 2.0])}
     scores = {"STS12": {"MSRpar": subset}, "org/name": {"pairs": {"gold": np.array([3.0])}}}
-    document = {"model": "m", "protocol": describe_protocol(Protocol(), TEST_CONFIG), "results": results()}
+    document = {"model": "m", "protocol": describe_protocol(Protocol()), "results": results()}
     write_results(tmp_path / "new" / "results.json", document, scores)
     written = json.loads((tmp_path / "new/results.json").read_text())
     assert written["results"]["STS12"]["aggregate"]["wmean"]["spearman"] == 55.0
-    assert written["protocol"]["classifier"]["folds"] == 10 and written["protocol"]["metric"] == "spearman"
+    assert written["protocol"]["metric"] == "spearman"
+    settings = {"optimizer": "adam", "batch_size": 64, "tenacity": 5, "epoch_size": 4, "folds": 10}
+    assert written["protocol"]["classifier"].items() >= settings.items()
+    fast = {"optimizer": "rmsprop", "batch_size": 128, "tenacity": 3, "epoch_size": 2, "folds": 5}
+    assert describe_protocol(Protocol("fasttest"))["classifier"].items() >= fast.items()
     read, read_scores = read_results(tmp_path / "new/results.json")
     assert read["results"] == written["results"]
     assert read_scores["org/name"]["pairs"]["gold"].tolist() == [3.0]

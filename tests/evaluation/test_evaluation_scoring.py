@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import BagOfWords, random_pairs, write, write_sick, write_sts, write_stsb, write_transfer
+from evaluation_helpers import BagOfWords, write_sick, write_sts, write_stsb, write_transfer
 
 from simcse_hf.evaluation import (
     Protocol,
@@ -14,7 +14,7 @@ from simcse_hf.evaluation import (
     read_scored_pairs,
     uniformity,
 )
-from simcse_hf.evaluation.scoring import default_tasks, read_tasks
+from simcse_hf.evaluation.scoring import read_tasks
 
 STS = ("STS12", "STS13", "STSBenchmark", "SICKRelatedness")
 
@@ -42,17 +42,6 @@ def test_results_have_the_documented_names(folder):
     assert results["average"]["missing"] == ["STS14", "STS15", "STS16"]
     transfer = evaluate_transfer(BagOfWords(), folder, tasks=("MR", "CR"), mode="fasttest", device="cpu")
     assert 50 < transfer["MR"]["accuracy"] <= 100 and transfer["average"]["missing"] == ["CR"]
-
-
-def test_the_average_is_over_the_tasks_with_data_and_follows_aggregation_and_metric(folder):
-    plain = evaluate_sts(BagOfWords(), folder)
-    assert "STS16-en-test" in plain["STS16"]["missing"]
-    other = evaluate_sts(BagOfWords(), folder, tasks=STS, aggregation="wmean", metric="pearson")
-    assert {task: plain[task] for task in STS} == {task: other[task] for task in STS}
-    for results, aggregation, metric in ((plain, "all", "spearman"), (other, "wmean", "pearson")):
-        scores = [plain[task]["aggregate"][aggregation][metric] for task in STS[:2]]
-        scores += [plain[task]["splits"]["test"][metric] for task in STS[2:]]
-        assert results["average"]["value"] == pytest.approx(np.mean(scores))
 
 
 def test_each_distinct_text_of_all_tasks_is_encoded_once(folder):
@@ -94,18 +83,3 @@ def test_geometry_is_measured_on_all_of_stsb(folder):
     assert results["geometry"]["positive_pairs"] == len(positives)
     assert results["geometry"]["sentences"] == len(sentences)
     assert results["geometry"]["singular_spectrum"][0] == 1
-
-
-def test_further_pairs_become_tasks(folder, tmp_path):
-    path = write(tmp_path / "mine.tsv", [f"{score}\t{a}\t{b}" for a, b, score in random_pairs(30, 9)])
-    pairs = read_scored_pairs(path)
-    results = evaluate_tasks(BagOfWords(), None, (), pairs=(pairs,)).results
-    assert results["mine"]["pairs"] == 30 and results["average"]["tasks"] == ["mine"]
-    with pytest.raises(ValueError, match="two tasks are named mine"):
-        evaluate_tasks(BagOfWords(), None, (), pairs=(pairs, pairs))
-
-
-def test_mode_dev_evaluates_only_tasks_with_a_dev_split_by_default():
-    assert len(default_tasks("sts", "test")) == 7 and len(default_tasks("full", "test")) == 14
-    assert default_tasks("sts", "dev") == ("STSBenchmark", "SICKRelatedness")
-    assert "SST5" not in default_tasks("transfer", "test")

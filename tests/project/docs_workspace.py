@@ -1,8 +1,6 @@
 """A folder in which the commands of the documentation run: the files and models that they name, as tiny ones."""
 
-import csv
 import gzip
-import json
 import os
 import random
 import shlex
@@ -11,10 +9,10 @@ from pathlib import Path
 
 import torch
 from conftest import VOCABULARY, WORDS, tiny_config
+from evaluation_helpers import write_rows, write_sts, write_stsb
 from transformers import BertForMaskedLM, BertModel, BertTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from simcse_hf.cli.main import main
-from simcse_hf.evaluation.sts import STS_SUBSETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,34 +24,13 @@ def sentences(count, seed):
     return [" ".join(draw.choices(words, k=8)) for _ in range(count)]
 
 
-def write_table(path, header, rows, delimiter=","):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, delimiter=delimiter).writerows([header, *rows] if header else rows)
-
-
-def write_senteval(folder, scored):
-    """Write STS-B, STS12 and STS13 in the layout of SentEval; the other tasks are reported as missing."""
-    (folder / "STSBenchmark").mkdir(parents=True)
-    for split in ("train", "dev", "test"):
-        rows = [("main", "x", "2017", str(i), score, a, b) for i, (a, b, score) in enumerate(scored)]
-        write_table(folder / f"STSBenchmark/sts-{split}.csv", None, rows, delimiter="\t")
-    for task in ("STS12", "STS13"):
-        (folder / f"{task}-en-test").mkdir()
-        for subset in STS_SUBSETS[task]:
-            pairs = [(a, b) for a, b, _ in scored]
-            write_table(folder / f"{task}-en-test/STS.input.{subset}.txt", None, pairs, delimiter="\t")
-            scores = "".join(f"{score}\n" for *_, score in scored)
-            (folder / f"{task}-en-test/STS.gs.{subset}.txt").write_text(scores)
-
-
 def write_retrieval(folder, queries, documents):
     """Write queries, documents and judgements in BEIR's layout."""
-    (folder / "qrels").mkdir(parents=True)
     for name, texts in (("queries", queries), ("corpus", documents)):
-        rows = [json.dumps({"_id": f"{name[0]}{i}", "text": text}) for i, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+        rows = [(f"{name[0]}{i}", text) for i, text in enumerate(texts)]
+        write_rows(folder / f"{name}.jsonl", ["_id", "text"], rows)
     judged = [(f"q{i}", f"c{i}", 1) for i in range(len(queries))]
-    write_table(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], judged, delimiter="\t")
+    write_rows(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], judged)
 
 
 def save_encoder(folder, model_class):
@@ -69,26 +46,29 @@ def make_workspace(folder):
     (folder / "corpus.txt").write_text("\n".join(second) + "\n")
     (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
     (folder / "documents.txt").write_text("\n\n".join("\n".join(first[i : i + 8]) for i in range(0, 64, 8)) + "\n")
-    write_table(folder / "questions.csv", ["question", "answer"], zip(first, second, strict=True))
-    write_table(folder / "pairs.csv", ["anchor", "positive"], zip(first, second, strict=True))
-    write_table(folder / "triplets.csv", ["sent0", "sent1", "hard_neg"], zip(first, second, third, strict=True))
+    write_rows(folder / "questions.csv", ["question", "answer"], zip(first, second, strict=True))
+    write_rows(folder / "pairs.csv", ["anchor", "positive"], zip(first, second, strict=True))
+    write_rows(folder / "triplets.csv", ["sent0", "sent1", "hard_neg"], zip(first, second, third, strict=True))
     labels = ["entailment", "contradiction"]
     nli = [(first[i // 2], (second + third)[i], labels[i % 2]) for i in range(64)]
-    write_table(folder / "nli.csv", ["premise", "hypothesis", "label"], nli)
+    write_rows(folder / "nli.csv", ["premise", "hypothesis", "label"], nli)
     (folder / "nli_pairs.csv.gz").write_bytes(gzip.compress((folder / "nli.csv").read_bytes()))
     duplicates = [(first[i], second[i], i % 2) for i in range(64)]
-    write_table(folder / "duplicates.csv", ["question1", "question2", "is_duplicate"], duplicates)
-    write_table(folder / "captions.csv", ["picture", "caption"], [(i % 12, text) for i, text in enumerate(first)])
-    write_table(folder / "paraphrases.tsv", None, [(second[i], third[i], i / 64) for i in range(64)], delimiter="\t")
+    write_rows(folder / "duplicates.csv", ["question1", "question2", "is_duplicate"], duplicates)
+    write_rows(folder / "captions.csv", ["picture", "caption"], [(i % 12, text) for i, text in enumerate(first)])
+    paraphrases = [(second[i], third[i], i / 64) for i in range(64)]
+    write_rows(folder / "paraphrases.tsv", paraphrases[0], paraphrases[1:])
     (folder / "test-sentences.txt").write_text(third[0] + "\n")
     scored = [(first[i], second[i], i % 6) for i in range(24)]
-    write_table(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
+    write_rows(folder / "sts-dev.csv", ["sentence1", "sentence2", "score"], scored)
     similar = [(text, [text, second[i]][i % 2], 1 - i % 2) for i, text in enumerate(first)]
-    write_table(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
+    write_rows(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
-    write_table(folder / "tickets.csv", ["text", "label"], labelled)
+    write_rows(folder / "tickets.csv", ["text", "label"], labelled)
     write_retrieval(folder / "faq", first, second)
-    write_senteval(folder / SENTEVAL / "STS", scored)
+    write_stsb(folder / SENTEVAL)
+    for task in ("STS12", "STS13"):  # the other tasks are reported as missing
+        write_sts(folder / SENTEVAL, task)
     training = (ROOT / "docs/training.md").read_text(encoding="utf-8")
     (folder / "several.yaml").write_text(training.split("```yaml\n")[1].partition("```")[0])
     (folder / "data").mkdir()  # where the recipes look

@@ -121,37 +121,6 @@ def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
             assert all(word in program for word in words if word.startswith("--")), command
 
 
-def test_removed_options_are_not_taught():
-    """Words after `--` on a page are options of a command, of a program of the repository, or of a named tool."""
-    reference = runpy.run_path(str(DOCS / "site_reference.py"))
-    known = set().union(*known_options(reference).values())
-    for folder in ("examples", "benchmarks", "reproduction", "tools"):
-        for path in (ROOT / folder).rglob("*.py"):
-            known.update(re.findall(r"--\w+", text_of(path)))
-            known.update(f"--{name}" for name in re.findall(r"add(?:_argument)?\(\s*\"(\w+)\"", text_of(path)))
-    of_tools = {
-        "--num_processes",
-        "--num_machines",
-        "--machine_rank",
-        "--main_process_ip",
-        "--main_process_port",
-        "--head",
-    }
-    of_tools |= {
-        "--address",
-        "--nproc_per_node",
-        "--config_file",
-        "--run_slow",
-        "--evaluation_strategy",
-        "--pooler",
-        "--path",
-        "--neg_num",
-    }
-    for path in DOCUMENTS:
-        unknown = set(re.findall(r"(?<![\w-])--[a-z]\w+", text_of(path))) - known - of_tools
-        assert not unknown, f"{path.name}: {unknown}"
-
-
 def test_the_navigation_of_the_site_has_every_page():
     listed = re.findall(r"(\w+\.md)", yaml.dump(yaml.unsafe_load(text_of(ROOT / "mkdocs.yml").split("nav:")[-1])))
     assert sorted(listed) == [path.name for path in PAGES]

@@ -63,19 +63,6 @@ def check(checkpoint, rows, output):
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
 
 
-def test_a_resumed_run_on_ray_writes_the_missing_rows_once(cluster, tmp_path):
-    checkpoint, folder, start = cluster
-    rows, output = make_rows(60), tmp_path / "out"
-    for part in range(2):
-        pq.write_table(rows.slice(20 * part, 20), folder / f"{part}.parquet")
-    finish(start("--truncate_dim", "16"), tmp_path)
-    written = {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
-    pq.write_table(rows.slice(40), folder / "2.parquet")  # these rows were missing, as after an interruption
-    finish(start("--truncate_dim", "16"), tmp_path)
-    assert written and {path: path.stat().st_mtime_ns for path in written} == written
-    check(checkpoint, rows, output)
-
-
 def workers(tmp_path):
     """The ids of the processes of our cluster that encode a block at this moment."""
     found = []

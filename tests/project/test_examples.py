@@ -95,26 +95,6 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     torch.testing.assert_close(model.encode(["the cat sat"], normalize_embeddings=False), expected, atol=1e-5, rtol=0)
 
 
-def test_a_finished_run_is_replaced_only_on_request(files, start, run_here):
-    command = [*_command("run_unsup.py", files, start), "--max_steps", "2"]
-    assert run_here(*command)[0] == 0
-    before = (files / "out" / "model.safetensors").read_bytes()
-    status, ran = run_here(*command)
-    assert status == 2 and "holds an earlier run" in ran.err and "--overwrite_output_dir" in ran.err
-    assert (files / "out" / "model.safetensors").read_bytes() == before
-    assert run_here(*command, "--overwrite_output_dir", "--learning_rate", "1e-4")[0] == 0
-    assert (files / "out" / "model.safetensors").read_bytes() != before
-
-
-def test_without_a_dev_set_the_last_weights_are_saved(files, start, run_here):
-    command = _command("run_unsup.py", files, start, "--max_steps", "1")
-    at = command.index("--dev_file")
-    del command[at : at + 2]
-    status, ran = run_here(*command)
-    assert status == 0 and "No --dev_file" in ran.err
-    assert json.loads((files / "out" / "results.json").read_text())["best"] is None
-
-
 def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
     rows = [f"{text},{'animal' if 'cat' in text else 'other'}\n" for text in _sentences(24)]
     (files / "labelled.csv").write_text("text,label\n" + "".join(rows))
@@ -153,12 +133,6 @@ def _make(path, *words):
     if program is None:
         pytest.skip("needs make")
     return subprocess.run([program, *words], cwd=ROOT, env={"PATH": str(path)}, capture_output=True, text=True)
-
-
-def test_the_first_command_is_one_whose_errors_are_one_line(tmp_path):
-    """A launcher of processes would print a traceback of its own below the error."""
-    recipe = _make(tmp_path, "--dry-run", "--assume-old=.venv/.package", "quickstart", "PYTHON=x")
-    assert recipe.stdout.strip().splitlines()[-1] == "HF_HUB_OFFLINE=1 .venv/bin/simcse-hf train unsup"
 
 
 @pytest.mark.parametrize("name, found", [("python3.14", True), ("python3", True), ("python", True), ("pypy", False)])

@@ -16,14 +16,16 @@ from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
-from simcse_hf.training.dev_scores import dev_change, keep_dev_scores
+from simcse_hf.training.dev_sets import dev_change, keep_dev_scores
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
+ROWS = np.arange(400)
 
 
 def evaluation(noise, seed):
     """An evaluation on STS-B whose scores are the gold scores with noise."""
-    scores = {"test": {"predicted": GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD)), "gold": GOLD}}
+    predicted = GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))
+    scores = {"test": {"predicted": predicted, "gold": GOLD, "group": ROWS}}
     results = {"STSBenchmark": {"splits": score_parts("STSBenchmark", scores)}}
     add_averages(results, ("STSBenchmark",), Protocol())
     return Evaluation(results, {"STSBenchmark": scores})
@@ -139,7 +141,7 @@ def test_seeds_widen_the_interval_of_a_comparison():
 
 def dev_set(noise, seed):
     predicted = GOLD + noise * np.random.default_rng(seed).normal(size=len(GOLD))
-    return SimpleNamespace(scores={"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD}}})
+    return SimpleNamespace(scores={"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD, "group": ROWS}}})
 
 
 def test_the_interval_of_a_change_allows_for_the_choice_of_the_checkpoint(tmp_path):

@@ -93,9 +93,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path, content, message):
         run_log.read_log(tmp_path)
 
 
-def test_two_sources_of_one_name_need_names(tmp_path, capsys):
+def test_two_sources_of_one_name_need_names(tmp_path):
     runs = [str(write_run(tmp_path / name / "run")) for name in "ab"]
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match="--names must give 2 different names"):
         analyze_main([*runs, "--output", str(tmp_path / "out")])
-    assert "--names must give 2 different names" in capsys.readouterr().err
     assert analyze_main([*runs, "--names", "a", "b", "--output", str(tmp_path / "out")]) == 0

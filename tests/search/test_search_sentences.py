@@ -156,9 +156,8 @@ def test_the_commands_index_add_to_and_search_a_folder(model, checkpoint, tmp_pa
     assert index_main(["--model", checkpoint.name, "--input", str(first), "--output", folder]) == 0
     assert describe(folder)["model"] == str(checkpoint), "an absolute path, for searches from any folder"
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match="--add keeps the index as it was made"):
         index_main(["--add", "--backend", "hnsw", "--input", str(second), "--output", folder])
-    assert "--add keeps the index as it was made" in capsys.readouterr().err
     assert index_main(["--add", "--input", str(second), "--column", "said", "--output", folder]) == 0
     assert "80 sentences" in capsys.readouterr().out
     assert search_main(["--index", folder, "--top_k", "2", "--threshold", "-1", "--json", "the cat", "dog"]) == 0
@@ -187,9 +186,9 @@ def test_the_commands_keep_columns_and_filter(table, tmp_path, capsys, monkeypat
     assert_same([(each["sentence"], each["score"]) for each in found], expected)
     assert found[0]["row"] == 7 and all(each["columns"] == {"source": "s1", "year": "2001"} for each in found)
     for condition, message in (("year", "'year' is not of the form COLUMN=VALUE"), ("source=s2", "a column twice")):
-        with pytest.raises(SystemExit):
+        with pytest.raises((SystemExit, ValueError)) as refused:
             search_main([*search, condition])
-        assert message in capsys.readouterr().err
+        assert message in f"{refused.value} {capsys.readouterr().err}"
 
 
 def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, checkpoint, tmp_path, capsys):

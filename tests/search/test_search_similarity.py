@@ -12,7 +12,7 @@ from search_helpers import SENTENCES
 
 from simcse_hf import BertForCL, SimCSE
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts import ScoredPairs, predict_similarities
+from simcse_hf.evaluation.sts import ScoredPairs, predict_pairs
 from simcse_hf.evaluation.user_tasks import read_task
 from simcse_hf.search import SentenceIndex, describe
 from simcse_hf.search.mining import mine_hard_negatives
@@ -85,8 +85,8 @@ def test_hard_negatives_are_the_nearest_by_it(model, similarity):
 def test_pairs_and_rankings_are_scored_by_it(model, similarity, tmp_path):
     scores = by_hand(model, SENTENCES)
     pairs = ScoredPairs("pairs", SENTENCES[:9], SENTENCES[9:18], [float(n % 5) for n in range(9)])
-    predicted = predict_similarities(SentenceEmbeddings(model, pairs.texts, show_progress_bar=False), pairs)
-    np.testing.assert_allclose(predicted, np.diag(scores[:9, 9:18]), rtol=0, atol=1e-4)
+    scored = predict_pairs(SentenceEmbeddings(model, pairs.texts, show_progress_bar=False), pairs)
+    np.testing.assert_allclose(scored["predicted"], np.diag(scores[:9, 9:18]), rtol=0, atol=1e-4)
     row = {"query": SENTENCES[0], "positive": SENTENCES[1:3], "negative": SENTENCES[3:30]}
     (tmp_path / "rank.jsonl").write_text(json.dumps(row))
     task = read_task("reranking", str(tmp_path / "rank.jsonl"))

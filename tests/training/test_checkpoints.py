@@ -7,18 +7,14 @@ import shutil
 
 import pytest
 import torch
+from transformers import TrainerState, TrainingArguments
 
-from benchmarks.tiny import fingerprint, make_trainer
+from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL
 from simcse_hf.models import checkpoint as checkpoint_module
 from simcse_hf.ops import files as files_module
 from simcse_hf.ops.files import MANIFEST, STAGING, folder_problem
-from simcse_hf.training import checkpoints as checkpoints_module
-from simcse_hf.training.checkpoints import (
-    checkpoints,
-    delete_old_checkpoints,
-    newest_whole_checkpoint,
-)
+from simcse_hf.training.checkpoints import checkpoints, newest_whole_checkpoint, staged
 from simcse_hf.training.output_folder import clear_output_dir
 
 NAME = "momentum encoder and queue"  # its checkpoints have every kind of file
@@ -70,28 +66,17 @@ def test_a_checkpoint_has_a_manifest_of_all_its_other_files(finished):
 
 
 @pytest.mark.parametrize(
-    "file, damage", [*((file, "changed") for file in FILES), (FILES[0], "truncated"), (FILES[2], "missing")]
+    "file, damage",
+    [
+        *((file, "changed") for file in FILES),
+        *((FILES[0], "truncated"), (FILES[2], "missing"), (MANIFEST, "missing"), (MANIFEST, "truncated")),
+    ],
 )
 def test_resuming_passes_over_a_damaged_checkpoint_and_names_the_file(run, file, damage, caplog):
     DAMAGES[damage](run / "checkpoint-6" / file)
     with caplog.at_level(logging.WARNING):
         assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
     assert "checkpoint-6 is passed over because" in caplog.text and file in caplog.text
-
-
-def test_a_checkpoint_without_manifest_or_with_a_damaged_one_is_passed_over(run):
-    (run / "checkpoint-6" / MANIFEST).write_text('{"files": {"optimizer.pt"')
-    assert folder_problem(run / "checkpoint-6") == "manifest.json is damaged"
-    (run / "checkpoint-6" / MANIFEST).unlink()
-    assert folder_problem(run / "checkpoint-6") == "manifest.json is missing"
-    assert newest_whole_checkpoint(run) == str(run / "checkpoint-3")
-
-
-def test_training_resumes_from_the_newest_whole_checkpoint_with_equal_results(finished, run):
-    truncate(run / "checkpoint-6" / "optimizer.pt")
-    make_trainer(NAME, run, max_steps=6, save_steps=3, logging_steps=3).train(resume_from_checkpoint=True)
-    assert fingerprint(run) == fingerprint(finished)
-    assert folder_problem(run / "checkpoint-6") is None
 
 
 def test_a_run_without_a_whole_checkpoint_is_refused_with_the_damage(run):
@@ -114,38 +99,28 @@ def test_other_folders_beside_the_checkpoints_are_left_alone(run):
     assert {path.name for path in run.glob("checkpoint-*")} == {"checkpoint-old", "checkpoint-3.bak"}
 
 
-@pytest.mark.parametrize("name", [NAME, "masked-LM loss", "head in its own file"])
-def test_a_healthy_resume_logs_no_warning(tmp_path, caplog, name):
-    make_trainer(name, tmp_path, max_steps=3, save_steps=2).train()
-    shutil.rmtree(tmp_path / "checkpoint-3")
-    with caplog.at_level(logging.WARNING):
-        make_trainer(name, tmp_path, max_steps=3, save_steps=2).train(resume_from_checkpoint=True)
-    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
 # --- which checkpoints are kept ---
 
 
-def test_the_checkpoints_that_were_written_first_are_deleted_first(tmp_path):
-    for seconds, step in enumerate((20, 9, 10, 30)):  # a second run in the folder began at a lower step
+def save(folder, step, best=None, limit=2):
+    """Save an empty checkpoint, and return the steps of those that are left."""
+    args = TrainingArguments(str(folder), use_cpu=True, save_total_limit=limit)
+    with staged(folder, TrainerState(global_step=step, best_global_step=best), args) as checkpoint:
+        checkpoint.mkdir(parents=True)
+    return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(folder)]
+
+
+@pytest.mark.parametrize("seconds, left", [((0, 1, 2), [30, 10]), ((5, 5, 5), [30, 20])])
+def test_the_checkpoints_that_were_written_first_are_deleted_first(tmp_path, seconds, left):
+    for second, step in zip(seconds, (20, 9, 10), strict=True):  # a second run in the folder began at a lower step
         (tmp_path / f"checkpoint-{step}").mkdir()
-        os.utime(tmp_path / f"checkpoint-{step}", (seconds, seconds))
-    delete_old_checkpoints(tmp_path, 2, {tmp_path / "checkpoint-30"})
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-30", "checkpoint-10"]
-    for step in (9, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir(exist_ok=True)
-        os.utime(tmp_path / f"checkpoint-{step}", (5, 5))
-    delete_old_checkpoints(tmp_path, 2, {tmp_path / "checkpoint-30"})
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-30", "checkpoint-10"]
+        os.utime(tmp_path / f"checkpoint-{step}", (second, second))
+    assert save(tmp_path, 30) == left
 
 
 def test_the_newest_and_the_best_checkpoint_are_never_deleted(tmp_path):
-    for step in (1, 2, 3, 4):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    delete_old_checkpoints(tmp_path, 1, {tmp_path / "checkpoint-2", tmp_path / "checkpoint-4"})
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-4", "checkpoint-2"]
-    delete_old_checkpoints(tmp_path, None, {tmp_path / "checkpoint-4"})
-    assert len(checkpoints(tmp_path)) == 2
+    assert save(tmp_path, 1) == [1] and save(tmp_path, 2) == [2, 1] and save(tmp_path, 3, best=1) == [3, 1]
+    assert save(tmp_path, 4, best=3, limit=1) == [4, 3] and save(tmp_path, 5, limit=None) == [5, 4, 3]
 
 
 def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(tmp_path):
@@ -157,19 +132,6 @@ def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(tmp_path):
     saved, loaded = AutoModelForCL.from_pretrained(best).state_dict(), trainer.model.state_dict()
     assert all(torch.equal(saved[name], loaded[name]) for name in saved)
     assert json.loads((tmp_path / best / "trainer_state.json").read_text())["best_model_checkpoint"] == best
-
-
-def test_an_older_checkpoint_is_deleted_only_when_the_new_one_is_whole(tmp_path, monkeypatch):
-    deleted = []
-
-    def delete(directory, limit, keep):
-        deleted.append([folder_problem(path) for path in keep])
-        delete_old_checkpoints(directory, limit, keep)
-
-    monkeypatch.setattr(checkpoints_module, "delete_old_checkpoints", delete)
-    make_trainer("dropout as the view", tmp_path, max_steps=6, save_steps=2, save_total_limit=1).train()
-    assert deleted == [[None]] * 3
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-6"]
 
 
 # --- a full disk ---

@@ -92,16 +92,6 @@ def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_the
     assert prompted.prompts == {"query": "the ", "passage": "a ", "document": "a "}
 
 
-def test_texts_that_fill_the_length_of_their_own_column_are_counted(tmp_path, tokenizer, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("simcse_hf"), "propagate", True)
-    rows = [{"anchor": "a cat sat", "positive": "a dog"}] * 3 + [
-        {"anchor": "a cat", "positive": "a dog ran on the mat"}
-    ]
-    make(tmp_path, tokenizer, rows, per_device_train_batch_size=2, max_seq_length={"anchor": 6, "positive": 7})
-    assert "1 of 4 rows hold a text that fills max_seq_length = 6 or 7 tokens" in caplog.text
-    assert "(rows 4)" in caplog.text
-
-
 def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer):
     task = tmp_path / "reranking.jsonl"
     task.write_text('{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'

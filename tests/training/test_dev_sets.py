@@ -1,13 +1,12 @@
 """Dev sets of training: scored pairs and tasks from users' files, and what they select."""
 
-import json
 import logging
 
 import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
-from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences
+from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences, texts
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSE, SimilarityEvalCallback
@@ -69,21 +68,6 @@ def test_spearman_alignment_and_uniformity_match_their_definitions(model, tokeni
     assert metrics["stsb_uniformity"] == pytest.approx(uniformity.item(), rel=1e-4)
 
 
-def test_each_distinct_text_is_encoded_once(model, tokenizer):
-    rows = []
-    model.register_forward_pre_hook(lambda _m, _args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
-    SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)
-    assert sum(rows) == 7  # of 10 sentences
-
-
-def test_accepts_a_file_of_scored_pairs_and_a_name(model, tokenizer, tmp_path):
-    file = tmp_path / "pairs.tsv"
-    lines = zip(PAIRS.sentences1, PAIRS.sentences2, PAIRS.scores, strict=True)
-    file.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in lines))
-    metrics = SimilarityEvalCallback(file, name="mine").evaluate(model, tokenizer)
-    assert metrics["mine_spearman"] == SimilarityEvalCallback(PAIRS).evaluate(model, tokenizer)["stsb_spearman"]
-
-
 def test_a_dev_set_that_serves_a_second_run_is_tokenized_as_that_run_does(tmp_path, tokenizer, model):
     prompts = {"anchor": "the old man : ", "positive": "the old man : "}
     reused, fresh = SimilarityEvalCallback(pairs()), SimilarityEvalCallback(pairs())
@@ -126,11 +110,7 @@ def test_dev_tasks_are_logged_and_select_the_best_model(files, model, tokenizer,
     results = trainer.write_results()
     assert results["dev_metric"] == metric.removeprefix("eval_") and results["dev_set"].endswith("more.csv")
     assert results[results["dev_metric"]]["best"] == best[metric]
-    assert results["dev_metric"] in capsys.readouterr().out
-    assert json.loads((tmp_path / "run/results.json").read_text())["dev_metric"] == results["dev_metric"]
-    trainer.save_model()
-    trainer.create_model_card()
-    assert "classification_more_knn_accuracy" in (tmp_path / "run" / "README.md").read_text()
+    assert f"{results['dev_metric']} x 100" in capsys.readouterr().out
 
 
 def test_the_first_task_selects_the_best_model_if_there_are_no_scored_pairs(files, model, tokenizer, tmp_path):
@@ -193,9 +173,6 @@ def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tok
     trainer.train()
     values = logged(trainer, "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_"))
     assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
-    assert trainer.evaluate()["eval_stsb_spearman"] in [
-        pytest.approx(x) for x in logged(trainer, "eval_stsb_spearman")
-    ]
 
 
 def test_the_last_step_is_evaluated_and_logs_eval_loss_and_dev_spearman(tmp_path, tokenizer):
@@ -225,12 +202,6 @@ def test_a_dev_set_that_is_never_evaluated_is_reported(tmp_path, tokenizer, capl
         assert ("nothing is evaluated during training" in caplog.text) == (not changes)
 
 
-def test_the_dev_sets_have_a_bar_if_the_run_has_one(tmp_path, tokenizer, capsys):
-    for hidden in (True, False):
-        make(tmp_path, tokenizer, dev_set=pairs(), max_steps=2, disable_tqdm=hidden, **EVALUATES).train()
-        assert ("Encoding" in capsys.readouterr().err) == (not hidden)
-
-
 # --- before and after ---
 
 
@@ -240,7 +211,8 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenize
     model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
     with model.pooled_by("avg"):
         dev_set = scored_by(model, tokenizer)
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **KEEPS_BEST)
+    options = KEEPS_BEST | {"eval_on_start": True, "eval_dataset": {"news": texts(8), "old_news": texts(8, seed=1)}}
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
     with caplog.at_level(logging.INFO, "simcse_hf"):
         trainer.train()
     trainer.save_model()
@@ -270,13 +242,3 @@ def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save
     assert results["start"] == {"step": 0, "pooler": None, "metric": "stsb_spearman"} | {
         "stsb_spearman": results["initial"]["stsb_spearman"]
     }
-
-
-@pytest.mark.parametrize(
-    "metric, scale", [("stsb_spearman", "Spearman x 100"), ("stsb_uniformity", "stsb_uniformity")]
-)
-def test_the_summary_says_x_100_of_what_is_multiplied(tmp_path, tokenizer, capsys, metric, scale):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **KEEPS_BEST | {"metric_for_best_model": metric})
-    trainer.train()
-    trainer.write_results()
-    assert f"Dev set stsb, {scale}\n" in capsys.readouterr().out

@@ -4,14 +4,12 @@ import os
 
 import pytest
 import torch
-from conftest import CLS, MASK, SEP, tiny_config
+from conftest import CLS, SEP
 from datasets import Dataset
 from process_helpers import launch
 from torch import nn
 from trainer_helpers import SAVES, assert_same_weights, make, model_of, weights
-from transformers import BertForMaskedLM, TrainerCallback, TrainingArguments
-
-from simcse_hf.training.pretraining import MaskedLMTrainer
+from transformers import TrainerCallback
 
 #: Texts of one length, so that the batches of all processes have the same shape.
 ROWS = {"input_ids": [[[CLS, 5 + i % 20, 9, 7 + i % 11, 12, SEP]] for i in range(32)]}
@@ -65,27 +63,3 @@ def test_two_processes_draw_different_masks_for_different_rows_and_a_resume_has_
     rows = torch.cat([first["rows"], second["rows"]])
     assert len(rows.flatten(0, -2).unique(dim=0)) == len(ROWS["input_ids"])  # an epoch: each row in one process
     assert_same_weights(resumed["weights"], second["weights"])
-
-
-def pretrain_in_process(folder, tokenizer):
-    """Take 4 steps of masked-LM training, and save which tokens of each step were masked."""
-    torch.manual_seed(1)
-    args = TrainingArguments(
-        str(folder), use_cpu=True, report_to="none", max_steps=4, per_device_train_batch_size=8, save_strategy="no"
-    )
-    ids = [[CLS, *range(5, 25), SEP] for _ in range(64)]
-    trainer = MaskedLMTrainer(
-        BertForMaskedLM(tiny_config()), args, tokenizer, 0.5, train_dataset=Dataset.from_dict({"input_ids": ids})
-    )
-    masked = []
-    trainer.model.register_forward_pre_hook(
-        lambda _, args, kwargs: masked.append(kwargs["input_ids"] == MASK), with_kwargs=True
-    )
-    trainer.train()
-    torch.save(torch.cat(masked), folder / f"masked-{os.environ['RANK']}.pt")
-
-
-def test_two_processes_mask_different_tokens(tmp_path, tokenizer):
-    launch(pretrain_in_process, tmp_path, tokenizer)
-    masks = torch.stack([torch.load(tmp_path / f"masked-{rank}.pt").flatten().float() for rank in (0, 1)])
-    assert abs(torch.corrcoef(masks)[0, 1]) < 4 / masks.shape[1] ** 0.5 < 0.2

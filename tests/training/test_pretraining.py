@@ -9,19 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.training.pretraining import (
-    MaskedLMTrainer,
-    PretrainingArguments,
-    make_tokenizer,
-    parse_pretraining_arguments,
-    pretrain,
-    read_sentences,
-    tokenize,
-)
+from simcse_hf.training.pretraining import MaskedLMTrainer, parse_pretraining_arguments, pretrain
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,11 +61,9 @@ def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(tokenizer, 
 
 
 def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, tmp_path, sentences):
-    texts, held_out = read_sentences(PretrainingArguments(train_file=str(sentences)))
-    assert len(texts) == 108 and len(held_out) == 12 and texts + held_out == sentences.read_text().splitlines()
-    rows = tokenize(held_out, tokenizer, 8)
+    ids = tokenizer(sentences.read_text().splitlines()[:12], truncation=True, max_length=8)["input_ids"]
+    rows = Dataset.from_dict({"input_ids": ids})
     trainer = trainer_of(BertForMaskedLM(tiny_config()), tmp_path, tokenizer, 0.5)
-    assert rows["length"] == [len(ids) for ids in rows["input_ids"]] and max(rows["length"]) == 8
     state = torch.get_rng_state()
     first, second = (trainer.mask_once(rows) for _ in range(2))
     assert torch.equal(state, torch.get_rng_state()) and first.to_dict() == second.to_dict()
@@ -134,18 +125,15 @@ def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_on
         ("--train_tokenizer --extend_tokenizer 5", "--extend_tokenizer"),
     ],
 )
-def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(words, option, sentences):
+def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends_it(words, option, run):
     with pytest.raises(ValueError, match=option):
-        make_tokenizer(*parse(f"--train_file {sentences} {words}"), ["a text"])
+        run(words)
 
 
-def test_bad_input_is_refused(tmp_path):
-    (tmp_path / "few.txt").write_text("one\ntwo\n")
-    with pytest.raises(ValueError, match="few.txt: 2 sentences are too few"):
-        read_sentences(PretrainingArguments(train_file=str(tmp_path / "few.txt")))
-    (tmp_path / "wrong.yaml").write_text("hidden_sizes: 3\n")
-    with pytest.raises(ValueError, match="wrong.yaml: unknown argument.*hidden_sizes"):
-        parse(str(tmp_path / "wrong.yaml"))
+def test_too_few_sentences_are_refused(run, sentences):
+    sentences.write_text("one\ntwo\n")
+    with pytest.raises(ValueError, match="texts.txt: 2 sentences are too few"):
+        run("--train_tokenizer")
 
 
 def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(tmp_path, monkeypatch, capsys):

@@ -49,6 +49,11 @@ def spans(**options):
     return lambda make: make(SpanDataset(SPANS, make.args[1], 12), model, **options).train()
 
 
+def without_relations(objective):
+    ids = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
+    return lambda make: make(ids, model_of(objective=objective, pooler_type="avg_no_cls")).train()
+
+
 #: name: (what is done with `make`, a function that makes a trainer; what the message names, all of it)
 REFUSALS = {
     # rows
@@ -60,11 +65,16 @@ REFUSALS = {
     "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
     "words that the model does not know": (started(["猫 坐 在 垫子 上"] * 16), "train_dataset 100% unknown"),
     "words that a view does not know": (started(["猫 坐 在"] * 16, view="delete_words"), "train_dataset 100% unknown"),
+    "two encoders for one text": (
+        lambda make: make(model=model_of(objective="is_bert", pooler_type="avg", encoders=2)),
+        "encoders",
+    ),
     "a batch of one": (started(per_device_train_batch_size=1), "negatives"),
     "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 rows 64"),
     "too long for the encoder": (started(max_seq_length=64), "max_seq_length 64 bert 40"),
     "a view of pairs": (started(texts(32, 2), view="fixed_mask"), "fixed_mask"),
     "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
+    **{f"no relations for {x}": (without_relations(x), "relations") for x in ("softmax", "supcon", "softmax+supcon")},
     "lengths of rows drawn anew": (started(view="delete_words", **GROUPED), "ViewDataset"),
     "lengths of spans": (spans(**GROUPED), "SpanDataset"),
     "lengths of token ids": (started(TOKEN_IDS, **GROUPED), "'length' train_dataset input_ids"),

@@ -1,21 +1,18 @@
 """A resumed run has the settings, texts and weights of the run that it continues, or says what was changed."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from trainer_helpers import End
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
-from simcse_hf.training.run_record import run_settings
 
 NAME = "dropout as the view"
 RUN = {"max_steps": 4, "save_steps": 2, "logging_steps": 2}
@@ -104,19 +101,6 @@ def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_
         trainer.train()
 
 
-class End(TrainerCallback):
-    """End a run at step 5, between two checkpoints: by an error, or by a signal, after which step 5 is saved."""
-
-    def __init__(self, how):
-        self.how = how
-
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step == 5 and self.how == "killed":
-            raise RuntimeError("killed")
-        if state.global_step == 4 and self.how == "stopped":
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 EVALUATED = {"max_steps": 8, "save_steps": 2, "logging_steps": 3, "eval_strategy": "steps", "eval_on_start": True}
 EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2}
 
@@ -129,14 +113,14 @@ def _results(trainer):
     return results
 
 
-@pytest.mark.parametrize("best, how, first", [(True, "killed", 4), (False, "stopped", 5)])
-def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_path, best, how, first):
+@pytest.mark.parametrize("best, end, first", [(True, End(6, RuntimeError), 4), (False, End(5, None), 5)])
+def test_the_results_of_a_resumed_run_are_those_of_the_uninterrupted_one(tmp_path, best, end, first):
     options = EVERY_2 | {"load_best_model_at_end": best}
     whole = make_trainer(NAME, tmp_path / "whole", **options)
     whole.train()
     expected = _results(whole)
     with pytest.raises((RuntimeError, SystemExit)):
-        make_trainer(NAME, tmp_path / "run", (End(how),), **options).train()
+        make_trainer(NAME, tmp_path / "run", (end,), **options).train()
     assert checkpoints(tmp_path / "run")[0].name == f"checkpoint-{first}"
     for _ in range(2):  # the second time, nothing is left to do
         resumed = make_trainer(NAME, tmp_path / "run", **options)
@@ -176,7 +160,7 @@ def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monk
 
 def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
     with pytest.raises(RuntimeError):
-        make_trainer(NAME, tmp_path / "run", (End("killed"),), **EVERY_2).train()
+        make_trainer(NAME, tmp_path / "run", (End(6, RuntimeError),), **EVERY_2).train()
     trainer = make_trainer(NAME, tmp_path / "run", **EVERY_2 | {"allow_changes": True})
     pairs = trainer.dev_sets[0].pairs
     trainer.remove_callback(trainer.dev_sets[0])
@@ -185,12 +169,3 @@ def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
     trainer.train(resume_from_checkpoint=True)
     results = trainer.write_results()
     assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4
-
-
-def test_other_gold_scores_of_the_dev_set_are_another_setting(tmp_path, tokenizer):
-    def settings(gold):
-        dev_set = SimilarityEvalCallback(ScoredPairs("stsb", ["a", "b"], ["c", "d"], gold))
-        trainer = make_trainer(NAME, tmp_path, callbacks=[dev_set])
-        return run_settings(trainer.args, trainer.model, trainer.rows, trainer.dev_sets, trainer.start_digest)
-
-    assert settings([0.0, 5.0]) == settings([0.0, 5.0]) != settings([5.0, 0.0])

@@ -185,15 +185,6 @@ def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(
         assert (settings.pooler_type, settings.mlp_only_train) == expected
 
 
-@pytest.mark.parametrize(
-    "words, named", [("--temperatur 0.1", "--temperatur 0.1"), ("--pooler_type maximum", "avg_first_last")]
-)
-def test_an_unknown_argument_or_choice_is_a_usage_error(parse, capsys, words, named):
-    with pytest.raises(SystemExit):
-        parse(words)
-    assert named in capsys.readouterr().err
-
-
 def test_help_lists_this_packages_arguments_first_with_their_defaults(capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--help"], {"temp": 0.07})

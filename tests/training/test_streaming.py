@@ -6,8 +6,7 @@ import pytest
 import torch
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import SAVES, assert_same_weights, logged, make, sentences, weights
-from transformers import TrainerCallback
+from trainer_helpers import SAVES, End, assert_same_weights, logged, make, sentences, weights
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
@@ -27,15 +26,6 @@ def trainer_of(tmp_path, tokenizer, data, callbacks=(), **changes):
     return make(tmp_path, tokenizer, data, callbacks=[*callbacks], **options)
 
 
-class Kill(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(
     ("columns", "name", "changes"),
     fast_first(
@@ -52,7 +42,7 @@ def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
     saved = SAVES | {"save_steps": 5} | changes
     whole = trainer_of(tmp_path / "whole", tokenizer, load_text_stream(path), **saved)
     whole.train()
-    killed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), [Kill(7)], **saved)
+    killed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), [End(8)], **saved)
     with pytest.raises(KeyboardInterrupt):
         killed.train()
     resumed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), **saved)

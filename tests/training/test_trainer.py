@@ -1,29 +1,22 @@
 """Tests of SimCSETrainer: losses, resuming, several processes, and the checks before a run."""
 
-import json
-import logging
+from contextlib import nullcontext
 
 import pytest
 import torch
-from conftest import FAMILIES, OLD_TRANSFORMERS, VOCABULARY, fast_first, tiny_config
-from process_helpers import launch
+from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, tiny_config
 from torch._dynamo.utils import counters
 from trainer_helpers import (
-    EVALUATES,
-    KEEPS_BEST,
-    SAVES,
     assert_close_weights,
     assert_same_weights,
     logged,
     make,
     model_of,
-    pairs,
     registered_attention,
-    sentences,
     texts,
+    train_and_resume,
     weights,
 )
-from transformers import BertTokenizer, TrainerCallback
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
@@ -57,31 +50,6 @@ def test_training_updates_every_trainable_parameter_and_logs_the_parts_of_the_lo
         assert entry["loss"] == pytest.approx(entry["contrastive_loss"] + 0.5 * entry["mlm_loss"], abs=2e-3)
 
 
-class Break(TrainerCallback):
-    """Make the weights NaN before a step, once."""
-
-    def __init__(self, step):
-        self.step = step
-
-    @torch.no_grad()
-    def on_step_begin(self, args, state, control, model=None, **kwargs):
-        if state.global_step == self.step:
-            self.step = None
-            model.base_model.embeddings.word_embeddings.weight.fill_(float("nan"))
-
-
-def test_a_nan_loss_stops_training_keeps_the_saved_checkpoints_and_training_can_be_repeated(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, texts(64), callbacks=[Break(3)], max_steps=8, save_total_limit=1, **SAVES)
-    intact = weights(trainer.model)
-    with pytest.raises(FloatingPointError, match="contrastive_loss is nan at or before step 4"):
-        trainer.train()
-    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
-    saved = AutoModelForCL.from_pretrained(tmp_path / "run" / "checkpoint-2")
-    assert all(torch.isfinite(tensor).all() for tensor in saved.state_dict().values())
-    trainer.model.load_state_dict(intact)
-    assert trainer.train().global_step == 8
-
-
 @pytest.mark.skipif(OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled")
 @pytest.mark.parametrize("columns, dropout", fast_first((3, 0.0), (1, None)))
 def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, tokenizer, columns, dropout):
@@ -100,76 +68,39 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
         assert_close_weights(*trained, atol=1e-5, rtol=0)
 
 
-# --- resuming ---
+def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch):
+    devices = []
 
+    def avoid(device):
+        devices.append(device)
+        return nullcontext()
 
-class Kill(TrainerCallback):
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 5:
-            raise KeyboardInterrupt
-
-
-def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_run_and_a_finished_one_stays(tmp_path, tokenizer):
-    def run(name, *callbacks, resume=None):
-        changes = SAVES | {"max_steps": 9, "save_steps": 4, "seed": 3}
-        model = model_of("distilbert", do_mlm=True)
-        trainer = make(tmp_path / name, tokenizer, texts(40), model, callbacks=[*callbacks], **changes)
-        trainer.train(resume_from_checkpoint=resume and str(tmp_path / name / "run" / resume))
-        assert trainer.state.global_step == 9
-        return weights(trainer.model)
-
-    whole = run("whole")
-    with pytest.raises(KeyboardInterrupt):
-        run("killed", Kill())
-    assert_same_weights(whole, run("killed", resume="checkpoint-4"))
-    assert_same_weights(whole, run("killed", resume="checkpoint-9"))
-
-
-def test_the_best_model_of_an_encoder_without_pooler_keeps_its_head(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, model=model_of("distilbert"), dev_set=pairs(), **KEEPS_BEST)
+    monkeypatch.setattr("simcse_hf.training.trainer.avoid_cudnn_attention", avoid)
+    trainer = make(tmp_path, tokenizer, max_steps=1)
     trainer.train()
-    saved = AutoModelForCL.from_pretrained(trainer.state.best_model_checkpoint)
-    assert saved.head_source == "kept"
-    assert_same_weights(weights(saved), weights(trainer.model))
+    assert devices == [trainer.args.device]
 
 
-# --- several processes ---
+# --- the order of the rows ---
 
 
-def train_in_process(directory, processes):
-    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
-    trainer = make(
-        directory / f"of-{processes}",
-        tokenizer,
-        texts(64, 3),
-        model_of(dropout=0.0),
-        dev_set=pairs(),
-        dev_tasks=[f"classification={directory / 'labelled.csv'}"],
-        per_device_train_batch_size=8 // processes,
-        ddp_backend="gloo",
-        max_grad_norm=0.5,
-        **EVALUATES,
-    )
-    trainer.train()
-    trainer.save_model()
-    trainer.save_state()
-
-
-def test_two_processes_give_the_weights_and_scores_of_one_with_the_whole_batch(tmp_path):
-    rows = [f"{text},{i % 3}" for i, text in enumerate(dict.fromkeys(sentences(40, seed=9)))]
-    (tmp_path / "labelled.csv").write_text("\n".join(["text,label", *rows]))
-    for processes in (1, 2):
-        launch(train_in_process, tmp_path, processes, processes=processes)
-    folders = [tmp_path / f"of-{n}" / "run" for n in (1, 2)]
-    one, two = (AutoModelForCL.from_pretrained(folder).state_dict() for folder in folders)
-    assert_close_weights(one, two, but="key.bias", atol=2e-5, rtol=0)
-    histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in folders]
-    tolerances = dict.fromkeys(("loss", "contrastive_loss", "grad_norm"), {"rel": 1e-3})
-    for metric in ("stsb_spearman", "classification_accuracy", "classification_knn_accuracy"):
-        tolerances[f"eval_{metric}"] = {"abs": 1e-6}
-    for name, tolerance in tolerances.items():
-        found = [[entry[name] for entry in history if name in entry] for history in histories]
-        assert found[0] and found[0] == pytest.approx(found[1], **tolerance)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},  # a computed order
+        {"view": "crop", "view_rate": 0.3, "dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+    ],
+    ids=["a large run", "workers that stay"],
+)
+def test_a_run_that_is_resumed_in_its_second_epoch_ends_with_equal_weights(tmp_path, tokenizer, monkeypatch, changes):
+    monkeypatch.setattr("simcse_hf.training.rows.LARGEST_LISTED", 10)
+    options = changes | {"max_steps": 8, "save_strategy": "steps", "save_steps": 6, "logging_steps": 1}
+    whole, _ = train_and_resume(lambda: make(tmp_path, tokenizer, texts(40), **options), 6)
+    if changes:
+        alone = make(tmp_path / "alone", tokenizer, texts(40), **options | {"dataloader_num_workers": 0}
+                     | {"dataloader_persistent_workers": False})  # fmt: skip
+        alone.train()
+        assert logged(alone, "loss") == logged(whole, "loss")
 
 
 # --- refusals and warnings ---
@@ -235,28 +166,14 @@ def test_ignoring_dropout_is_accepted_if_the_run_needs_no_attention_dropout(
     [
         (32, {"gradient_accumulation_steps": 2}, "adds no negatives"),
         (33, {}, "1 row in an epoch has no negatives"),
+        (32, {}, "Accelerate ignores it on this device: each process holds the whole model"),
     ],
 )
-def test_warns_about_rows_without_negatives(tmp_path, tokenizer, caplog, rows, changes, message):
-    with caplog.at_level(logging.WARNING, "simcse_hf"):
-        make(tmp_path, tokenizer, texts(rows), **changes).train()
+def test_warns_about_rows_without_negatives_and_of_fsdp_without_an_accelerator(
+    tmp_path, tokenizer, caplog, monkeypatch, rows, changes, message
+):
+    make(tmp_path, tokenizer)._check_run()
+    assert message not in caplog.text
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    make(tmp_path, tokenizer, texts(rows), **changes)._check_run()
     assert message in caplog.text
-
-
-def test_warns_when_accelerate_ignores_fsdp(tmp_path, tokenizer, caplog, monkeypatch):
-    trainer = make(tmp_path, tokenizer, max_steps=1)
-    with caplog.at_level(logging.WARNING, "simcse_hf"):
-        trainer.train()
-        assert "FSDP" not in caplog.text
-        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-        trainer.train()
-    assert "Accelerate ignores it on this device: each process holds the whole model" in caplog.text
-
-
-def test_fixed_mask_can_be_trained_and_is_saved_in_the_config(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, view="fixed_mask", max_seq_length=16)
-    trainer.train()
-    trainer.save_model()
-    section = json.loads((tmp_path / "run" / "config.json").read_text())["simcse"]["training"]
-    assert section["fixed_mask"] is True and section["max_seq_length"] == 16
-    assert len(logged(trainer, "loss")) == 2

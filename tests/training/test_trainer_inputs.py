@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import tiny_config
-from datasets import Dataset
-from trainer_helpers import KEEPS_BEST, arguments, assert_same_weights, make, model_of, pairs, texts, weights
+from trainer_helpers import arguments, assert_same_weights, make, model_of, pairs, texts, weights
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
@@ -18,18 +17,6 @@ def ids_of(trainer, row=0):
 
 
 # --- training data ---
-
-
-@pytest.mark.parametrize(
-    "row, order",
-    [
-        ({"anchor": "a cat", "negative": "a dog", "positive": "the cat"}, ("anchor", "positive", "negative")),
-        ({"label": 1, "sentence1": "a cat", "sentence2": "the cat"}, ("sentence1", "sentence2")),
-    ],
-)
-def test_column_names_determine_anchor_positive_and_negative(tmp_path, tokenizer, row, order):
-    trainer = make(tmp_path, tokenizer, Dataset.from_list([row] * 9))
-    assert ids_of(trainer) == [tokenizer(row[name])["input_ids"] for name in order]
 
 
 def test_accepts_lists_of_texts_and_lists_of_rows(tmp_path, tokenizer):
@@ -46,12 +33,6 @@ def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
 
 
 # --- model and arguments ---
-
-
-def test_an_explicit_metric_for_best_model_is_used(tmp_path, tokenizer):
-    options = KEEPS_BEST | {"metric_for_best_model": "loss"}
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=texts(8, 2), **options)
-    assert trainer.args.metric_for_best_model == "loss" and not trainer.args.greater_is_better
 
 
 def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):

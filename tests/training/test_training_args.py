@@ -5,12 +5,11 @@ import re
 
 import pytest
 import torch
-from trainer_helpers import model_of
 from transformers import TrainingArguments
 
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.models import resolve
-from simcse_hf.models.resolve import default_loader_workers, resolve_run
+from simcse_hf.models.resolve import default_loader_workers
 from simcse_hf.training import pretraining, training_args
 
 
@@ -69,8 +68,3 @@ def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, core
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert default_loader_workers() == workers
-
-
-def test_a_run_on_a_cpu_makes_its_batches_in_the_training_process(tmp_path):
-    args = resolve_run(SimCSETrainingArguments(str(tmp_path), use_cpu=True), model_of()).arguments
-    assert args.dataloader_num_workers == 0

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import fast_first, tiny_config
-from datasets import Dataset
-from trainer_helpers import SETTINGS, logged, make, model_of, rows_for, sentences, train_and_resume, trainer_of
+from trainer_helpers import SETTINGS, logged, rows_for, sentences, train_and_resume, trainer_of
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -63,35 +62,11 @@ def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
     assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape == (4, 2, tokens)
 
 
-def test_a_run_with_two_encoders_can_be_resumed(start, tmp_path, tokenizer):
-    settings = SETTINGS["simcse"] | {"encoders": 2}
-    whole, _ = train_and_resume(lambda: trainer_of(start, tmp_path, tokenizer, "simcse", settings=settings), 3)
-    assert any(name.startswith("second_encoder.") for name in whole.model.state_dict())
-
-
-def test_two_encoders_are_refused_for_objectives_that_read_one_text_per_row(start, tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="encoders"):
-        trainer_of(start, tmp_path, tokenizer, "is_bert", settings=SETTINGS["is_bert"] | {"encoders": 2})
-
-
 @pytest.mark.parametrize("view", [v for v in DATASET_VIEWS if v not in ("synonyms", "eda")])
 @pytest.mark.parametrize("both", fast_first(False, True))
 def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, tokenizer, view, both):
     changes = {"view": view, "view_both": both, "max_steps": 8, "save_steps": 5, "eval_strategy": "no"}
     train_and_resume(lambda: trainer_of(start, tmp_path, tokenizer, "simcse", settings={}, **changes), 5)
-
-
-def test_the_default_view_of_esimcse_repeats_words(start, tmp_path, tokenizer):
-    assert trainer_of(start, tmp_path, tokenizer, "esimcse").args.view == "repeat_words"
-    assert trainer_of(start, tmp_path, tokenizer, "esimcse", view="identity").args.view == "identity"
-    assert trainer_of(start, tmp_path, tokenizer, "simcse").args.view == "identity"
-
-
-@pytest.mark.parametrize("objective", ["softmax", "supcon", "softmax:0.7+supcon:0.3"])
-def test_missing_relations_are_reported_before_the_first_step(tmp_path, tokenizer, objective):
-    ids = Dataset.from_dict({"input_ids": [[[2, 5, 3], [2, 6, 3]]] * 8})
-    with pytest.raises(ValueError, match="relations"):
-        make(tmp_path, tokenizer, ids, model_of(objective=objective, pooler_type="avg_no_cls")).train()
 
 
 # --- the scripts' texts ---
@@ -136,14 +111,6 @@ def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path, texts_of):
     assert labelled["score"][:] == [1.0, 0.0], "the pairs that do not belong together stay"
 
 
-def test_the_seed_of_the_data_chooses_the_neighbouring_sentences(tmp_path, texts_of):
-    file = tmp_path / "documents.txt"
-    file.write_text("\n\n".join("\n".join(f"sentence {i} of {j}" for i in range(9)) for j in range(20)))
-    options = f"--train_file {file} --view next_three_sentences --data_seed"
-    first, again, other = (texts_of(f"{options} {seed}", False)[:] for seed in (1, 1, 2))
-    assert first == again != other
-
-
 def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of):
     file = tmp_path / "tickets.csv"
     file.write_text("text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n")
@@ -157,13 +124,6 @@ def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of):
     assert chosen("--objective cosent").model.objective == "cosent" and chosen("", False).model.objective is None
     file.write_text("question,answer,label\na cat,an animal,1\n")
     assert chosen().model.objective is None
-
-
-def test_a_prompt_is_put_before_the_texts_and_not_before_the_scores(start, tmp_path, tokenizer):
-    settings = SETTINGS["cosent"] | {"prompts": {"query": "the "}, "default_prompt_name": "query"}
-    rows = trainer_of(start, tmp_path, tokenizer, "cosent", settings=settings).train_dataset
-    texts, score = rows_for("cosent", tokenizer)["sentence1"][1], rows_for("cosent", tokenizer)["score"][1]
-    assert rows[1]["input_ids"][0] == tokenizer(f"the {texts}")["input_ids"] and rows[1]["score"] == score
 
 
 def test_the_pairs_of_a_premise_stay_in_one_batch(start, tmp_path, tokenizer):

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -138,28 +137,3 @@ def test_a_save_that_is_killed_midway_leaves_nothing_that_loads(earlier, monkeyp
     saved = SimCSE(folder, device="cpu").model.state_dict()
     assert all(torch.equal(tensor, saved[name]) for name, tensor in trainer.model.state_dict().items())
     assert not list(folder.glob("model-*")), "no weights of the earlier model"
-
-
-def test_the_published_model_of_several_seeds_is_whole_or_the_earlier_one(earlier, tmp_path, monkeypatch):
-    from simcse_hf.training import seeds
-
-    seed = earlier / "seed-1"
-    AutoModelForCL.from_config(tiny_config(), pooler_type="avg").save_pretrained(seed)
-    run = {"dev_metric": None, "train_seconds": 1.0, "initial": {}, "start": {}, "saved": {}, "best": {}, "final": {}}
-    files.write_json(seed / "results.json", run)
-    names = ("config.json", "model-00001-of-00010.safetensors")
-    before = [(earlier / name).read_bytes() for name in names]
-    copy = shutil.copy2
-
-    def full(source, target, **options):
-        if Path(source).name == "model.safetensors":
-            full_disk()
-        return copy(source, target, **options)
-
-    monkeypatch.setattr(shutil.copytree, "__defaults__", (False, None, full, False, False))
-    with pytest.raises((OSError, shutil.Error)):
-        seeds.publish_best(earlier, [1])
-    assert [(earlier / name).read_bytes() for name in names] == before
-    monkeypatch.undo()
-    seeds.publish_best(earlier, [1])
-    assert SimCSE(earlier, device="cpu").pooler_type == "avg"

@@ -4,17 +4,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .base import TaskResult, UserTask, paired_interval
-from .labelled import ClassificationTask, ClusteringTask, read_classification, read_clustering
-from .pairs import PairsTask, read_pairs
-from .ranking import RerankingTask, RetrievalTask, read_reranking, read_retrieval
+from .labelled import read_classification, read_clustering
+from .ranking import read_pairs, read_reranking, read_retrieval
 
 __all__ = [
     "KINDS",
-    "ClassificationTask",
-    "ClusteringTask",
-    "PairsTask",
-    "RerankingTask",
-    "RetrievalTask",
     "TaskResult",
     "UserTask",
     "name_tasks",

@@ -1,30 +1,29 @@
 """What every task from a user's own files can do: score embeddings, split into two tasks, and compare two systems."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from zlib import crc32
 
 import numpy as np
 from numpy import ndarray
 
 from ...data.columns import check_text
-from ...data.table import SUFFIX, open_table
+from ...data.table import SUFFIX
 from ..bootstrap import (
     Arrays,
-    check_resampling,
+    connected_groups,
+    divide_groups,
     independent_draws,
     interval,
     mean_over_drawn_seeds,
     resampled_scores,
 )
 from ..embeddings import SentenceEmbeddings
-from ..groups import connected_groups, divide_groups
-from ..sts import rows_of_parts
 
 
 @dataclass
@@ -44,6 +43,7 @@ class TaskResult:
     details: dict = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class UserTask(ABC):
     """A task from a user's own files.
 
@@ -58,48 +58,37 @@ class UserTask(ABC):
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
+        links (`list[Sequence[str]]`): The texts of each unit that must not be in both parts of a split.
     """
 
-    kind: str
-    metric: str
-    unit = "row"
-    texts: list[str]
+    kind: ClassVar[str]
+    metric: ClassVar[str]
+    unit: ClassVar[str] = "row"
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        units: list,
-        shared: Any = None,
-    ):
-        self.source = source
-        self.name = name
-        self.units = units
-        self.shared = shared
-        self._prepare()
+    source: str
+    name: str
+    units: list
+    shared: Any = None
 
     @abstractmethod
-    def _prepare(self) -> None:
-        """Check the units, and set `texts`."""
+    def __post_init__(self) -> None:
+        """Check the units, and set `texts` and `links`."""
+        self.texts: list[str]
+        self.links: list[Sequence[str]]
 
     def __len__(self) -> int:
         return len(self.units)
 
     @abstractmethod
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
-        """Score the embeddings of `texts`.
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Score the embeddings of `texts`, which are not normalized.
 
         Args:
-            embeddings (`numpy.ndarray`): Of shape `(len(texts), dim)`, not normalized.
-            similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares embeddings.
+            embeddings (`SentenceEmbeddings`): They also say how the model compares embeddings.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.
         """
-
-    @abstractmethod
-    def linking_texts(self, unit: Any) -> Sequence[str]:
-        """Return the texts of a unit that must not be in both parts of a split."""
 
     def evaluate(self, encode: Callable, similarity: str = "cosine") -> TaskResult:
         """Encode the texts of the task once, and score their embeddings.
@@ -114,14 +103,10 @@ class UserTask(ABC):
         Raises:
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
-        embeddings = SentenceEmbeddings(SimpleNamespace(encode=encode), self.texts)
-        result = self.score(embeddings(self.texts), similarity)
-        result.scores["group"] = self._groups()
+        model = SimpleNamespace(encode=encode, similarity_fn_name=similarity)
+        result = self.score(SentenceEmbeddings(model, self.texts))
+        result.scores["group"] = connected_groups(self.links)
         return result
-
-    def _groups(self) -> ndarray:
-        """Return the group of each unit, of shape `(len(self),)`; units that share a linking text are in one group."""
-        return connected_groups(list(map(self.linking_texts, self.units)))
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with a prompt before each query and each document, as a model was trained with them.
@@ -162,15 +147,25 @@ class UserTask(ABC):
                 f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
                 "two files instead, or more data."
             )
-        return self._part(1, first), self._part(2, ~first)
-
-    def _part(self, number: int, chosen: ndarray) -> Self:
-        units = list(compress(self.units, chosen))
-        return type(self)(f"{self.source}, part {number}", self.name, units, self.shared)
+        parts = []
+        for number, chosen in enumerate((first, ~first), start=1):
+            units = list(compress(self.units, chosen))
+            parts.append(replace(self, source=f"{self.source}, part {number}", units=units))
+        return tuple(parts)
 
     def _divide(self, share: float, seed: int) -> ndarray:
         """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
-        return divide_groups(self._groups(), share, seed, self.source)
+        return divide_groups(connected_groups(self.links), share, seed, self.source)
+
+    def _result(self, metrics: dict, scores: Arrays, marks: Iterable, **details: Any) -> TaskResult:
+        """Return a result with a 32-bit fingerprint of each unit, by which a comparison recognises the same data.
+
+        The `marks` of a unit are its texts and labels. Where there are no `gold` labels, the fingerprints stand for
+        them.
+        """
+        prints = [crc32("\0".join(each).encode("utf-8", "surrogatepass")) for each in marks]
+        unit = np.array(prints, dtype=np.uint32)
+        return TaskResult(metrics, {"gold": unit, "unit": unit, **scores}, {"examples": len(self), **details})
 
     def document(self, result: TaskResult) -> dict:
         """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
@@ -191,7 +186,6 @@ def paired_interval(
     *,
     resamples: int = 1000,
     confidence: float = 0.95,
-    seed: int = 0,
 ) -> tuple:
     """Compare two systems on the same resamples of the scored units (a paired percentile bootstrap).
 
@@ -205,7 +199,6 @@ def paired_interval(
         after (`list[TaskResult]`): Results of the second system, one for each seed.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level.
-        seed (`int`, *optional*, defaults to `0`): Seed of the resamples.
 
     Returns:
         `tuple[float, float, float]`: The difference of the headline metric (after minus before, times 100), and the
@@ -216,34 +209,18 @@ def paired_interval(
     """
     if not before or not after:
         raise ValueError("a comparison needs at least one result of each system.")
-    check_resampling(resamples, confidence)
     systems = []
     for result in (*before, *after):
         if not np.array_equal(result.scores["unit"], before[0].scores["unit"]):
             raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
         systems.append({task.kind: result.scores})
-    scores = resampled_scores(systems, resamples=resamples, random=np.random.default_rng(seed))
-    random = np.random.default_rng([seed, 1])
+    scores = resampled_scores(systems, resamples=resamples)
+    random = np.random.default_rng([0, 1])
     start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
     end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
-    low, high = interval(end - start, confidence, independent_draws(systems))
-    old = np.mean([result.metrics[task.metric] for result in before])
-    new = np.mean([result.metrics[task.metric] for result in after])
+    low, high = interval(end - start, confidence, independent_draws(systems[0]))
+    old, new = (np.mean([result.metrics[task.metric] for result in results]) for results in (before, after))
     return float(new - old), low, high
-
-
-def fingerprints(units: Sequence) -> ndarray:
-    """Return a 32-bit fingerprint of each unit's texts and labels, by which a comparison recognises the same data."""
-    marks = []
-    for unit in units:
-        joined = "\0".join(unit)
-        marks.append(crc32(joined.encode("utf-8", "surrogatepass")))
-    return np.array(marks, dtype=np.uint32)
-
-
-def read_columns(path: Path, *roles: str) -> Iterator:
-    """Return the rows of a file; see [`rows_of_parts`]."""
-    return rows_of_parts(open_table(path), roles)
 
 
 def checked_text(value: Any, where: str) -> str:
@@ -252,13 +229,6 @@ def checked_text(value: Any, where: str) -> str:
     if not text:
         raise ValueError(f"{where}: the text is empty. Fill or remove the row.")
     return text
-
-
-def checked_label(value: Any, where: str) -> str:
-    """Return a label as a string, or raise a `ValueError` that says where it is missing."""
-    if value is None or not str(value).strip():
-        raise ValueError(f"{where}: the label is empty. Fill or remove the row.")
-    return str(value).strip()
 
 
 def file_of(folder: Path, stem: str) -> Path | None:

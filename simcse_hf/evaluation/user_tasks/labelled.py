@@ -1,7 +1,6 @@
 """Classification and clustering of labelled texts: a table, or a folder with a table for each split."""
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,9 @@ from transformers.utils import logging
 from ...data.columns import find_parts
 from ...data.table import open_table
 from ...search.exact import unit_length
-from ..groups import distinct
-from .base import (
-    TaskResult,
-    UserTask,
-    checked_label,
-    checked_text,
-    file_of,
-    fingerprints,
-    read_columns,
-    short_name,
-)
+from ..embeddings import SentenceEmbeddings
+from ..sts import rows_of_parts
+from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
@@ -54,14 +45,19 @@ class LabelledTask(UserTask):
     #: Rows of a label that a part of a split needs.
     least = 1
 
-    def _prepare(self) -> None:
+    def __post_init__(self) -> None:
         _check_labels(self.source, "scored", self.units)
-        self._rows = self.units + (self.shared or [])
-        self.texts, self._positions = distinct([text for text, _ in self._rows])
+        self.labels = [label for _, label in self.units]
+        self.links = [[text] for text, _ in self.units]
+        self.texts = list(dict.fromkeys(text for text, _ in self.rows()))
 
-    def linking_texts(self, unit: Row) -> Sequence[str]:
-        """Return the text of a row."""
-        return unit[:1]
+    def rows(self) -> list[Row]:
+        """Return the scored rows and then the training rows."""
+        return self.units + (self.shared or [])
+
+    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
+        known, gold = np.unique(self.labels, return_inverse=True)
+        return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
 
     def _divide(self, share: float, seed: int) -> ndarray:
         """Divide the rows at random within each label; a label with too few rows goes to one part as a whole."""
@@ -78,21 +74,6 @@ class LabelledTask(UserTask):
                 count = min(max(count, self.least), len(rows) - self.least)
             first[rows[:count]] = True
         return first
-
-    @property
-    def labels(self) -> list[str]:
-        """The label of each row."""
-        return [label for _, label in self.units]
-
-    def _result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
-        known, gold = np.unique(self.labels, return_inverse=True)
-        scores = {
-            name: scored,
-            "gold": gold,
-            "unit": fingerprints(self.units),
-        }
-        counts = {"examples": len(self), "labels": len(known)}
-        return TaskResult(metrics, scores, counts | details)
 
 
 class ClassificationTask(LabelledTask):
@@ -114,18 +95,17 @@ class ClassificationTask(LabelledTask):
     kind = "classification"
     metric = "accuracy"
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         counts = Counter(self.labels)
         self.folds = min(FOLDS, *counts.values())
         if self.shared is None:
             self.least = 2
             if self.folds < 2:
-                single = [label for label, count in counts.items() if count == 1]
-                label = min(single)
+                single = min(label for label, count in counts.items() if count == 1)
                 raise ValueError(
-                    f"{self.source}: the label {label!r} has one row, which cannot be both trained on and scored. Add "
-                    "rows of this label, remove it, or give training rows (a column 'split', or a folder with "
+                    f"{self.source}: the label {single!r} has one row, which cannot be both trained on and scored. "
+                    "Add rows of this label, remove it, or give training rows (a column 'split', or a folder with "
                     "train.csv and test.csv)."
                 )
         else:
@@ -137,39 +117,33 @@ class ClassificationTask(LabelledTask):
                     "training row."
                 )
 
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
-        x = unit_length(embeddings.astype(np.float32))[self._positions]
-        y = np.array([label for _, label in self._rows], dtype=object)
-        train_examples = None
-        if self.shared is not None:
-            train_examples = len(self.shared)
-            scored, fitted_on = np.split(np.arange(len(x)), [len(self)])
-            parts = [(fitted_on, scored)]
-            protocol = f"fitted on {train_examples} training rows"
+        texts, labels = zip(*self.rows(), strict=True)
+        x = unit_length(embeddings(texts).astype(np.float32))
+        y = np.array(labels, dtype=object)
+        if self.shared is None:
+            parts = StratifiedKFold(self.folds, shuffle=True, random_state=SEED).split(x, y)
+            fitted = f"stratified {self.folds}-fold cross-validation"
         else:
-            folds = StratifiedKFold(self.folds, shuffle=True, random_state=SEED)
-            parts = folds.split(x, y)
-            protocol = f"stratified {self.folds}-fold cross-validation"
-        correct = np.empty(len(self), dtype=bool)
-        nearest_correct = correct.copy()
+            scored, train = np.split(np.arange(len(x)), [len(self)])
+            parts = [(train, scored)]
+            fitted = f"fitted on {len(train)} training rows"
+        correct = np.empty((2, len(self)), dtype=bool)
         for train, held in parts:
             linear = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, tol=PROBE_TOLERANCE)
-            probe = make_pipeline(StandardScaler(), linear).fit(x[train], y[train])
-            correct[held] = probe.predict(x[held]) == y[held]
             nearest = KNeighborsClassifier(min(NEIGHBOURS, len(train)), metric="cosine", weights="distance")
-            nearest.fit(x[train], y[train])
-            nearest_correct[held] = nearest.predict(x[held]) == y[held]
-        return self._result(
-            {
-                "accuracy": 100 * float(correct.mean()),
-                "knn_accuracy": 100 * float(nearest_correct.mean()),
-            },
+            for row, model in enumerate((make_pipeline(StandardScaler(), linear), nearest)):
+                model.fit(x[train], y[train])
+                correct[row, held] = model.predict(x[held]) == y[held]
+        accuracy, knn_accuracy = 100 * correct.mean(axis=1)
+        return self._labelled_result(
+            {"accuracy": float(accuracy), "knn_accuracy": float(knn_accuracy)},
             "correct",
-            correct,
-            protocol=f"{protocol}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
+            correct[0],
+            protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
             f"{NEIGHBOURS} nearest neighbours by cosine, weighted by 1 / (1 - cosine)",
-            train_examples=train_examples,
+            train_examples=None if self.shared is None else len(self.shared),
         )
 
 
@@ -183,10 +157,10 @@ class ClusteringTask(LabelledTask):
     kind = "clustering"
     metric = "v_measure"
 
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Run k-means and compute the mean V-measure; see [`UserTask.score`]."""
         count = len(set(self.labels))
-        x = unit_length(embeddings.astype(np.float32))
+        x = unit_length(embeddings(self.texts).astype(np.float32))
         # Several threads add up the centres in the order in which they finish, so the last digits would vary.
         clusters = []
         with threadpool_limits(1, user_api="openmp"):
@@ -194,7 +168,7 @@ class ClusteringTask(LabelledTask):
                 kmeans = KMeans(count, n_init=1, random_state=seed)
                 clusters.append(kmeans.fit_predict(x))
         values = [100 * float(v_measure_score(self.labels, each)) for each in clusters]
-        return self._result(
+        return self._labelled_result(
             {"v_measure": float(np.mean(values))},
             "clusters",
             np.stack(clusters, axis=1).astype(np.int32),
@@ -238,23 +212,49 @@ def read_labelled_rows(path: Path) -> tuple:
         ValueError: If a file or column is missing, a text or label is empty, there are no rows, or all rows have the
             same label.
     """
+    files: dict = {"test": path}
     if path.is_dir():
-        test = file_of(path, "test")
-        train = file_of(path, "train")
-        if test is None:
+        files = {split: file_of(path, split) for split in ("test", "train")}
+        if files["test"] is None:
             raise ValueError(f"{path}: the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead.")
-        splits = _read(test, "test")
-        if train is not None:
-            splits |= _read(train, "train")
-    else:
-        splits = _read(path)
+    splits: dict = {}
+    for name, file in files.items():
+        if file is None:
+            continue
+        table = open_table(file)
+        roles = ["text", "label"]
+        if file == path and find_parts(table.columns, ["split"]):
+            roles.append("split")
+        rows = None
+        repeated = 0
+        relabelled = 0
+        for where, (cell, *others) in rows_of_parts(table, roles):
+            text = checked_text(cell, where)
+            label, *split = ["" if other is None else str(other).strip() for other in others]
+            if "" in (label, *split):
+                raise ValueError(f"{where}: the label is empty. Fill or remove the row.")
+            rows = splits.setdefault(split[0].lower() if split else name, {})
+            if text in rows:
+                repeated += 1
+                relabelled += rows[text] != label
+            rows.setdefault(text, label)
+        if rows is None:
+            raise ValueError(f"{file}: the file holds no rows.")
+        if repeated:
+            logger.warning_once(  # several tasks may read one file
+                f"{file}: left out {repeated} row(s) that repeat the text of an earlier row, {relabelled} with "
+                "another label."
+            )
     if "test" not in splits:
         raise ValueError(f"{path}: the column 'split' holds {', '.join(map(repr, splits))}, but no 'test'.")
     unused = splits.keys() - {"train", "test"}
     if unused:
         logger.warning(f"{path}: rows of the split(s) {', '.join(sorted(unused))} are not used.")
-    _check_labels(str(path), "train", splits.get("train", []))
-    return splits["test"], splits.get("train")
+    train = None
+    if "train" in splits:
+        train = list(splits["train"].items())
+        _check_labels(str(path), "train", train)
+    return list(splits["test"].items()), train
 
 
 def _check_labels(source: str, kind: str, rows: list) -> None:
@@ -263,34 +263,3 @@ def _check_labels(source: str, kind: str, rows: list) -> None:
         raise ValueError(
             f"{source}: all {len(rows)} {kind} rows have the label {min(labels)!r}. A task needs at least two labels."
         )
-
-
-def _read(path: Path, split: str | None = None) -> dict:
-    """Read a table by split: `split` or, without one, by its column of that name or as `"test"`."""
-    roles = ["text", "label"]
-    if split is None and find_parts(open_table(path).columns, ["split"]):
-        roles.append("split")
-    splits: dict = {}
-    repeated = 0
-    relabelled = 0
-    for where, (cell, label_cell, *split_cell) in read_columns(path, *roles):
-        text = checked_text(cell, where)
-        label = checked_label(label_cell, where)
-        name = split or "test"
-        if split_cell:
-            name = checked_label(split_cell[0], where).lower()
-        rows = splits.setdefault(name, {})
-        if text not in rows:
-            rows[text] = label
-            continue
-        repeated += 1
-        if rows[text] != label:
-            relabelled += 1
-    if not splits:
-        raise ValueError(f"{path}: the file holds no rows.")
-    if repeated:
-        logger.warning_once(  # several tasks may read one file
-            f"{path}: left out {repeated} row(s) that repeat the text of an earlier row, {relabelled} with another "
-            "label."
-        )
-    return {name: list(rows.items()) for name, rows in splits.items()}

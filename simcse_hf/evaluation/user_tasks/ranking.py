@@ -1,8 +1,7 @@
-"""Reranking and retrieval: how high the relevant documents of a query stand among its candidates, or in a corpus."""
+"""Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
-from collections.abc import Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -13,137 +12,160 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.table import open_table
+from ...data.table import Table, open_table
 from ...ops.similarity import similarity_matrix
 from ...search.exact import ExactIndex, comparable
-from ..groups import distinct
-from .base import (
-    TaskResult,
-    UserTask,
-    checked_text,
-    file_of,
-    fingerprints,
-    read_columns,
-    short_name,
-    tables_of,
-)
+from ..embeddings import SentenceEmbeddings
+from ..metrics import cosine_similarity_pairs
+from ..sts import read_scored_pairs, rows_of_parts
+from .base import TaskResult, UserTask, checked_text, file_of, short_name, tables_of
 
 logger = logging.get_logger(__name__)
 
 MRR_CUTOFF = 10
 DEPTH = 100
-_QREL_COLUMNS = ["query-id", "corpus-id", "score"]
 
 
-@dataclass
-class RankedQuery:
-    """A query and its candidates.
+class PairsTask(UserTask):
+    """Rank pairs of texts by their cosine; pairs labelled 1 should come before pairs labelled 0.
 
     Args:
-        text (`str`): The query.
-        positives (`list[str]`): The relevant candidates.
-        negatives (`list[str]`): The other candidates.
+        source (`str`): The file.
+        name (`str`): Short name.
+        units (`list[tuple[str, str, float]]`): The pairs, with labels 0 and 1.
+
+    Raises:
+        ValueError: If a label is neither 0 nor 1, or all labels are the same.
     """
 
-    text: str
-    positives: list[str]
-    negatives: list[str]
+    kind = "pairs"
+    metric = "average_precision"
+    unit = "pair"
 
-    @property
-    def candidates(self) -> list[str]:
-        """The relevant candidates and then the others."""
-        return [*self.positives, *self.negatives]
+    def __post_init__(self) -> None:
+        for number, (text, _, label) in enumerate(self.units, start=1):
+            if label not in (0, 1):
+                raise ValueError(
+                    f"{self.source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or "
+                    "1. Graded similarities are for --pairs."
+                )
+        first, second, labels = zip(*self.units, strict=True)
+        if len(set(labels)) < 2:
+            raise ValueError(
+                f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}. Average precision needs "
+                "pairs of both labels."
+            )
+        self.texts = list(dict.fromkeys([*first, *second]))
+        self.links = list(zip(first, second, strict=True))
 
-    @property
-    def can_be_scored(self) -> bool:
-        """Whether a ranking can be right or wrong."""
-        return bool(self.positives and self.negatives)
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
+        """Compute the average precision of the similarities; see [`UserTask.score`]."""
+        first, second, labels = zip(*self.units, strict=True)
+        predicted = cosine_similarity_pairs(embeddings(first), embeddings(second), embeddings.similarity)
+        gold = np.array(labels, dtype=np.int64)
+        marks = [(*texts, f"{label:g}") for *texts, label in self.units]
+        return self._result(
+            {"average_precision": 100 * float(average_precision_score(gold, predicted))},
+            {"similarity": predicted, "gold": gold},
+            marks,
+            protocol=f"average precision of the {embeddings.similarity}",
+            positives=int(gold.sum()),
+        )
+
+
+def read_pairs(path: Path) -> PairsTask:
+    """Read a pair classification task: `sentence1`, `sentence2`, `label`, in a layout of [`read_scored_pairs`].
+
+    Args:
+        path (`Path`): The file.
+
+    Returns:
+        `PairsTask`: The task.
+
+    Raises:
+        ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
+            same.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder. Name a file of pairs.")
+    pairs = read_scored_pairs(path)
+    units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
+    return PairsTask(str(path), short_name(path), units)
 
 
 @dataclass
-class JudgedQuery:
+class Query:
     """A query and the judgements of documents for it.
 
     Args:
-        id (`str`): Its id. A document with the same id and text is the query itself, and never retrieved for it.
         text (`str`): The query.
-        relevance (`dict[str, int]`): Relevance by document id; 0 for a document that is not relevant.
+        relevance (`dict[str, int]`): Relevance by document, 0 for one that is not relevant. Reranking names a document
+            by its text, and retrieval by its id.
+        id (`str`, *optional*): Its id in retrieval. A document with the same id and text is the query itself, and
+            never retrieved for it.
     """
 
-    id: str
     text: str
     relevance: dict[str, int]
+    id: str = ""
 
-    @property
-    def can_be_scored(self) -> bool:
-        """Whether a document is relevant."""
-        return any(grade > 0 for grade in self.relevance.values())
+    def documents(self, relevant: bool) -> list[str]:
+        """Return the documents that are relevant, or those that are not."""
+        return [name for name, grade in self.relevance.items() if (grade > 0) == relevant]
 
 
+@dataclass(eq=False)
 class RankingTask(UserTask):
     """A task that ranks documents for queries, each with a prompt of the model before it.
 
     Args:
         source (`str`): The file or folder.
         name (`str`): Short name.
-        units (`list`): The queries. Those for which every ranking would be right are left out with a warning.
-        shared (`dict[str, str]`, *optional*): The documents of a corpus, by id.
+        units (`list[Query]`): The queries. Those for which every ranking would be right are left out with a warning.
+        shared (`dict[str, str]`, *optional*): The documents of a corpus, by id. Without it, each query ranks its own.
 
     Raises:
         ValueError: If no query is left.
     """
 
     unit = "query"
-    #: What the queries that are left out lack, for messages.
-    lacking: str
-    query_prompt = ""
-    document_prompt = ""
 
-    def _prepare(self) -> None:
-        kept = [query for query in self.units if query.can_be_scored]
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    def __post_init__(self) -> None:
+        needed = "a relevant document"
+        kept = [query for query in self.units if query.documents(relevant=True)]
+        if self.shared is None:
+            needed = "both a positive and a negative"
+            kept = [query for query in kept if query.documents(relevant=False)]
         left_out = len(self) - len(kept)
         if not kept:
-            raise ValueError(f"{self.source}: none of the {left_out} queries has {self.lacking}.")
+            raise ValueError(f"{self.source}: none of the {left_out} queries has {needed}.")
         if left_out:
             logger.warning(
-                f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {self.lacking}."
+                f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        self._list_texts()
-
-    def _documents(self) -> Iterable:
-        """Return the documents of a corpus, without their prompt."""
-        return self.shared.values()
-
-    def _list_texts(self) -> None:
-        """Set `texts` to the queries and documents with their prompts, and where each of them stands in it."""
-        texts = [self.query_prompt + query.text for query in self.units]
-        texts += [self.document_prompt + text for text in self._documents()]
-        self.texts, positions = distinct(texts)
-        self._query_rows, self._document_rows = np.split(positions, [len(self)])
+        documents = chain(*(query.relevance for query in kept)) if self.shared is None else self.shared.values()
+        self._queries = [self.query_prompt + query.text for query in self.units]
+        self._documents = [self.document_prompt + text for text in documents]
+        self.texts = list(dict.fromkeys([*self._queries, *self._documents]))
+        # Both parts of a split may share the corpus of a retrieval task, and negatives.
+        self.links = [[query.text] for query in self.units]
+        if self.shared is None:
+            self.links = [[query.text, *query.documents(relevant=True)] for query in self.units]
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
-        prompted = copy(self)
-        prompted.query_prompt = query
-        prompted.document_prompt = document
-        prompted._list_texts()
-        return prompted
+        return replace(self, query_prompt=query, document_prompt=document)
 
-    def _result(self, values: dict, units: list, **details: Any) -> TaskResult:
-        """Average the metrics over the queries; the first one is resampled."""
+    def _ranked_result(self, values: dict, marks: list, **details: Any) -> TaskResult:
+        """Average the metrics over the queries; the headline is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
-        metrics = {}
-        for name, each in values.items():
-            metrics[name] = 100 * float(np.mean(each))
-        marks = fingerprints(units)
-        scores = {
-            "value": np.array(values[self.metric]),
-            "gold": marks,
-            "unit": marks,
-        }
-        return TaskResult(metrics, scores, {"examples": len(self), **details})
+        metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
+        return self._result(metrics, {"value": np.array(values[self.metric])}, marks, **details)
 
 
 class RerankingTask(RankingTask):
@@ -151,38 +173,29 @@ class RerankingTask(RankingTask):
 
     kind = "reranking"
     metric = "map"
-    lacking = "both positives and negatives"
 
-    def _documents(self) -> Iterable:
-        return chain(*(query.candidates for query in self.units))
-
-    def linking_texts(self, unit: RankedQuery) -> Sequence[str]:
-        """Return the query and its positives; other candidates may be shared, like the corpus of a retrieval task."""
-        return [unit.text, *unit.positives]
-
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
-        x = torch.from_numpy(comparable(embeddings.astype(np.float64), similarity))
+        similarity = embeddings.similarity
+        queries = torch.from_numpy(comparable(embeddings(self._queries).astype(np.float64), similarity))
+        documents = torch.from_numpy(comparable(embeddings(self._documents).astype(np.float64), similarity))
+        candidates = documents.split([len(query.relevance) for query in self.units])
         precision = []
         reciprocal = []
-        units = []
-        start = 0
-        for query, row in zip(self.units, self._query_rows, strict=True):
-            end = start + len(query.candidates)
-            candidates = x[self._document_rows[start:end]]
-            scores = similarity_matrix(x[[row]], candidates, similarity)[0].numpy()
-            start = end
-            relevant = np.arange(len(scores)) < len(query.positives)
+        marks = []
+        for query, x, compared in zip(self.units, queries, candidates, strict=True):
+            scores = similarity_matrix(x[None], compared, similarity)[0].numpy()
+            relevant = np.array([*query.relevance.values()]) > 0
             precision.append(average_precision_score(relevant, scores))
             # Of candidates with equal scores, the relevant one counts as the last.
             rank = 1 + np.count_nonzero(scores[~relevant] >= scores[relevant].max())
             reciprocal.append(1 / rank if rank <= MRR_CUTOFF else 0.0)
-            units.append((query.text, *query.positives, "", *query.negatives))
-        return self._result(
+            marks.append((query.text, *query.documents(relevant=True), "", *query.documents(relevant=False)))
+        return self._ranked_result(
             {"map": precision, f"mrr@{MRR_CUTOFF}": reciprocal},
-            units,
+            marks,
             protocol=f"candidates ranked by {similarity}, mean over the queries",
-            candidates=start,
+            candidates=len(documents),
         )
 
 
@@ -203,24 +216,22 @@ def read_reranking(path: Path) -> RerankingTask:
     """
     queries = []
     in_both = 0
-    for where, (query, positives, negatives) in read_columns(path, "query", "positive", "negative"):
-        relevant = _texts(positives, f"{where}, column positive")
-        others = _texts(negatives, f"{where}, column negative")
+    for where, (query, positives, negatives) in rows_of_parts(open_table(path), ("query", "positive", "negative")):
+        relevant = _texts(positives, 1, f"{where}, column positive")
+        others = _texts(negatives, 0, f"{where}, column negative")
         in_both += len(relevant.keys() & others)
-        kept = [text for text in others if text not in relevant]
-        queries.append(RankedQuery(checked_text(query, where), list(relevant), kept))
+        relevance = relevant | {text: 0 for text in others if text not in relevant}
+        queries.append(Query(checked_text(query, where), relevance))
     if in_both:
         logger.warning(f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query.")
     return RerankingTask(str(path), short_name(path), queries)
 
 
-def _texts(cell: Any, where: str) -> dict:
-    """Return the distinct texts of a list, in its order."""
-    if cell is None:
-        return {}
-    if not isinstance(cell, (list, tuple)):
+def _texts(cell: Any, grade: int, where: str) -> dict:
+    """Return the relevance of each distinct text of a list, in its order."""
+    if not isinstance(cell, (list, tuple, type(None))):
         raise ValueError(f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")
-    return dict.fromkeys(checked_text(text, where) for text in cell)
+    return dict.fromkeys((checked_text(text, where) for text in cell or ()), grade)
 
 
 class RetrievalTask(RankingTask):
@@ -232,46 +243,41 @@ class RetrievalTask(RankingTask):
 
     kind = "retrieval"
     metric = "ndcg@10"
-    lacking = "a relevant document"
 
-    def linking_texts(self, unit: JudgedQuery) -> Sequence[str]:
-        """Return the query."""
-        return [unit.text]
-
-    def score(self, embeddings: ndarray, similarity: str = "cosine") -> TaskResult:
+    def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
-        x = comparable(embeddings.astype(np.float32), similarity)
-        index = ExactIndex(x.shape[1], similarity)
-        index.add(x[self._document_rows])
-        depth = min(DEPTH + 1, len(self.shared))
-        rankings = index.search(x[self._query_rows], depth)[1]
+        similarity = embeddings.similarity
+        queries = comparable(embeddings(self._queries).astype(np.float32), similarity)
+        index = ExactIndex(queries.shape[1], similarity)
+        index.add(comparable(embeddings(self._documents).astype(np.float32), similarity))
+        rankings = index.search(queries, min(DEPTH + 1, len(self.shared)))[1]
         ids = list(self.shared)
         gains = []
         reciprocal = []
         recalls = []
-        units = []
+        marks = []
         for query, ranking in zip(self.units, rankings.tolist(), strict=True):
             retrieved = [ids[position] for position in ranking]
             # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered
             # separately.
             if query.id in retrieved and self.shared[query.id].endswith(query.text):
                 retrieved.remove(query.id)
-            relevant = {id: grade for id, grade in query.relevance.items() if grade > 0}
-            grades = np.array([relevant.get(id, 0) for id in retrieved[:DEPTH]])
-            ideal = np.sort(list(relevant.values()))[::-1]
+            relevance = {id: query.relevance[id] for id in query.documents(relevant=True)}
+            grades = np.array([relevance.get(id, 0) for id in retrieved[:DEPTH]])
+            ideal = np.sort(list(relevance.values()))[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
             gains.append(_gain(grades) / _gain(ideal))
             reciprocal.append(1 / (1 + found[0]) if len(found) else 0.0)
             recalls.append(np.count_nonzero(grades) / len(ideal))
             judged = [f"{id} {grade}" for id, grade in sorted(query.relevance.items())]
-            units.append((query.text, *judged))
-        return self._result(
+            marks.append((query.text, *judged))
+        return self._ranked_result(
             {
                 "ndcg@10": gains,
                 f"mrr@{MRR_CUTOFF}": reciprocal,
                 "recall@100": recalls,
             },
-            units,
+            marks,
             protocol=f"exact search by {similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
@@ -301,32 +307,56 @@ def read_retrieval(path: Path) -> RetrievalTask:
         ValueError: If a file or column is missing, an id occurs twice, a query has no text, or judgements are missing,
             malformed, or name unknown queries or documents.
     """
-    if path.is_file():
-        folder = path.parent.parent
-        qrels = path
-    else:
+    folder = path.parent.parent
+    qrels = path
+    if path.is_dir():
         folder = path
-        qrels = _find_qrels(path)
+        files = tables_of(folder / "qrels")
+        named = [file for file in files if short_name(file) == "test"] or files
+        if len(named) != 1:
+            names = ", ".join(file.name for file in files) or "nothing"
+            raise ValueError(
+                f"{folder}: no qrels/test.tsv with the judgements (there is {names}). Name one: "
+                "retrieval=qrels/dev.tsv."
+            )
+        qrels = named[0]
     corpus = _read_texts(folder, "corpus")
     queries = _read_texts(folder, "queries")
-    relevance = _read_qrels(qrels, queries, corpus)
+
+    judged: dict = {}
+    columns = ["query-id", "corpus-id", "score"]
+    table = _open(qrels, columns)
+    for number, (query, document, score) in table.rows(columns):
+        where = table.at(number)
+        query = str(query)
+        document = str(document)
+        try:
+            grade = int(score)
+        except (TypeError, ValueError):
+            raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
+        for what, id, known in (("query", query, queries), ("document", document, corpus)):
+            if id not in known:
+                raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
+        relevance = judged.setdefault(query, Query(queries[query], {}, query)).relevance
+        if document in relevance:
+            raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
+        relevance[document] = grade
+    if not judged:
+        raise ValueError(f"{qrels}: there are no judgements in this file.")
     empty = [id for id, text in corpus.items() if not text]
     if empty:
         logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
-    judged = [JudgedQuery(id, queries[id], documents) for id, documents in relevance.items()]
     documents = {id: text for id, text in corpus.items() if text}
-    return RetrievalTask(str(path), short_name(folder), judged, documents)
+    return RetrievalTask(str(path), short_name(folder), list(judged.values()), documents)
 
 
-def _find_qrels(folder: Path) -> Path:
-    files = tables_of(folder / "qrels")
-    named = [path for path in files if short_name(path) == "test"] or files
-    if len(named) != 1:
-        names = ", ".join(path.name for path in files) or "nothing"
-        raise ValueError(
-            f"{folder}: no qrels/test.tsv with the judgements (there is {names}). Name one: retrieval=qrels/dev.tsv."
-        )
-    return named[0]
+def _open(path: Path, columns: Sequence[str]) -> Table:
+    """Open a table that must have some columns."""
+    table = open_table(path)
+    for column in columns:
+        if column not in table.columns:
+            raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
+    return table
 
 
 def _read_texts(folder: Path, stem: str) -> dict:
@@ -337,11 +367,8 @@ def _read_texts(folder: Path, stem: str) -> dict:
             f"{folder}: there is no {stem}.jsonl. A retrieval task is a folder in BEIR's layout, with corpus.jsonl, "
             "queries.jsonl and qrels/test.tsv."
         )
-    table = open_table(path)
     columns = ["_id", "text"]
-    for column in columns:
-        if column not in table.columns:
-            raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
+    table = _open(path, columns)
     if stem == "corpus" and "title" in table.columns:
         columns.append("title")
     texts: dict = {}
@@ -358,32 +385,3 @@ def _read_texts(folder: Path, stem: str) -> dict:
         else:
             texts[id] = checked_text(text, where)
     return texts
-
-
-def _read_qrels(path: Path, queries: dict, corpus: dict) -> dict:
-    """Read the relevance of documents by query, in the order of the file."""
-    table = open_table(path)
-    for column in _QREL_COLUMNS:
-        if column not in table.columns:
-            raise ValueError(
-                f"{path}, line 1: no column {column!r}. The header of judgements is query-id, corpus-id, score, "
-                "separated by tabs."
-            )
-    relevance: dict = {}
-    for number, (query, document, score) in table.rows(_QREL_COLUMNS):
-        where = table.at(number)
-        query = str(query)
-        document = str(document)
-        try:
-            grade = int(score)
-        except (TypeError, ValueError):
-            raise ValueError(f"{where}: the score {score!r} is not a whole number.") from None
-        for what, id, known in (("query", query, queries), ("document", document, corpus)):
-            if id not in known:
-                raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
-        if document in relevance.setdefault(query, {}):
-            raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
-        relevance[query][document] = grade
-    if not relevance:
-        raise ValueError(f"{path}: there are no judgements in this file.")
-    return relevance

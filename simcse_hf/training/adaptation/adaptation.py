@@ -1,33 +1,42 @@
 """The whole adaptation: from the text of a domain and a present model to a verdict, a model and a picture."""
 
+import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+from zlib import crc32
 
 import numpy as np
 import torch
+from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
 from ...evaluation.user_tasks import TaskResult, UserTask
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
-from ...ops.files import hold, read_json_object, remove, write_json
-from ...ops.launch import check_alone
+from ...ops.errors import refuse_changes
+from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
+from ...publishing import write_card
 from ...publishing.card_adaptation import ADAPTATION
 from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
 from .inputs import prepare_labels, read_corpus, read_tasks, write_texts
-from .record import WORK, Record, clear_output
-from .results import describe, draw, ship
-from .verdict import Comparison, choose, compare
+from .verdict import GAIN, choose, compare, describe, draw
 
 logger = logging.get_logger(__name__)
+
+#: The record of an adaptation, beside the files that it works with.
+RECORD = "search/record.json"
+_START_AGAIN = "Start again with --overwrite."
+_ADVICE = "Continue it as it began, start again with --overwrite, or name another --output."
+Value = TypeVar("Value")
 
 #: The longest texts that are trained on; longer ones cost more time than the budgets of this command allow.
 MAX_LENGTH = 128
@@ -105,7 +114,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    check_alone("adapt")
+    # 1. What is asked for must make sense, and what is named must be there before anything is deleted.
     unknown = sorted(set(settings.arms) - set(ARM_NAMES))
     if unknown:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
@@ -115,20 +124,80 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
     inputs += [("--labels", file) for file in settings.labels]
     inputs += [(f"--task {kind}", file) for kind, file in settings.tasks]
     check_files(inputs)
+
     output = Path(settings.output).expanduser()
     with hold(output):
+        # 2. The output directory is empty, or holds an adaptation to continue or to delete.
+        if entries(output) and not (output / RECORD).is_file():
+            raise ValueError(f"{output} holds something else (there is no {RECORD} in it): name another --output.")
         if overwrite:
-            clear_output(output)
+            for path in entries(output):
+                remove(path)
         record = Record(output, settings.arguments())
         if (output / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
-            return read_json_object(output / ADAPTATION, advice="Start again with --overwrite.")
+            return read_json_object(output / ADAPTATION, advice=_START_AGAIN)
+
+        # 3. Adapt.
         result = _Adaptation(settings, record).run()
         write_json(output / ADAPTATION, result)  # last, because it marks the adaptation as finished
-        for path in (output / WORK).iterdir():
+        for path in record.path.parent.iterdir():
             if path.is_dir():
                 remove(path)
         return result
+
+
+class Record:
+    """The record by which an interrupted adaptation continues: finished measurements by name, in a file.
+
+    Args:
+        directory (`Path`): The output directory of the adaptation.
+        arguments (`Mapping[str, Any]`): What the user asked for, in types that JSON can hold.
+
+    Raises:
+        ValueError: If the directory holds an adaptation with other arguments.
+    """
+
+    def __init__(self, directory: Path, arguments: Mapping):
+        self.directory = directory
+        self.path = directory / RECORD
+        self._state: dict = {"arguments": dict(arguments), "done": {}}
+        if self.path.exists():
+            self._state = read_json_object(self.path, *self._state, advice=_START_AGAIN)
+            refuse_changes(self._state["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
+
+    def once(self, name: str, compute: Callable[[], Value]) -> Value:
+        """Return what is recorded under a name; compute and record it if there is nothing yet.
+
+        Args:
+            name (`str`): The name.
+            compute (`Callable`): Returns a value that JSON can hold.
+
+        Returns:
+            `Value`: The value.
+        """
+        done = self._state["done"]
+        if name not in done:
+            done[name] = compute()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.path, self._state)
+        return done[name]
+
+    def check_unchanged(self, what: str, texts: Iterable[str]) -> None:
+        """Refuse to continue if an input is not what it was when the adaptation began.
+
+        Args:
+            what (`str`): The input in words, for the message.
+            texts (`Iterable[str]`): Its texts.
+
+        Raises:
+            ValueError: If the texts differ from those of the beginning.
+        """
+        number = 0
+        for text in texts:
+            number = crc32(f"{text}\0".encode("utf-8", "surrogatepass"), number)
+        if self.once(what, lambda: number) != number:
+            raise ValueError(f"{what} has changed since the adaptation in {self.directory} began. {_ADVICE}")
 
 
 class _Adaptation:
@@ -138,27 +207,42 @@ class _Adaptation:
         began = time.monotonic()
         self.settings = settings
         self.record = record
-        self.work = record.directory / WORK
-        pooler, self.present = _open_present(settings.model, settings.pooler_type)
-        self.tasks = read_tasks(settings.tasks)
-        for name, dev in self.tasks.dev.items():
-            record.check_unchanged(f"The task {name}", [*dev.texts, *self.tasks.held_out[name].texts])
-        self.texts, self.corpus = read_corpus(settings.corpus, self.tasks.scored, settings.column)
+        self.work = record.path.parent
+
+        # 1. The present model, and the pooler to train it with if that is not its own.
+        name = settings.model
+        pooler = settings.pooler_type
+        try:
+            model = AutoModelForCL.from_pretrained(name)
+        except OSError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(f"--model {name}: no model could be loaded: {reason}") from error
+        own = model.settings.inference_pooler
+        if pooler is None and (model.settings.templates or own == "ngrams"):
+            raise ValueError(
+                f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with "
+                "--pooler_type."
+            )
+        if pooler is None and own == "cls" and model.head_source != "kept":
+            pooler = "avg"
+            logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
+        self.present = SimCSE(name, pooler_type=pooler)
+
+        # 2. Tasks, texts and labels, which are those of the beginning.
+        self.dev, self.held_out, scored = read_tasks(settings.tasks)
+        for task, dev in self.dev.items():
+            record.check_unchanged(f"The task {task}", [*dev.texts, *self.held_out[task].texts])
+        self.texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
         record.check_unchanged(f"The text {settings.corpus}", self.texts)
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
-            labels[file] = prepare_labels(source, self.tasks.scored, file)
+            labels[file] = prepare_labels(source, scored, file)
             record.check_unchanged(f"The labels {source}", [file.read_text(encoding="utf-8")])
-        arms = make_arms(
-            settings.model,
-            self.present.pooler_type,
-            pooler,
-            settings.pretrained,
-            write_texts(self.texts, self.work / "text.jsonl"),
-            labels,
-            settings.steps,
-        )
+
+        # 3. The arms, and how they are trained.
+        text = write_texts(self.texts, self.work / "text.jsonl")
+        arms = make_arms(name, self.present.pooler_type, pooler, settings.pretrained, text, labels, settings.steps)
         self.arms = {arm.name: arm for arm in arms}
         lengths = [len(ids) for ids in self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])]
         longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
@@ -169,32 +253,57 @@ class _Adaptation:
             "bf16": settings.bf16,
             "extend_tokenizer": settings.extend_tokenizer,
         }
-        self.first, dev = next(iter(self.tasks.dev.items()))
-        self.present_dev = evaluate(self.present, dev)
+        self.first = next(iter(self.dev))
+        self.present_dev = evaluate(self.present, self.dev[self.first])
         self.scoring_seconds = time.monotonic() - began
 
     def run(self) -> dict:
         """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
+        # 1. Measure the arms that fit into the budget on dev, and choose one.
         plan = self.record.once("plan", self._plan)
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
         measured = {}
         scores = {}
         for name in plan["arms"]:
-            found = self.record.once(f"dev {name}", partial(self._measure, name))
-            measured[name] = found
-            if found["dev"] is not None:
-                scores[name] = found["dev"]
+            measured[name] = self.record.once(f"dev {name}", partial(self._measure, name))
+            if measured[name]["dev"] is not None:
+                scores[name] = measured[name]["dev"]
         chosen = self.arms[choose(scores)]
         logger.info(f"Chosen on dev: {chosen.name}. The verdict is about new runs on the held-out part of the tasks.")
+
+        # 2. Compare new runs of it with the present model, and with new runs of its control, on every task.
+        against = [START]
+        if chosen.control not in ("", START):
+            against.append(chosen.control)
+        results = defaultdict(list)
+        for name in {*against, chosen.name}:
+            for seed in self._seeds(self.arms[name]):
+                model = self._open(self.arms[name], seed)
+                for task, held_out in self.held_out.items():
+                    results[name, task].append(evaluate(model, held_out))
+        judged = []
+        for name in against:
+            for task, held_out in self.held_out.items():
+                judged.append(compare(held_out, task, name, results[name, task], results[chosen.name, task]))
+
+        # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
         seeds = self._seeds(chosen)
-        result = describe(self.arms, measured, chosen, seeds, self._judge(chosen))
+        result = describe(self.arms, measured, chosen, seeds, judged)
         result["left_out"] = plan["left_out"]
         result["corpus"] = self.corpus
         result["arguments"] = self.settings.arguments()
-        model = self._open(chosen, seeds[0])
-        ship(result, model, self.settings.model, self.record.directory)
-        draw(result, self.record.directory)
+        output = self.record.directory
+        start = self.settings.model
+        with write_atomically(output / "model") as folder:
+            if result["verdict"] == GAIN:
+                self._open(chosen, seeds[0]).save_pretrained(folder)
+                write_json(folder / ADAPTATION, {name: result[name] for name in result if name != "arguments"})
+                write_card(folder, repo_id=f"your-name/{output.resolve().name}")
+            else:
+                source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
+                shutil.copytree(source, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
+        draw(result, output)
         return result
 
     def _plan(self) -> dict:
@@ -245,41 +354,20 @@ class _Adaptation:
         """Train an arm, if it trains, and compare it with the present model on dev."""
         began = time.monotonic()
         arm = self.arms[name]
-        task = self.tasks.dev[self.first]
         seed = FIRST_SEED if arm.stages else None
         found: dict = {"dev": None, "failure": ""}
         try:
-            result = evaluate(self._open(arm, seed), task)
+            result = evaluate(self._open(arm, seed), self.dev[self.first])
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
-            change = compare(task, self.first, START, [self.present_dev], [result])
-            found["dev"] = change.after
-            found["difference"] = change.difference
-            found["interval"] = change.interval
+            change = compare(self.dev[self.first], self.first, START, [self.present_dev], [result])
+            found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
-        remove(self._folder(arm, seed))
+        remove(self.work / f"{name}-{seed}")
         found["seconds"] = round(time.monotonic() - began, 1)
         return found
-
-    def _judge(self, chosen: Arm) -> list[Comparison]:
-        """Compare new runs of an arm with the present model, and with new runs of its control, on every task."""
-        tasks = self.tasks.held_out
-        against = [START]
-        if chosen.control not in ("", START):
-            against.append(chosen.control)
-        results = defaultdict(list)
-        for arm in {*against, chosen.name}:
-            for seed in self._seeds(self.arms[arm]):
-                model = self._open(self.arms[arm], seed)
-                for name, task in tasks.items():
-                    results[arm, name].append(evaluate(model, task))
-        comparisons = []
-        for arm in against:
-            for name, task in tasks.items():
-                comparisons.append(compare(task, name, arm, results[arm, name], results[chosen.name, name]))
-        return comparisons
 
     def _seeds(self, arm: Arm) -> list[int | None]:
         """Return the seeds of the verdict: new ones for an arm that trains."""
@@ -287,15 +375,12 @@ class _Adaptation:
             return [None]
         return [FIRST_SEED + number for number in range(1, self.settings.seeds + 1)]
 
-    def _folder(self, arm: Arm, seed: int | None) -> Path:
-        return self.work / f"{arm.name}-{seed}"
-
     def _open(self, arm: Arm, seed: int | None) -> SimCSE:
         """Load the model of an arm; train it first, unless that run is finished."""
         if arm.name == START:
             return self.present
         if seed is not None:
-            folder = self._folder(arm, seed)
+            folder = self.work / f"{arm.name}-{seed}"
             if not folder.is_dir():
                 train_arm(arm, seed, folder, self.options)
             return SimCSE(folder)
@@ -310,20 +395,3 @@ class _Adaptation:
 def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
     """Score a model on a task."""
     return task.evaluate(partial(model.encode, normalize_embeddings=None), model.similarity_fn_name)
-
-
-def _open_present(name: str, pooler: str | None) -> tuple[str | None, SimCSE]:
-    """Load the present model; return the pooler to name when it is trained, if it is not its own, and the model."""
-    try:
-        model = AutoModelForCL.from_pretrained(name)
-    except OSError as error:
-        raise ValueError(f"--model {name}: no model could be loaded: {str(error).strip().splitlines()[0]}") from error
-    own = model.settings.inference_pooler
-    if pooler is None and (model.settings.templates or own == "ngrams"):
-        raise ValueError(
-            f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with --pooler_type."
-        )
-    if pooler is None and own == "cls" and model.head_source != "kept":
-        pooler = "avg"
-        logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
-    return pooler, SimCSE(name, pooler_type=pooler)

@@ -4,7 +4,6 @@ import json
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -33,29 +32,17 @@ _MAX_CHARACTERS = 10_000
 _PAIR = ("sentence1", "sentence2", "score")
 
 
-@dataclass(frozen=True)
-class Tasks:
-    """The tasks of an adaptation, each in two parts.
-
-    Args:
-        dev (`dict[str, UserTask]`): The parts that choose the arm, by the name of the task.
-        held_out (`dict[str, UserTask]`): The parts of the verdict.
-        scored (`frozenset[str]`): The texts of all scored rows and queries, normalized.
-    """
-
-    dev: dict[str, UserTask]
-    held_out: dict[str, UserTask]
-    scored: frozenset[str]
-
-
-def read_tasks(given: Sequence[tuple[str, str]]) -> Tasks:
+def read_tasks(
+    given: Sequence[tuple[str, str]],
+) -> tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]:
     """Read the user's tasks, and split each in two.
 
     Args:
         given (`Sequence[tuple[str, str]]`): Kind and file of each task. The first one chooses the arm.
 
     Returns:
-        `Tasks`: The tasks.
+        `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
+        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, normalized.
 
     Raises:
         ValueError: If there is no task, or one is malformed or too small to split.
@@ -73,9 +60,9 @@ def read_tasks(given: Sequence[tuple[str, str]]) -> Tasks:
             raise ValueError(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
             ) from error
-        for unit in task.units:
-            scored.update(map(_normalized, task.linking_texts(unit)))
-    return Tasks(dev, held_out, frozenset(scored))
+        for texts in task.links:
+            scored.update(map(_normalized, texts))
+    return dev, held_out, frozenset(scored)
 
 
 def _normalized(text: str) -> str:
@@ -136,11 +123,7 @@ def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> N
 
 def write_texts(texts: Sequence[str], path: Path) -> Path:
     """Write texts as a file that the training commands read, and return its path."""
-    return _write_rows([{"text": text} for text in texts], path)
-
-
-def _write_rows(rows: list[dict], path: Path) -> Path:
-    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+    write_text(path, "".join(f"{json.dumps({'text': text})}\n" for text in texts))
     return path
 
 
@@ -158,23 +141,12 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
     Raises:
         ValueError: If the file holds no labels, or a row is malformed.
     """
-    objective, rows = _read_labels(source)
-    kept = []
-    for row in rows:
-        if scored.isdisjoint(_normalized(cell) for cell in row.values() if isinstance(cell, str)):
-            kept.append(row)
-    _warn_of_overlap(source, len(rows) - len(kept), len(rows))
-    if not kept:
-        raise ValueError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
-    _write_rows(kept, path)
-    return objective
-
-
-def _read_labels(source: str) -> tuple[str, list[dict]]:
     columns = open_table(source).columns
+    rows: list[dict]
     # The files of STS-B have tabs and no header.
     parts = find_parts(columns, _PAIR)
     if len(parts) == len(_PAIR) or any("\t" in column for column in columns):
+        objective = "cosent"
         pairs = read_scored_pairs(source)
         values = set(pairs.scores)
         if parts.get("score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
@@ -183,15 +155,27 @@ def _read_labels(source: str) -> tuple[str, list[dict]]:
                 "of similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."
             )
         cells = zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
-        return "cosent", [dict(zip(_PAIR, each, strict=True)) for each in cells]
-    if is_labelled(source):
-        classes = load_class_rows(source)
-        return "class_labels", [{"text": row["sent0"], "label": str(row[LABEL])} for row in classes]
-    rows = load_text_dataset(source)
-    if len(rows.column_names) == 1:
-        raise ValueError(
-            f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, negative), "
-            "pairs (anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a class (text, "
-            "label)."
-        )
-    return "simcse", list(rows)
+        rows = [dict(zip(_PAIR, each, strict=True)) for each in cells]
+    elif is_labelled(source):
+        objective = "class_labels"
+        rows = [{"text": row["sent0"], "label": str(row[LABEL])} for row in load_class_rows(source)]
+    else:
+        objective = "simcse"
+        dataset = load_text_dataset(source)
+        rows = list(dataset)
+        if len(dataset.column_names) == 1:
+            raise ValueError(
+                f"{source} holds one text in a row and no label. --labels takes triplets (anchor, positive, "
+                "negative), pairs (anchor, positive), scored pairs (sentence1, sentence2, score), or texts with a "
+                "class (text, label)."
+            )
+
+    kept = []
+    for row in rows:
+        if scored.isdisjoint(_normalized(cell) for cell in row.values() if isinstance(cell, str)):
+            kept.append(row)
+    _warn_of_overlap(source, len(rows) - len(kept), len(rows))
+    if not kept:
+        raise ValueError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in kept))
+    return objective

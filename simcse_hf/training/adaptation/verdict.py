@@ -1,10 +1,19 @@
-"""Choose an arm on one part of a task, and judge it on the other."""
+"""Choose an arm on one part of a task, judge it on the other, and say and draw what came out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
 
+import torch
+import transformers
+
+from ..._version import __version__
 from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
+from ...ops.files import write_atomically
+from ...publishing.card_training import hub_id, public_name
+from ...publishing.plots import COLOURS, MARKERS, new_figure
+from .arms import START, Arm
 
 GAIN = "gain"
 NO_GAIN = "no gain"
@@ -88,3 +97,83 @@ def compare(
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)
     return Comparison(name, task.metric, len(task), against, old, new, difference, [low, high])
+
+
+def describe(
+    arms: Mapping[str, Arm],
+    measured: Mapping,
+    chosen: Arm,
+    seeds: Sequence[int | None],
+    judged: Sequence[Comparison],
+) -> dict:
+    """Collect what `adaptation.json` says.
+
+    Args:
+        arms (`Mapping[str, Arm]`): All arms by name.
+        measured (`Mapping[str, Any]`): The dev scores of those that were tried.
+        chosen (`Arm`): The arm that was chosen.
+        seeds (`Sequence[int]`): The seeds of its runs in the verdict; `None` for an arm that does not train.
+        judged (`Sequence[Comparison]`): The verdicts. The first one, against the present model, decides.
+
+    Returns:
+        `dict[str, Any]`: The document.
+    """
+    # 1. In a sentence: the chosen arm against the present model, and the text of the domain against its control.
+    first = judged[0]
+    summary = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
+    for each in judged:
+        if each.against == chosen.control != START and each.task == first.task:
+            helped = "helped" if each.verdict == GAIN else "did not help"
+            summary += f"; the text of the domain {helped}: {each} over {each.against}"
+    if not chosen.control and any(arms[name].control for name in measured):
+        summary += "; the text of the domain did not help: no arm with it was better on dev"
+
+    # 2. In numbers.
+    stages = {}
+    for arm in arms.values():
+        stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
+    comparisons = [{"verdict": each.verdict, **asdict(each)} for each in judged]
+    return {
+        "summary": summary,
+        **comparisons[0],
+        "confidence": CONFIDENCE,
+        "chosen": asdict(chosen) | {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0]},
+        "seeds": [seed for seed in seeds if seed is not None],
+        "comparisons": comparisons,
+        "arms": [{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
+        "model": public_name(arms[START].model),
+        "versions": {
+            "simcse_hf": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def draw(result: dict, output: Path) -> None:
+    """Write `arms.png` if matplotlib is installed: what each arm changes on dev, and the verdicts, with intervals.
+
+    Args:
+        result (`dict[str, Any]`): The content of `adaptation.json`.
+        output (`Path`): The output directory.
+    """
+    # The label of a bar, its figures, and the kind of its mark.
+    bars = [(arm["name"], arm, 0) for arm in result["arms"] if arm["dev"] is not None]
+    for each in result["comparisons"]:
+        if each["task"] == result["task"]:
+            bars.append((f"held out: {result['chosen']['name']} over {each['against']}", each, 1))
+    try:
+        figure = new_figure(8, 1.0 + 0.28 * len(bars))
+    except ImportError:
+        return
+    axes = figure.subplots()
+    for row, (_, found, kind) in enumerate(bars):
+        axes.plot(found["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
+        axes.plot(found["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+    axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+    axes.set_yticks(range(len(bars)), [label for label, _, _ in bars], fontsize=8)
+    axes.invert_yaxis()
+    key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
+    figure.supxlabel(f"change of {result['task']} ({result['metric']} × 100)\n{key}", fontsize=8)
+    with write_atomically(output / "arms.png") as temporary:
+        figure.savefig(temporary, dpi=120, format="png")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from evaluation_helpers import binary_pairs, encode, write_rows
 
-from simcse_hf.evaluation.groups import connected_groups, divide_groups
+from simcse_hf.evaluation.bootstrap import connected_groups, divide_groups
 from simcse_hf.evaluation.user_tasks import read_task
 
 HEADER = ["sentence1", "sentence2", "label"]

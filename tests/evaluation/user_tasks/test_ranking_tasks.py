@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from evaluation_helpers import encode, random_texts, write_rows
+from evaluation_helpers import encode, random_texts, write, write_beir, write_rows
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.scoring import TaskData, score_tasks
@@ -32,15 +32,9 @@ def reranking_rows(n=20, seed=0):
     return rows
 
 
-def write_lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture
 def reranking(tmp_path):
-    return read_task("reranking", write_lines(tmp_path / "mine.jsonl", reranking_rows()))
+    return read_task("reranking", write(tmp_path / "mine.jsonl", map(json.dumps, reranking_rows())))
 
 
 def test_map_is_the_mean_precision_at_the_relevant_candidates(reranking):
@@ -61,8 +55,8 @@ def test_queries_without_positives_or_negatives_are_left_out_with_a_warning(tmp_
     rows = reranking_rows(4)
     rows[0]["positive"], rows[1]["negative"] = [], None
     rows[2]["negative"].append(rows[2]["positive"][0])
-    task = read_task("reranking", write_lines(tmp_path / "mine.jsonl", rows))
-    assert len(task) == 2 and task.units[0].negatives == rows[2]["negative"][:-1]
+    task = read_task("reranking", write(tmp_path / "mine.jsonl", map(json.dumps, rows)))
+    assert len(task) == 2 and task.units[0].documents(relevant=False) == rows[2]["negative"][:-1]
     assert "left out 2 of 4 queries" in caplog.text
     assert "1 candidate(s) are among both the positives and the negatives" in caplog.text
 
@@ -81,14 +75,6 @@ def beir(n_documents=150, n_queries=12, seed=0):
         queries[f"q{i}"] = " ".join(word for d in chosen for word in texts[d].split()[:4])
         qrels[f"q{i}"] = {f"d{d}": grade for d, grade in zip(chosen, (1, 2, 0), strict=True)}
     return corpus, queries, qrels
-
-
-def write_beir(folder, corpus, queries, qrels, split="test"):
-    write_lines(folder / "corpus.jsonl", [{"_id": id, "title": "", "text": text} for id, text in corpus.items()])
-    write_lines(folder / "queries.jsonl", [{"_id": id, "text": text} for id, text in queries.items()])
-    rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
-    write_rows(folder / "qrels" / f"{split}.tsv", ["query-id", "corpus-id", "score"], rows)
-    return folder
 
 
 @pytest.fixture
@@ -125,20 +111,14 @@ def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is
     assert result.metrics["mrr@10"] == pytest.approx(100 * np.mean([1, 1 / 3]))
 
 
-def test_another_split_and_compressed_files_are_read(folder):
-    corpus, queries, qrels = beir()
-    write_beir(folder, corpus, queries, {"q0": qrels["q0"]}, split="dev")
-    assert len(read_task("retrieval", folder)) == 12
-    assert len(read_task("retrieval", folder / "qrels/dev.tsv")) == 1
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress((folder / "corpus.jsonl").read_bytes()))
-    (folder / "corpus.jsonl").unlink()
-    assert len(read_task("retrieval", folder)) == 12
-
-
-def test_titles_stand_before_texts_and_documents_without_text_are_left_out(folder, caplog):
+def test_titles_other_judgements_and_compressed_files_are_read(folder, caplog):
     rows = [{"_id": f"d{i}", "title": f"title {i}", "text": "body"} for i in range(150)] + [{"_id": "e", "text": ""}]
-    write_lines(folder / "corpus.jsonl", rows)
+    corpus = write(folder / "corpus.jsonl", map(json.dumps, rows))
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    corpus.unlink()
+    write_rows(folder / "qrels/dev.tsv", ["query-id", "corpus-id", "score"], [("q0", "d0", 1)])
     task = read_task("retrieval", folder)
+    assert len(task) == 12 and len(read_task("retrieval", folder / "qrels/dev.tsv")) == 1
     assert "title 3 body" in task.texts and len(task.shared) == 150
     assert "left out 1 document(s) without text, such as 'e'" in caplog.text
 

@@ -1,10 +1,8 @@
 """An adaptation from beginning to end: what it writes, how it continues, and that it ships only what helps."""
 
 import json
-import multiprocessing
 import random
 import shutil
-import time
 from dataclasses import replace
 
 import pytest
@@ -208,40 +206,6 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     assert [path.name for path in (tmp_path / "out" / "search").iterdir() if path.is_dir()] == []
 
 
-def adapt_to_the_arm_with_text(settings):
-    """Adapt as if `mlm-labels` looked best on dev."""
-    with pytest.MonkeyPatch.context() as patch:
-        prefer(patch, "mlm-labels")
-        adapt(settings)
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_at_random_moments_and_repeated_ends_with_the_same_verdict(settings, tmp_path):
-    settings = replace(settings, arms=(CONTROL, "mlm-labels"), seeds=1)
-    rng = random.Random(0)
-    processes = multiprocessing.get_context("forkserver")
-
-    def run(output, seconds=None):
-        """Return whether the process ended by itself in this time; kill it if it did not."""
-        process = processes.Process(target=adapt_to_the_arm_with_text, args=[replace(settings, output=str(output))])
-        process.start()
-        process.join(seconds)
-        if running := process.is_alive():
-            process.kill()
-            process.join()
-        assert running or process.exitcode == 0
-        return not running
-
-    began = time.monotonic()
-    run(tmp_path / "whole")
-    whole = time.monotonic() - began
-    kills = sum(not run(tmp_path / "out", rng.uniform(0.2, 0.8) * whole) for _ in range(3))
-    assert kills and run(tmp_path / "out")
-    documents = [json.loads((tmp_path / name / "adaptation.json").read_text()) for name in ("whole", "out")]
-    assert without_times(documents[0]) == without_times(documents[1]) and len(documents[0]["comparisons"]) == 2
-    assert [each["interval"] for each in documents[0]["comparisons"]] != [[0.0, 0.0]] * 2
-
-
 def test_masked_lm_can_make_frequent_words_of_the_domain_whole_tokens(run, monkeypatch, tmp_path):
     judged(monkeypatch, 0.5, 0.5)
     prefer(monkeypatch, "mlm-labels")
@@ -340,6 +304,14 @@ def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(setting
     with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
         adapt(replace(settings, **missing), overwrite=True)
     assert record.exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path, overwrite):
+    write(tmp_path / "out/thesis.tex", ["years of work"])
+    with pytest.raises(ValueError, match="out holds something else"):
+        adapt(settings, overwrite)
+    assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
 
 
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):

@@ -6,6 +6,7 @@ import pytest
 from evaluation_helpers import write
 
 from simcse_hf.training.adaptation import inputs as inputs_module
+from simcse_hf.training.adaptation.adaptation import Record
 from simcse_hf.training.adaptation.inputs import prepare_labels, read_corpus, read_tasks
 
 NOTHING = frozenset()
@@ -42,9 +43,9 @@ def test_rows_after_the_limit_are_not_read_and_that_is_said(tmp_path, texts, mon
 
 def test_texts_that_a_task_scores_are_left_out_and_counted(tmp_path, texts, caplog):
     rows = [f"{texts[n]},{texts[n + 50]},{n % 2}" for n in range(16)]
-    tasks = read_tasks([("pairs", str(write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])))])
+    *_, scored = read_tasks([("pairs", str(write(tmp_path / "pairs.csv", ["sentence1,sentence2,label", *rows])))])
     path = write(tmp_path / "texts.txt", [text.upper() for text in texts])
-    read, described = read_corpus(path, tasks.scored)
+    read, described = read_corpus(path, scored)
     assert len(read) == 68 and described["overlap"] == 32
     assert "32 of 100 rows hold a text that a task scores. They are left out." in caplog.text
 
@@ -69,6 +70,13 @@ def test_labels_of_every_kind_are_read_without_the_texts_of_a_task(tmp_path, nam
     path = tmp_path / "labels.jsonl"
     assert prepare_labels(str(write(tmp_path / name, lines.split("|"))), frozenset("f"), path) == objective
     assert [json.loads(line) for line in path.read_text().splitlines()] == rows
+
+
+def test_a_changed_input_is_refused_by_name(tmp_path):
+    Record(tmp_path, {}).check_unchanged("The text a.txt", ["a cat", "a dog"])
+    Record(tmp_path, {}).check_unchanged("The text a.txt", ["a cat", "a dog"])
+    with pytest.raises(ValueError, match="The text a.txt has changed"):
+        Record(tmp_path, {}).check_unchanged("The text a.txt", ["a cat a", "dog"])
 
 
 REFUSED = {

@@ -1,12 +1,63 @@
-"""The STS tasks from SentEval's folders, folders of plain tables, and data sets in the hub's layout."""
+"""The STS tasks: scored pairs in every layout, SentEval's folders, tables and hub data sets, and the aggregations."""
 
+import gzip
 import json
 
+import numpy as np
 import pytest
-from evaluation_helpers import SHARED, random_pairs, write, write_sick, write_sts, write_stsb
+import scipy.stats
+from evaluation_helpers import SHARED, random_pairs, write, write_sts
 
-from simcse_hf.evaluation import sts
-from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_pairs_argument, read_sts_task
+from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
+from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
+
+EXPECTED = ScoredPairs("x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0])
+STSB = 'g\tf\t2012\t1\t4.5\ta cat\ta dog\ng\tf\t2012\t2\t0.0\the said "no"\tit is , red\textra\tsource\n'
+
+
+def written(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("x.csv", STSB),
+        ("x.tsv", '4.5\ta cat\ta dog\n0.0\the said "no"\tit is , red\n'),
+        ("x.tsv", 'sentence1\tsentence2\tscore\na cat\ta dog\t4.5\nhe said "no"\tit is , red\t0.0\n'),
+        ("x.csv", 'score,sentence1,sentence2\n4.5,a cat,a dog\n0.0,"he said ""no""","it is , red"\n'),
+        ("x.csv", '\ufeffsent1,sent2,label\r\na cat,a dog,4.5\r\n"he said ""no""","it is , red",0\r\n'),
+        (
+            "x.txt",
+            "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
+            '1\ta cat\ta dog\t4.5\n2\the said "no"\tit is , red\t0',
+        ),
+        ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
+        ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
+        ("x.tsv", '4.5\ta cat\ta dog\r\n0.0\the said "no"\tit is , red\r\n'),
+    ],
+)
+def test_every_layout_is_read(tmp_path, name, text):
+    assert read_scored_pairs(written(tmp_path, name, text)) == EXPECTED
+
+
+def test_jsonl_parquet_and_gzip_files_are_read(tmp_path):
+    rows = [
+        {"sentence1": a, "sentence2": b, "similarity_score": s}
+        for a, b, s in zip(EXPECTED.sentences1, EXPECTED.sentences2, EXPECTED.scores, strict=True)
+    ]
+    unscored = {"sentence1": "not", "sentence2": "scored", "similarity_score": None}
+    lines = "\n".join(json.dumps(row) for row in [*rows, unscored])
+    assert read_scored_pairs(written(tmp_path, "x.jsonl", lines)) == EXPECTED
+    assert read_scored_pairs(written(tmp_path, "x.csv.gz", gzip.compress(STSB.encode()))) == EXPECTED
+
+    import pandas
+
+    pandas.DataFrame([*rows, unscored]).to_parquet(tmp_path / "x.parquet")
+    assert read_scored_pairs(tmp_path / "x.parquet") == EXPECTED
+
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
 
@@ -23,17 +74,6 @@ def test_senteval_subsets_are_read_in_order_without_unscored_lines(tmp_path):
     belief = parts["belief"]
     assert belief.scores == [float(lines[i]) for i in kept]
     assert list(map("\t".join, zip(belief.sentences1, belief.sentences2, strict=True))) == [texts[i] for i in kept]
-
-
-def test_only_the_first_requested_split_must_exist(tmp_path):
-    write_stsb(tmp_path)
-    write_sick(tmp_path)
-    for task in ("STSBenchmark", "SICKRelatedness"):
-        assert list(read_sts_task(task, tmp_path, ("test", "dev"))) == ["test", "dev"]
-    (tmp_path / "SICK/SICK_trial.txt").unlink()
-    assert list(read_sts_task("SICKRelatedness", tmp_path, ("test", "dev"))) == ["test"]
-    with pytest.raises(TaskNotFound, match="SICK_trial.txt"):
-        read_sts_task("SICKRelatedness", tmp_path, ("dev",))
 
 
 def test_folders_of_tables_are_read(tmp_path):
@@ -91,13 +131,13 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
     path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
-    assert read_pairs_argument(str(path)).name == "mine"
+    assert read_scored_pairs(str(path)).name == "mine"
     with pytest.raises(FileNotFoundError):
-        read_pairs_argument(str(tmp_path / "absent.csv"))
+        read_scored_pairs(str(tmp_path / "absent.csv"))
     asked = []
     monkeypatch.setattr(sts, "load_hub_pairs", lambda *arguments: asked.append(arguments))
-    read_pairs_argument("someone/sts-nl")
-    read_pairs_argument("someone/sts-nl:validation")
+    read_scored_pairs("someone/sts-nl")
+    read_scored_pairs("someone/sts-nl:validation")
     assert [each[0] for each in asked] == ["someone/sts-nl", "someone/sts-nl:validation"]
     assert {each[1:] for each in asked} == {("test", "someone/sts-nl")}
 
@@ -110,3 +150,28 @@ def test_the_real_sets_have_their_published_sizes(folder):
         assert sum(map(len, read_sts_task(task, data_dir, ("test",)).values())) == STS_PAIRS[task][task]
     splits = read_sts_task("STSBenchmark", data_dir, ("test", "dev", "train"))
     assert {split: len(pairs) for split, pairs in splits.items()} == STS_PAIRS["STSBenchmark"]
+
+
+random = np.random.RandomState(0)
+GOLD = {"a": random.rand(20), "b": 5 + random.rand(60), "c": random.rand(7)}
+PREDICTED = {part: gold + random.randn(len(gold)) for part, gold in GOLD.items()}
+PARTS = {part: {"predicted": PREDICTED[part], "gold": GOLD[part]} for part in GOLD}
+
+
+@pytest.mark.parametrize("metric, reference", [("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)])
+def test_aggregations_equal_sentevals(metric, reference):
+    result = score_subsets("STS12", PARTS)
+    single = {part: 100 * reference(PREDICTED[part], GOLD[part]).statistic for part in GOLD}
+    whole = 100 * reference(np.concatenate([*PREDICTED.values()]), np.concatenate([*GOLD.values()])).statistic
+    assert {part: scores[metric] for part, scores in result["subsets"].items()} == pytest.approx(single)
+    assert result["aggregate"]["all"][metric] == pytest.approx(whole)
+    assert result["aggregate"]["mean"][metric] == pytest.approx(sum(single.values()) / 3)
+    wmean = (20 * single["a"] + 60 * single["b"] + 7 * single["c"]) / 87
+    assert result["aggregate"]["wmean"][metric] == pytest.approx(wmean)
+    assert result["pairs"] == 87 and result["subsets"]["c"]["pairs"] == 7
+
+
+def test_a_task_whose_subsets_are_unknown_has_no_mean():
+    result = score_subsets("STS12", {"STS12": PARTS["a"]})
+    assert result["aggregate"]["mean"] == {"spearman": None, "pearson": None}
+    assert result["aggregate"]["all"]["spearman"] == result["subsets"]["STS12"]["spearman"]

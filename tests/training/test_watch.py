@@ -1,22 +1,23 @@
-"""A collapse of the embeddings is noticed, and can end the run; repeated training rows are counted."""
+"""A run is watched: broken weights end it, a collapse of the embeddings and repeated rows are reported."""
 
 import logging
-import math
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
+from trainer_helpers import make
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from benchmarks.tiny import make_trainer
+from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import exit_status
-from simcse_hf.evaluation.metrics import effective_rank, mean_cosine
+from simcse_hf.evaluation.metrics import collapse
 from simcse_hf.training import watch as watch_module
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.rows import count_repeated_rows, warn_of_repeated_rows
-from simcse_hf.training.watch import CollapseError, CollapseWatch, LossTracker
+from simcse_hf.training.rows import count_repeated_rows
+from simcse_hf.training.watch import CollapseError, RunWatch
 
 NAME = "dropout as the view"
 
@@ -24,14 +25,14 @@ NAME = "dropout as the view"
 def test_mean_cosine_equals_the_mean_over_all_pairs():
     x = torch.nn.functional.normalize(torch.randn(7, 5, dtype=torch.float64), dim=1)
     pairs = [float(x[i] @ x[j]) for i in range(7) for j in range(7) if i != j]
-    assert mean_cosine(x) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
+    assert collapse(x)[0] == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
 @pytest.mark.parametrize("rows, dim", [(30, 8), (6, 8)])
 def test_effective_rank_equals_its_definition(rows, dim):
     x = torch.nn.functional.normalize(torch.randn(rows, dim, dtype=torch.float64), dim=1)
     p = torch.linalg.svdvals(x) / torch.linalg.svdvals(x).sum()
-    assert effective_rank(x) == pytest.approx(torch.exp(-(p * p.log()).sum()).item(), rel=1e-9)
+    assert collapse(x)[1] == pytest.approx(torch.exp(-(p * p.log()).sum()).item(), rel=1e-9)
 
 
 class Collapse(TrainerCallback):
@@ -51,23 +52,21 @@ class Collapse(TrainerCallback):
                 head.bias.fill_(5.0)
 
 
-def test_embeddings_that_begin_as_a_point_and_stay_one_are_reported_after_some_steps(tmp_path, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    "step, on_a_line, report",
+    [
+        (0, False, "began as a point and have not moved apart at step 8 (batch)"),
+        (4, False, "have collapsed at step 6 (batch)"),
+        (4, True, "have collapsed at step 6 (batch)"),
+    ],
+)
+def test_a_collapse_is_reported_once(tmp_path, caplog, monkeypatch, step, on_a_line, report):
     monkeypatch.setattr(watch_module, "STUCK_STEPS", 8)
-    trainer = make_trainer(NAME, tmp_path, (Collapse(0),), max_steps=12, learning_rate=1e-6)
+    trainer = make_trainer(NAME, tmp_path, (Collapse(step, on_a_line),), max_steps=12, learning_rate=1e-6)
     with caplog.at_level(logging.WARNING):
         trainer.train()
-    assert trainer.state.log_history[0]["loss"] == pytest.approx(math.log(trainer.args.train_batch_size), abs=0.01)
-    reports = [record.message for record in caplog.records if "began as a point" in record.message]
-    assert len(reports) == 1 and "have not moved apart at step 8 (batch)" in reports[0]
-
-
-@pytest.mark.parametrize("on_a_line", [False, True])
-def test_a_collapse_is_reported_once(tmp_path, caplog, on_a_line):
-    trainer = make_trainer(NAME, tmp_path, (Collapse(4, on_a_line),), max_steps=12, learning_rate=1e-6)
-    with caplog.at_level(logging.WARNING):
-        trainer.train()
-    reports = [record.message for record in caplog.records if "collapsed" in record.message]
-    assert len(reports) == 1 and "the embeddings have collapsed at step 6 (batch)" in reports[0]
+    reports = [record.message for record in caplog.records if record.message.startswith("the embeddings")]
+    assert len(reports) == 1 and reports[0].startswith(f"the embeddings {report}")
 
 
 def test_stop_on_collapse_ends_the_run_with_status_1_and_keeps_the_good_checkpoint(tmp_path, capsys):
@@ -99,7 +98,7 @@ def test_a_small_last_batch_is_no_collapse(tmp_path):
 
 
 def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
-    watch = CollapseWatch(LossTracker())
+    watch = RunWatch()
     args, state, control = SimpleNamespace(stop_on_collapse=True, output_dir="run"), TrainerState(), TrainerControl()
     for cosine in (0.999, 0.995, 0.99, 0.9):
         watch.on_log(args, state, control, logs={"batch_mean_cosine": cosine, "batch_effective_rank": 5.0})
@@ -107,7 +106,7 @@ def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
         watch.on_log(args, state, control, logs={"batch_mean_cosine": 0.9999, "batch_effective_rank": 5.0})
 
 
-def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
+def test_repeated_rows_are_counted_and_reported(tmp_path, tokenizer, caplog):
     rows = Dataset.from_dict({"input_ids": [[[2, 5, 3]], [[2, 5, 3]], [[2, 5], [3]], [[2, 6, 3]], [[2, 5, 3]]]})
     assert count_repeated_rows(rows) == 2
     assert count_repeated_rows(rows.select([0, 2, 3])) == 0
@@ -119,6 +118,47 @@ def test_repeated_rows_are_counted_and_reported(tmp_path, caplog):
     longer = Dataset.from_dict({"input_ids": rows["input_ids"][:] + many})
     assert count_repeated_rows(longer.select(range(5, 305))) == repeated
     with caplog.at_level(logging.WARNING):
-        warn_of_repeated_rows(rows)
-        warn_of_repeated_rows(rows.select([0, 2, 3]))
-    assert [record.message[:33] for record in caplog.records] == ["2 of 5 training rows (40%) repeat"]
+        make(tmp_path, tokenizer, ["a cat", "a cat", "a dog", "a cat"] * 2)._check_run()
+        make(tmp_path, tokenizer)._check_run()
+    reports = [record.message for record in caplog.records if "repeat" in record.message]
+    assert len(reports) == 1 and reports[0].startswith("6 of 8 training rows (75%) repeat")
+
+
+# --- broken weights ---
+
+
+class BreakGradient(TrainerCallback):
+    """Make the gradient of one step NaN, after its loss was computed."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step - 1:
+            next(model.parameters()).grad.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_nan_gradient_ends_the_run_and_keeps_the_good_checkpoint(tmp_path, step):
+    """Step 4 is saved at once, step 3 is noticed by the next loss, and step 6 is the last."""
+    trainer = make_trainer(
+        NAME, tmp_path, (BreakGradient(step),), max_steps=6, save_steps=2, save_total_limit=1, logging_steps=100
+    )
+    with pytest.raises(FloatingPointError, match="earlier are untouched"):
+        trainer.train()
+    last_good = 2 * ((step - 1) // 2)
+    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{last_good}"]
+    saved = AutoModelForCL.from_pretrained(tmp_path / f"checkpoint-{last_good}").state_dict()
+    assert all(torch.isfinite(tensor).all() for tensor in saved.values())
+    trainer.pop_callback(BreakGradient)
+    trainer.model.load_state_dict(saved, strict=False)
+    assert trainer.train().global_step == 6, "training can be repeated"
+
+
+@pytest.mark.parametrize(
+    "step, changes", [(3, {"max_steps": 3}), (2, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2})]
+)
+def test_broken_weights_are_neither_saved_at_the_end_nor_evaluated(tmp_path, step, changes):
+    trainer = make_trainer(NAME, tmp_path, (BreakGradient(step),), save_strategy="no", logging_steps=100, **changes)
+    with pytest.raises(FloatingPointError, match=rf"not finite after step {step} \(.*weight\)"):
+        trainer.train()
