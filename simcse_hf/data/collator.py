@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Self
 
 import numpy as np
@@ -37,12 +37,9 @@ def pad(
     """
     # numpy and not torch: torch would start a second team of threads where this runs in a background thread
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    if length is None:
-        length = lengths.max()
-    mask = np.arange(length) < lengths[:, None]
+    mask = np.arange(lengths.max() if length is None else length) < lengths[:, None]
     ids = np.full(mask.shape, pad_token_id, np.int64)
-    tokens = chain.from_iterable(sentences)
-    ids[mask] = np.fromiter(tokens, np.int64, lengths.sum())
+    ids[mask] = np.fromiter(chain.from_iterable(sentences), np.int64, lengths.sum())
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
@@ -106,14 +103,24 @@ class ContrastiveCollator:
         pad_token_id = self.tokenizer.pad_token_id
         if pad_token_id is None:
             raise ValueError("the tokenizer has no padding token: set tokenizer.pad_token, such as to its eos_token.")
-        sentences = [row_token_ids(row) for row in rows]
-        if all(len(row) == 1 for row in sentences):
-            sentences = [row * self.repeat for row in sentences]
+        # 1. The sentences of each row as lists, also of a dataset in the format of torch or numpy
+        sentences = []
+        for row in rows:
+            found = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row.get("input_ids", ())]
+            if not found or not all(isinstance(ids, (list, tuple)) for ids in found):
+                raise ValueError(
+                    "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, "
+                    f"102]]; got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenize first, or train with "
+                    "SimCSETrainer."
+                )
+            sentences.append(found)
+        if all(len(found) == 1 for found in sentences):
+            sentences = [found * self.repeat for found in sentences]
+        # 2. All texts of the batch, padded to one shape
         width = max(map(len, sentences))
         texts = []
-        for row in sentences:
-            absent = width - len(row)
-            texts += row + [[]] * absent
+        for found in sentences:
+            texts += found + [[]] * (width - len(found))
         longest = max(map(len, texts))
         if self.pad_to is not None and longest > self.pad_to:
             raise ValueError(
@@ -125,18 +132,17 @@ class ContrastiveCollator:
             "input_ids": ids.unflatten(0, shape),
             "attention_mask": mask.unflatten(0, shape),
         }
+        # 3. What else the rows hold
         first = rows[0]
         if "relations" in first:
-            relations = [row["relations"] for row in rows]
-            batch["relations"], _ = pad(relations, ABSENT, width - 1)
+            batch["relations"], _ = pad([row["relations"] for row in rows], ABSENT, width - 1)
         if "view_seed" in first:
             batch["view_seed"] = torch.tensor([row["view_seed"] for row in rows])
         for name in self.columns:
             if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
         if self.add_lengths:
-            lengths = mask.sum(-1).view(shape)
-            batch["lengths"] = lengths.numpy().view(HostArray)
+            batch["lengths"] = mask.sum(-1).view(shape).numpy().view(HostArray)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():
@@ -144,11 +150,8 @@ class ContrastiveCollator:
                 batch[name] = vectors.expand(-1, width, -1)  # views have one vector
         if self.add_text_ids:
             text_ids = []
-            for given, token_ids in zip(rows, sentences, strict=True):
-                if "text_ids" in given:
-                    text_ids.append(given["text_ids"])
-                else:
-                    text_ids.append([number_of(ids) for ids in token_ids])
+            for row, found in zip(rows, sentences, strict=True):
+                text_ids.append(row["text_ids"] if "text_ids" in row else list(map(number_of, found)))
             batch["text_ids"], _ = pad(text_ids, 0, width)
         return batch
 
@@ -193,19 +196,6 @@ class CheckedCollator:
         return batch
 
 
-def row_token_ids(row: Mapping) -> list[list[int]]:
-    """Return the token ids of each sentence of a row as lists, also of a dataset in the format of torch or numpy."""
-    sentences = []
-    for ids in row.get("input_ids", ()):
-        sentences.append(ids.tolist() if hasattr(ids, "tolist") else ids)
-    if not sentences or not all(isinstance(ids, (list, tuple)) for ids in sentences):
-        raise ValueError(
-            "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, 102]]; "
-            f"got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenize first, or train with SimCSETrainer."
-        )
-    return sentences
-
-
 def length_sorted_batches(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None, batch_size: int | None = None
 ) -> list[list[int]]:
@@ -224,17 +214,16 @@ def length_sorted_batches(
     batches: list[list[int]] = []
     longest = 0  # tokens of the first text of the last batch
     for index in np.argsort(-lengths, kind="stable").tolist():
-        batch = batches[-1] if batches else []
-        tokens = (len(batch) + 1) * longest
-        fits = token_budget is None or tokens <= token_budget
-        if batch and len(batch) < most_texts and fits:
-            batch.append(index)
+        size = len(batches[-1]) if batches else most_texts
+        if size < most_texts and (token_budget is None or (size + 1) * longest <= token_budget):
+            batches[-1].append(index)
         else:
             batches.append([index])
             longest = int(lengths[index])
     return batches
 
 
+@dataclass(eq=False)
 class PermutedSampler(Sampler[int]):
     """Draw each row number once, in an order that depends on the number of rows, the seed and the epoch only.
 
@@ -246,10 +235,9 @@ class PermutedSampler(Sampler[int]):
         seed (`int`): Chooses the orders.
     """
 
-    def __init__(self, num_rows: int, seed: int) -> None:
-        self.num_rows = num_rows
-        self.seed = seed
-        self.epoch = 0
+    num_rows: int
+    seed: int
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch."""
@@ -269,8 +257,7 @@ class PermutedSampler(Sampler[int]):
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
-        smallest = np.uint32 if self.num_rows <= 2**32 else np.uint64
-        order = np.arange(self.num_rows, dtype=smallest)
+        order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
         rng.shuffle(order)
         return order
 
@@ -290,16 +277,14 @@ class ClassSampler(PermutedSampler):
         by_class = np.argsort(labels, kind="stable")
         changes = np.flatnonzero(np.diff(labels[by_class]))
         self.classes = np.split(by_class, changes + 1)
-        num_pairs = sum(len(rows) // 2 for rows in self.classes)
-        super().__init__(2 * num_pairs, seed)
+        super().__init__(2 * sum(len(rows) // 2 for rows in self.classes), seed)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
         pairs = []
         for rows in self.classes:
-            whole = len(rows) // 2 * 2
-            drawn = rng.permutation(rows)[:whole]
-            pairs.append(drawn.reshape(-1, 2))
+            drawn = rng.permutation(rows)
+            pairs.append(drawn[: len(rows) // 2 * 2].reshape(-1, 2))
         order = np.concatenate(pairs)
         rng.shuffle(order)
         return order.ravel()
@@ -325,7 +310,6 @@ class NeighborSampler(PermutedSampler):
         for row in super().order(rng).tolist():
             if row not in drawn:
                 drawn[row] = None
-                near = dict.fromkeys(self.neighbors[row].tolist())
-                new = [other for other in near if other not in drawn]
-                drawn |= dict.fromkeys(new[: self.number])
+                new = dict.fromkeys(other for other in self.neighbors[row].tolist() if other not in drawn)
+                drawn |= dict.fromkeys(islice(new, self.number))
         return np.array(list(drawn))

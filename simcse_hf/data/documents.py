@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +37,7 @@ def read_documents(path: str | Path) -> Iterator[list[str]]:
             it is a list of sentences rather than of documents.
     """
     table = open_table(path)
-    if table.format != "txt":
+    if not table.name.lower().removesuffix(".gz").endswith(".txt"):
         raise ValueError(f"{path}: documents are read from .txt or .txt.gz files, one sentence on each line.")
     document: list[str] = []
     is_divided = False
@@ -76,10 +75,8 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
         `datasets.Dataset`: A dataset with the columns `sent0` and `sent1`, in the order of the file.
 
     Raises:
-        ValueError: If `window` is below 1, the documents cannot be read, or each has a single sentence.
+        ValueError: If the documents cannot be read, or each has a single sentence.
     """
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}.")
     rng = random.Random(seed)
     first = []
     second = []
@@ -88,8 +85,7 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
         alone += len(document) == 1
         for place, sentence in enumerate(document[:-1]):
             first.append(sentence)
-            following = document[place + 1 : place + 1 + window]
-            second.append(rng.choice(following))
+            second.append(rng.choice(document[place + 1 : place + 1 + window]))
     if not first:
         raise ValueError(
             f"{path}: all {alone} documents are a single sentence, which has no next one. Write one "
@@ -100,29 +96,10 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
     return Dataset.from_dict({"sent0": first, "sent1": second})
 
 
-@dataclass(frozen=True)
-class SpanOptions:
-    """Numbers and lengths of the spans of a [`SpanDataset`]; it needs `2 * anchors * max_span` tokens of a document.
-
-    Args:
-        anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
-        positives (`int`, *optional*, defaults to `2`): Positives per anchor. The paper uses 2.
-        max_span (`int`, *optional*): Longest span, without special tokens. The paper uses 512. By default it is what
-            fits into `max_seq_length`.
-        min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
-            paper's ratio, and at least 1.
-    """
-
-    anchors: int = 1
-    positives: int = 2
-    max_span: int | None = None
-    min_span: int | None = None
-
-
 class SpanDataset(SeededDataset):
     """Spans of documents, one row per document (DeCLUTR, Giorgi et al. 2021, arXiv:2006.03659).
 
-    The length of an anchor follows Beta(4, 2) between the options `min_span` and `max_span`, and its start is uniform.
+    The length of an anchor follows Beta(4, 2) between `min_span` and `max_span`, and its start is uniform.
     The length of a positive follows Beta(2, 4). It starts anywhere from one length before the anchor up to the
     anchor's end, so it touches, overlaps or lies within the anchor:
 
@@ -142,7 +119,12 @@ class SpanDataset(SeededDataset):
         tokenizer (`PreTrainedTokenizerBase`): Tokenizer of the model.
         max_seq_length (`int`): Maximum number of tokens of a span, including special tokens.
         seed (`int`, *optional*, defaults to `0`): Seed of the run.
-        options (`SpanOptions`, *optional*): Numbers and lengths of spans.
+        anchors (`int`, *optional*, defaults to `1`): Anchors per document. The paper uses 2.
+        positives (`int`, *optional*, defaults to `2`): Positives per anchor. The paper uses 2.
+        max_span (`int`, *optional*): Longest span, without special tokens. The paper uses 512. By default it is what
+            fits into `max_seq_length`. A document needs `2 * anchors * max_span` tokens.
+        min_span (`int`, *optional*): Shortest span. The paper uses 32. By default it is a sixteenth of `max_span`, the
+            paper's ratio, and at least 1.
 
     Raises:
         ValueError: If lengths or numbers contradict each other, or no document is long enough.
@@ -154,28 +136,50 @@ class SpanDataset(SeededDataset):
         tokenizer: PreTrainedTokenizerBase,
         max_seq_length: int,
         seed: int = 0,
-        options: SpanOptions | None = None,
+        *,
+        anchors: int = 1,
+        positives: int = 2,
+        max_span: int | None = None,
+        min_span: int | None = None,
     ) -> None:
         super().__init__(seed)
-        options = options or SpanOptions()
-        self.anchors = options.anchors
-        self.positives = options.positives
-        if min(self.anchors, self.positives) < 1:
-            raise ValueError(f"anchors and positives must be at least 1, got {self.anchors} and {self.positives}")
+        self.anchors = anchors
+        self.positives = positives
+        if min(anchors, positives) < 1:
+            raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
         self._before, self._after = special_tokens(tokenizer)
         room = max_seq_length - len(self._before) - len(self._after)
-        self.max_span = room if options.max_span is None else options.max_span
-        self.min_span = max(1, self.max_span // 16)
-        if options.min_span is not None:
-            self.min_span = options.min_span
+        self.max_span = room if max_span is None else max_span
+        self.min_span = max(1, self.max_span // 16) if min_span is None else min_span
         if not 1 <= self.min_span <= self.max_span <= room:
             raise ValueError(
                 f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
                 f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without special "
                 "tokens)"
             )
-        shortest = 2 * self.anchors * self.max_span
-        self._tokens, self._ends = _tokenize(documents, tokenizer, shortest)
+        # The tokens of all documents that are long enough, and the bounds between them
+        shortest = 2 * anchors * self.max_span
+        kept = []
+        lengths = []
+        documents = iter(documents)
+        while texts := [" ".join(sentences) for sentences in islice(documents, _DOCUMENTS_PER_CALL)]:
+            encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+            for ids in encoded["input_ids"]:
+                lengths.append(len(ids))
+                if len(ids) >= shortest:
+                    kept.append(np.asarray(ids, dtype=np.int32))
+        left_out = len(lengths) - len(kept)
+        if not kept:
+            raise ValueError(
+                f"none of the {left_out} documents has {shortest} tokens, and the longest has "
+                f"{max(lengths, default=0)}: lower max_span (or max_seq_length)"
+            )
+        if left_out:
+            logger.info(
+                f"{left_out} of {len(lengths)} documents are left out, because they have under {shortest} tokens."
+            )
+        self._tokens = np.concatenate(kept)
+        self._ends = np.cumsum([0, *map(len, kept)])
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -184,60 +188,25 @@ class SpanDataset(SeededDataset):
         return [{"input_ids": self._spans(index)} for index in indices]
 
     def _spans(self, index: int) -> list[list[int]]:
-        document = self._tokens[self._ends[index] : self._ends[index + 1]]
+        document = self._tokens[self._ends[index] : self._ends[index + 1]].tolist()
         total = len(document)
         rng = self.random_of(index)
-        edges = [total * part // self.anchors for part in range(self.anchors + 1)]
-        spans = []
-        for low, high in pairwise(edges):
-            spans += self._anchor_and_positives(low, high, total, rng)
-        sentences = []
-        for start, end in spans:
-            ids = document[start:end].tolist()
-            sentences.append([*self._before, *ids, *self._after])
-        return sentences
 
-    def _anchor_and_positives(self, low: int, high: int, total: int, rng: random.Random) -> list[tuple[int, int]]:
-        length = self._length(_ANCHOR_BETA, rng)
-        start = rng.randint(low, high - length)
-        spans = [(start, start + length)]
-        for _ in range(self.positives):
-            size = self._length(_POSITIVE_BETA, rng)
-            first = max(0, start - size)
-            last = min(start + length, total - size)
-            positive = rng.randint(first, last)
-            spans.append((positive, positive + size))
-        return spans
+        def draw_length(beta: tuple[int, int]) -> int:
+            return self.min_span + int(rng.betavariate(*beta) * (self.max_span - self.min_span))
 
-    def _length(self, beta: tuple[int, int], rng: random.Random) -> int:
-        widest = self.max_span - self.min_span
-        return self.min_span + int(rng.betavariate(*beta) * widest)
-
-
-def _tokenize(
-    documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase, shortest: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate the tokens of all documents, and return them with the boundaries between documents (0 first)."""
-    kept = []
-    ends = [0]
-    longest = 0
-    left_out = 0
-    documents = iter(documents)
-    while texts := [" ".join(sentences) for sentences in islice(documents, _DOCUMENTS_PER_CALL)]:
-        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
-        for ids in encoded["input_ids"]:
-            longest = max(longest, len(ids))
-            if len(ids) < shortest:
-                left_out += 1
-            else:
-                kept.append(np.asarray(ids, dtype=np.int32))
-                ends.append(ends[-1] + len(ids))
-    if not kept:
-        raise ValueError(
-            f"none of the {left_out} documents has {shortest} tokens, and the longest has {longest}: lower max_span "
-            "(or max_seq_length)"
-        )
-    if left_out:
-        seen = left_out + len(kept)
-        logger.info(f"{left_out} of {seen} documents are left out, because they have under {shortest} tokens.")
-    return np.concatenate(kept), np.asarray(ends)
+        bounds = []
+        for part in range(self.anchors):
+            # 1. An anchor within its part of the document
+            low = total * part // self.anchors
+            high = total * (part + 1) // self.anchors
+            length = draw_length(_ANCHOR_BETA)
+            start = rng.randint(low, high - length)
+            end = start + length
+            bounds.append((start, end))
+            # 2. Its positives, from one length before it up to its end
+            for _ in range(self.positives):
+                size = draw_length(_POSITIVE_BETA)
+                first = rng.randint(max(0, start - size), min(end, total - size))
+                bounds.append((first, first + size))
+        return [[*self._before, *document[start:end], *self._after] for start, end in bounds]

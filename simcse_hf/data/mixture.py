@@ -23,15 +23,14 @@ class MixedRows(SeededDataset):
 
     def __init__(self, parts: Mapping[str, Dataset | SeededDataset], first: int = 0):
         super().__init__(seed=0)
-        self.parts: dict = dict(parts)
+        self.parts = list(parts.values())
         self.first = first
-        lengths = [len(part) for part in self.parts.values()]
         #: The row number of the first row of each data set, and at the end the number of all rows.
-        self.starts = np.cumsum([0, *lengths])
+        self.starts = np.cumsum([0, *map(len, self.parts)])
 
     def set_epoch(self, epoch: int) -> None:
         """Switch every data set whose rows are drawn anew to the rows of an epoch."""
-        for part in self.parts.values():
+        for part in self.parts:
             if isinstance(part, SeededDataset):
                 part.set_epoch(epoch)
 
@@ -39,13 +38,12 @@ class MixedRows(SeededDataset):
         return int(self.starts[-1])
 
     def __getitems__(self, indices: list[int]) -> list[dict]:
-        parts = list(self.parts.values())
         rows: list[dict] = [{} for _ in indices]
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
         for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
             of_part = np.asarray(indices)[places] - self.starts[number]
-            found = parts[number].__getitems__(of_part.tolist())
+            found = self.parts[number].__getitems__(of_part.tolist())
             for place, row in zip(places, found, strict=True):
                 rows[place] = {**row, "dataset": self.first + number}
         return rows
@@ -94,10 +92,7 @@ class MixtureSampler(PermutedSampler):
         elif isinstance(shares, str):
             shares = [1.0] * len(whole)
         #: The batches of each data set in an epoch.
-        self.batches = []
-        for share in shares:
-            exact = sum(whole) * share / sum(shares)
-            self.batches.append(max(1, round(exact)))
+        self.batches = [max(1, round(sum(whole) * share / sum(shares))) for share in shares]
         super().__init__(sum(self.batches) * block, seed)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
@@ -113,10 +108,8 @@ class MixtureSampler(PermutedSampler):
             drawn: list[np.ndarray] = []
             while len(drawn) < batches:
                 whole = len(part) // self.block * self.block
-                order = part.order(rng)[:whole]
-                drawn += list(order.reshape(-1, self.block))
-            own_rows = np.stack(drawn[:batches])
-            rows[numbers == number] = self.starts[number] + own_rows
+                drawn += list(part.order(rng)[:whole].reshape(-1, self.block))
+            rows[numbers == number] = self.starts[number] + np.stack(drawn[:batches])
         return rows.ravel()
 
 

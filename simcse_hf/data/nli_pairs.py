@@ -3,8 +3,7 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +11,17 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers.utils import logging
 
 from .columns import check_text, find_parts, has_text
-from .read import dataset_table
-from .table import open_table
+from .read import open_source
 
 logger = logging.get_logger(__name__)
 
 LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 0, 1, 2 in SNLI and MultiNLI
 
 #: Each label by its name, its number, and the letter that stands for it in ANLI.
-_LABEL: dict[str, str] = {}
-for _number, _name in enumerate(LABELS):
-    _LABEL |= {_name: _name, _name[0]: _name, str(_number): _name}
+_LABEL = {key: name for number, name in enumerate(LABELS) for key in (name, name[0], str(number))}
 
 SAMPLINGS = ("pairs", "premises")  # of `build_nli_groups`
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld
-_PARTS = ("premise", "hypothesis", "relation")
-
-
-@dataclass
-class Premise:
-    """A premise with its labelled hypotheses, in the order in which they were first seen."""
-
-    text: str
-    hypotheses: dict[str, set[str]] = field(default_factory=dict)  # hypothesis -> its labels
-
-    def related(self) -> dict[str, int]:
-        """Return the number of the label of each hypothesis, without those that have two different ones."""
-        related = {}
-        for text, labels in self.hypotheses.items():
-            if len(labels) == 1:
-                [label] = labels
-                related[text] = LABELS.index(label)
-        return related
-
-    def labelled(self, labels: Sequence[str]) -> list[str]:
-        """Return the hypotheses with one of the `labels`."""
-        found = []
-        for text, number in self.related().items():
-            if LABELS[number] in labels:
-                found.append(text)
-        return found
 
 
 def build_nli_triplets(
@@ -121,13 +91,13 @@ def build_nli_triplets(
         pools = [list(negatives)]
     per_pool = hard_negatives_per_pair // len(pools)
     rows = []
-    for premise in premises:
-        candidates = [premise.labelled(labels) for labels in pools]
-        for positive in premise.labelled(positives):
+    for premise, hypotheses in premises:
+        candidates = [_labelled(hypotheses, labels) for labels in pools]
+        for positive in _labelled(hypotheses, positives):
             if any(len(pool) < per_pool for pool in candidates):
                 skipped[f"pairs whose premise has fewer than {hard_negatives_per_pair} hard negative(s) here"] += 1
                 continue
-            row = [premise.text, positive]
+            row = [premise, positive]
             for pool in candidates:
                 row += generator.sample(pool, per_pool)
             rows.append(row)
@@ -135,11 +105,11 @@ def build_nli_triplets(
     if max_rows is not None and len(rows) > max_rows:
         kept = generator.sample(range(len(rows)), max_rows)
         rows = [rows[index] for index in sorted(kept)]
-    names = ["sent0", "sent1", "hard_neg"]
+    names = ["hard_neg"]
     if hard_negatives_per_pair != 1:
-        names[2:] = [f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair)]
+        names = [f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair)]
     columns = zip(*rows, strict=True)
-    return Dataset.from_dict(dict(zip(names, columns, strict=True)))
+    return Dataset.from_dict(dict(zip(["sent0", "sent1", *names], columns, strict=True)))
 
 
 def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
@@ -180,24 +150,19 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
     premises = _read_premises(source, skipped)
     texts = []
     relations = []
-    for premise in premises:
-        related = premise.related()
-        if sampling == "pairs":
-            for text, relation in related.items():
-                texts.append([premise.text, text])
-                relations.append([relation])
-        elif related:
-            hypotheses = sorted(related, key=lambda text: related[text] != 0)
-            texts.append([premise.text, *hypotheses])
-            relations.append([related[text] for text in hypotheses])
+    for premise, hypotheses in premises:
+        related = sorted(hypotheses, key=lambda text: hypotheses[text] != LABELS[0])
+        rows = [related] if sampling == "premises" else [[text] for text in hypotheses]
+        for row in filter(None, rows):
+            texts.append([premise, *row])
+            relations.append([LABELS.index(hypotheses[text]) for text in row])
     _report(source, len(texts), len(premises), skipped)
-    features = Features(
-        {
-            "texts": List(Value("string")),
-            "relations": List(Value("int64")),
-        }
-    )
+    features = Features({"texts": List(Value("string")), "relations": List(Value("int64"))})
     return Dataset.from_dict({"texts": texts, "relations": relations}, features=features)
+
+
+def _labelled(hypotheses: Mapping[str, str], labels: Sequence[str]) -> list[str]:
+    return [text for text, label in hypotheses.items() if label in labels]
 
 
 def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:
@@ -211,56 +176,50 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
     log(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
 
 
-def _read_premises(source: Any, skipped: Counter[str]) -> list[Premise]:
-    """Read labelled pairs, collect the hypotheses of each premise, and count what is left out."""
-    premises: dict[str, Premise] = {}
-    for where, premise, hypothesis, label in _pairs(source):
-        name = "" if label is None else str(label).strip().lower()
-        if name in _NO_LABEL:
-            skipped["pairs without a label"] += 1
-            continue
-        if name not in _LABEL:
-            raise ValueError(
-                f"{where}: unknown label {label!r}; expected {', '.join(LABELS)}, or 0, 1, 2, or -1 for none."
-            )
-        for text in (premise, hypothesis):
-            if text is not None:
-                check_text(text, where)
-        if not (has_text(premise) and has_text(hypothesis)):
-            skipped["pairs with an empty text"] += 1
-            continue
-        words = re.sub(r"\W+", " ", premise.casefold()).strip()
-        key = words or premise
-        hypotheses = premises.setdefault(key, Premise(premise)).hypotheses
-        labels = hypotheses.setdefault(hypothesis, set())
-        labels.add(_LABEL[name])
-    for known in premises.values():
-        skipped["hypotheses with two labels"] += len(known.hypotheses) - len(known.related())
-    return list(premises.values())
+def _read_premises(source: Any, skipped: Counter[str]) -> list[tuple[str, dict[str, str]]]:
+    """Read labelled pairs, and count what is left out.
 
+    Args:
+        source (`Any`): See [`build_nli_triplets`].
+        skipped (`Counter[str]`): How many pairs were left out for what.
 
-def _pairs(source: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield the place for a message, the premise, the hypothesis and the label of each pair."""
-    if isinstance(source, Dataset):
-        table = dataset_table(source, "the dataset")
-        columns = find_parts(table.columns, _PARTS, table.name)
-        label_type = source.features[columns[2]]
-        for number, (premise, hypothesis, label) in table.rows(columns):
+    Returns:
+        `list[tuple[str, dict[str, str]]]`: Each premise, and its hypotheses with their labels, in the order in which
+            they were first seen.
+
+    Raises:
+        ValueError: If a column is missing, a label is unknown, or a text is none.
+    """
+    if not isinstance(source, (str, Path, Dataset)):
+        source = list(source)
+    premises: dict[str, tuple[str, dict[str, set[str]]]] = {}
+    for table in open_source(source):
+        parts = find_parts(table.columns, ("premise", "hypothesis", "relation"), table.name)
+        label_type = table.source.features[parts["relation"]] if isinstance(table.source, Dataset) else None
+        for number, (premise, hypothesis, label) in table.rows(list(parts.values())):
+            where = table.at(number)
             if isinstance(label_type, ClassLabel) and label is not None and label >= 0:
                 label = label_type.int2str(label)
-            yield table.at(number), premise, hypothesis, label
-        return
-    if isinstance(source, (str, Path)):
-        source = [source]
-    for number, item in enumerate(source, 1):
-        if isinstance(item, (str, Path)):
-            table = open_table(item)
-            columns = find_parts(table.columns, _PARTS, table.name)
-            for line, cells in table.rows(columns):
-                yield table.at(line), *cells
-        elif isinstance(item, Mapping):
-            place = f"row {number}"
-            premise, hypothesis, label = find_parts(item, _PARTS, place)
-            yield place, item[premise], item[hypothesis], item[label]
-        else:
-            raise ValueError(f"row {number}: expected a dict or the path of a file, got {item!r}.")
+            name = "" if label is None else str(label).strip().lower()
+            if name in _NO_LABEL:
+                skipped["pairs without a label"] += 1
+                continue
+            if name not in _LABEL:
+                raise ValueError(
+                    f"{where}: unknown label {label!r}; expected {', '.join(LABELS)}, or 0, 1, 2, or -1 for none."
+                )
+            for text in (premise, hypothesis):
+                if text is not None:
+                    check_text(text, where)
+            if not (has_text(premise) and has_text(hypothesis)):
+                skipped["pairs with an empty text"] += 1
+                continue
+            words = re.sub(r"\W+", " ", premise.casefold()).strip()
+            _, hypotheses = premises.setdefault(words or premise, (premise, {}))
+            hypotheses.setdefault(hypothesis, set()).add(_LABEL[name])
+    read = []
+    for premise, hypotheses in premises.values():
+        sure = {text: label for text, (label, *others) in hypotheses.items() if not others}
+        skipped["hypotheses with two labels"] += len(hypotheses) - len(sure)
+        read.append((premise, sure))
+    return read

@@ -1,10 +1,11 @@
-"""Load texts: files, lists, data sets and names on the hub become one data set of cleaned rows, cached on disk."""
+"""Load texts, scored pairs and texts with labels: any source becomes one data set of cleaned rows."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from datasets import (
     NamedSplit,
     Value,
     __version__,
-    concatenate_datasets,
     config,
     get_dataset_config_names,
     is_caching_enabled,
@@ -26,9 +26,21 @@ from datasets.fingerprint import Hasher
 from filelock import FileLock
 from transformers.utils import logging
 
+from ..objectives.ragged import NEGATIVE, POSITIVE
 from ..ops.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
-from .columns import SAMPLE_ROWS, SCORE, RowCleaner, is_list, looks_like_sentence, quote, resolve_columns
-from .table import SUFFIX, SUFFIXES, Row, Table, open_records, open_table
+from .columns import (
+    ADVICE,
+    JUDGEMENT,
+    LABEL,
+    SCORE,
+    class_columns,
+    first_few,
+    is_list,
+    looks_like_sentence,
+    quote,
+    resolve_columns,
+)
+from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_records, open_table
 
 logger = logging.get_logger(__name__)
 
@@ -43,7 +55,8 @@ VERSION = f"8, datasets {__version__}"
 
 _BATCH_ROWS = 10_000
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
-_resolved: set[str] = set()  # fingerprints of data sets that need not be read again
+#: Fingerprints of data sets with the columns `sent0`, `sent1`, ... and no empty anchor or positive.
+RESOLVED: set[str] = set()
 
 
 def load_text_dataset(
@@ -54,6 +67,7 @@ def load_text_dataset(
     expected_columns: int | None = None,
     max_rows: int | None = None,
     cache_dir: str | Path | None = None,
+    name: str = "the dataset",
 ) -> Dataset:
     """Load sentences, sentence pairs, or pairs with hard negatives.
 
@@ -65,6 +79,9 @@ def load_text_dataset(
     A positive or hard negative may be a list of texts, as in the JSON Lines files of sentence-transformers: each
     positive becomes a row of its own, and hard negatives become columns. A row may have fewer of them than others, and
     holds `None` instead.
+
+    A dataset that is already tokenized (`input_ids`) or grouped (`texts` and `relations`) is returned as it is, and so
+    is one that was loaded before.
 
     Args:
         source (`str | Path | Sequence | pandas.DataFrame | datasets.Dataset | datasets.DatasetDict`): One of
@@ -84,6 +101,7 @@ def load_text_dataset(
         max_rows (`int`, *optional*): Number of rows to stop after.
         cache_dir (`str | Path`, *optional*): Where files are cached. Defaults to the cache of `datasets`
             (`HF_DATASETS_CACHE`).
+        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset in memory.
 
     Returns:
         `datasets.Dataset`: A dataset with the string columns `sent0`; `sent0, sent1`; or `sent0, sent1, sent2, ...`.
@@ -94,59 +112,121 @@ def load_text_dataset(
     """
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, got {max_rows}.")
-    name = "the dataset"
-    if isinstance(source, DatasetDict):
+    tables = open_source(source, split, name, cache_dir)
+    dataset = tables[0].source
+    if isinstance(dataset, Dataset):
+        names = set(dataset.column_names)
+        is_loaded = columns is None and dataset._fingerprint in RESOLVED and expected_columns in (None, len(names))
+        if is_loaded or "input_ids" in names or {"texts", "relations"} <= names:
+            if max_rows is not None and max_rows < len(dataset):
+                dataset = dataset.select(range(max_rows))
+                RESOLVED.add(dataset._fingerprint)
+            return dataset
+    # 1. The columns of each table, and what tells their content from any other; rows in memory are not cached
+    cleaners = table_cleaners(tables, columns, expected_columns)
+    content: list = [cleaner.columns for cleaner in cleaners]
+    is_on_disk = True
+    for origin in [table.source for table in tables]:
+        if isinstance(origin, Path):
+            content += [SUFFIX.findall(origin.name.lower()), digest(origin)]
+        elif isinstance(origin, Dataset) and origin.cache_files and is_caching_enabled():
+            content.append(origin._fingerprint)
+        else:
+            is_on_disk = False
+
+    # 2. The cleaned rows of all tables, one after the other
+    def batches() -> Iterator[pa.RecordBatch]:
+        schema = text_features(make_room(cleaners)).arrow_schema
+        kept = (row for cleaner in cleaners for rows in cleaner.read() for row in rows)
+        rows = islice(kept, max_rows)
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            yield pa.record_batch(cells, schema=schema)
+
+    def write(folder: Path) -> None:
+        found = batches()
+        first = next(found)
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as stream:
+            for batch in chain([first], found):
+                stream.write_batch(batch)
+        write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
+
+    # 3. The same from the cache, with what was dropped when they were written
+    if is_on_disk:
+        folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            dataset, made = cached_rows(folder, Hasher.hash([VERSION, max_rows, content]), write)
+        except OSError as error:
+            raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
+        for cleaner, dropped in zip(cleaners, read_json(made / _DROPPED), strict=True):
+            cleaner.kept, counts, cleaner.places = dropped
+            cleaner.counts = Counter(counts)
+    else:
+        dataset = Dataset(pa.Table.from_batches(batches()), split=NamedSplit("train"))
+    for cleaner in cleaners:
+        cleaner.log()
+    RESOLVED.add(dataset._fingerprint)
+    return dataset
+
+
+def open_source(
+    source: Any, split: str = "train", name: str = "the dataset", cache_dir: str | Path | None = None
+) -> list[Table]:
+    """Open the tables of a source of texts, which are several for a list of files.
+
+    Args:
+        source (`Any`): See [`load_text_dataset`].
+        split (`str`, *optional*, defaults to `"train"`): The split, if the source does not say it.
+        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset in memory.
+        cache_dir (`str | Path`, *optional*): Where `datasets` caches what it loads from the hub.
+
+    Returns:
+        `list[Table]`: The tables.
+
+    Raises:
+        ValueError: If the source cannot be read.
+    """
+    if isinstance(source, (str, Path, list, tuple)):
+        paths = find_paths(source)
+        if paths is not None:
+            return [open_table(path) for path in paths]
+        if isinstance(source, (list, tuple)):
+            return [open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "row")]
+        name = str(source)
+        source = load_from_hub(name, split, cache_dir=cache_dir and str(cache_dir))
+    elif isinstance(source, DatasetDict):
         if split not in source:
             raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
-    elif hasattr(source, "iloc"):  # a data frame
+    elif hasattr(source, "iloc"):
         name = "the data frame"
         try:
             source = Dataset.from_pandas(source, preserve_index=False)
         except (TypeError, ValueError) as error:  # pyarrow's errors are among these
             raise ValueError(f"{name} has a column of mixed types: {error}. Convert it to strings.") from error
-    elif not isinstance(source, (str, Path, list, tuple, Dataset)):
+    elif not isinstance(source, Dataset):
         kind = type(source).__name__
         raise ValueError(f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {kind}.")
-    if not isinstance(source, Dataset):
-        options: dict = {"columns": columns, "expected_columns": expected_columns, "max_rows": max_rows}
-        paths = find_paths(source)
-        if paths is not None:
-            tables = [open_table(path) for path in paths]
-            kinds = [str(SUFFIX.findall(path.name.lower())) for path in paths]
-            digests = [digest(path) for path in paths]
-            return dataset_of_tables(tables, kinds + digests, cache_dir=cache_dir, **options)
-        if not isinstance(source, str):
-            table = open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "memory", "row")
-            return dataset_of_tables([table], **options)
-        name = source
-        source = load_from_hub(source, split, cache_dir=cache_dir and str(cache_dir))
-    dataset = resolve_dataset_columns(source, columns, name=name, expected_columns=expected_columns)
-    if max_rows is None or max_rows >= len(dataset):
-        return dataset
-    return mark_resolved(dataset.select(range(max_rows)))
+    return [dataset_table(source, name)]
 
 
 def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
-        may_be_hub_id = _NAME.fullmatch(str(source))
-        if _is_path(source) or path.exists() or not may_be_hub_id:
-            return [path]
-        return None
-    if source and all(_is_path(item) for item in source):
+        is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists() or not _NAME.fullmatch(source)
+        return [path] if is_file else None
+
+    def is_path(item: Any) -> bool:
+        return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
+
+    if source and all(map(is_path, source)):
         return [Path(item).expanduser() for item in source]
-    for item in source[:5]:
-        if _is_path(item) and Path(item).exists():
+    for item in filter(is_path, source[:5]):
+        if Path(item).exists():
             raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
     return None
-
-
-def _is_path(item: Any) -> bool:
-    if isinstance(item, str):
-        return SUFFIX.search(item) is not None
-    return isinstance(item, Path)
 
 
 def load_from_hub(source: str, split: str, **options: Any) -> Any:
@@ -181,80 +261,12 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
         ) from error
 
 
-def dataset_of_tables(
-    tables: Sequence[Table],
-    content: Sequence[str] = (),
-    *,
-    columns: Sequence[str] | None = None,
-    expected_columns: int | None = None,
-    max_rows: int | None = None,
-    cache_dir: str | Path | None = None,
-) -> Dataset:
-    """Make a dataset of the rows of tables, one after the other, and log what is left out.
-
-    Args:
-        tables (`Sequence[Table]`): The tables.
-        content (`Sequence[str]`, *optional*, defaults to `()`): What tells their content from any other, such as
-            digests of the files. Without it, the dataset is kept in memory and not cached.
-        columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
-        expected_columns (`int`, *optional*): How many columns there must be.
-        max_rows (`int`, *optional*): Number of rows to stop after.
-        cache_dir (`str | Path`, *optional*): Where the dataset is cached. Defaults to the cache of `datasets`.
-
-    Returns:
-        `datasets.Dataset`: The string columns `sent0`, `sent1`, ...
-
-    Raises:
-        ValueError: If columns are unclear, a row is malformed, every row lacks a text, or the cache cannot be written.
-    """
-    cleaners = table_cleaners(tables, columns, expected_columns)
-
-    def batches(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        rows = islice(_clean_rows(tables, cleaners), max_rows)
-        while batch := list(islice(rows, _BATCH_ROWS)):
-            texts = zip(*batch, strict=True)
-            cells = [pa.array(column, pa.string()) for column in texts]
-            yield pa.record_batch(cells, schema=schema)
-
-    def write(folder: Path) -> None:
-        schema = text_features(make_room(tables, cleaners)).arrow_schema
-        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
-            with pa.ipc.new_stream(sink, schema) as stream:
-                for batch in batches(schema):
-                    stream.write_batch(batch)
-        found = [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners]
-        write_json(folder / _DROPPED, found)
-
-    if content:
-        folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
-        chosen = [cleaner.columns for cleaner in cleaners]
-        key = Hasher.hash([VERSION, content, max_rows, *chosen])
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            dataset, made = cached_rows(folder, key, write)
-        except OSError as error:
-            raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
-        dropped = read_json(made / _DROPPED)
-        for cleaner, found in zip(cleaners, dropped, strict=True):
-            kept, counts, places = found
-            cleaner.kept = kept
-            cleaner.counts = Counter(counts)
-            cleaner.places = places
-    else:
-        schema = text_features(make_room(tables, cleaners)).arrow_schema
-        table = pa.Table.from_batches(batches(schema), schema)
-        dataset = Dataset(table, split=NamedSplit("train"))
-    for cleaner in cleaners:
-        cleaner.log()
-    return mark_resolved(dataset)
-
-
 def table_cleaners(
     tables: Sequence[Table],
     columns: Sequence[str] | None,
     expected_columns: int | None = None,
 ) -> list[RowCleaner]:
-    """Resolve the columns of each table, as [`~data.columns.resolve_columns`] does, to rows of the same width.
+    """Choose the columns of each table, as [`~data.columns.resolve_columns`] does, and log which plays which part.
 
     Args:
         tables (`Sequence[Table]`): The tables.
@@ -265,68 +277,76 @@ def table_cleaners(
         `list[RowCleaner]`: One for each table, with room for the longest list of hard negatives of its first rows.
 
     Raises:
-        ValueError: If a table has no rows, its columns are unclear, or two tables have different numbers of columns.
+        ValueError: If a table has no rows, its columns are unclear or not `expected_columns`, or two tables have
+            different numbers of columns.
     """
     cleaners: list[RowCleaner] = []
     for table in tables:
-        if table.format == "csv":
-            sentences = [column for column in table.columns if looks_like_sentence(column)]
-            if sentences:
-                logger.warning(
-                    f"{table.name}: the first line is taken as the header, but {sentences[0]!r} looks like a "
-                    "sentence. If the file has no header, add one (such as sent0,sent1,hard_neg), or its first row is "
-                    "lost."
-                )
+        name = table.name
+        sentences = list(filter(looks_like_sentence, table.columns))
+        if sentences and table.unit == "line":
+            logger.warning(
+                f"{name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the "
+                "file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
+            )
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
-            raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
-        requested = columns
-        if columns is None and table.positional:
-            requested = table.columns
-        chosen = resolve_columns(
-            table.columns, name=table.name, sample=sample, columns=requested, expected_columns=expected_columns
-        )
-        cleaner = RowCleaner(table.name, chosen, table.unit)
-        negatives = [table.columns.index(column) for column in chosen[2:]]
+            raise ValueError(f"{name}: there are no rows, only a header or blank lines.")
+        requested = table.columns if columns is None and table.positional else columns
+        chosen = resolve_columns(table.columns, name=name, sample=sample, columns=requested)
+        if expected_columns not in (None, len(chosen)):
+            raise ValueError(
+                f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. "
+                f"{ADVICE}; the columns are {quote(table.columns)}."
+            )
+        ignored = [column for column in table.columns if column not in chosen]
+        message = f"{name}: the sentences are in column {chosen[0]!r}"
+        if len(chosen) > 1:
+            message = f"{name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
+        if len(chosen) > 2:
+            message += f", hard negatives {quote(chosen[2:])}"
+        message += f"; ignored {quote(ignored)}." if ignored else "."
+        if len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
+            logger.warning(
+                f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf "
+                "build-nli` turns labelled pairs into triplets."
+            )
+        else:
+            logger.info(message)
+        cleaner = RowCleaner(table, chosen, len(chosen))
+        places = [table.columns.index(column) for column in chosen]
         for cells in sample:
-            if any(is_list(cells[place]) for place in negatives):
-                cleaner.has_lists = True
+            if any(is_list(cells[place]) for place in places[2:]):
+                cleaner.widen([cells[place] for place in places])
         cleaners.append(cleaner)
         first = cleaners[0]
         if len(chosen) != len(first.columns):
             raise ValueError(
-                f"{first.name} has {len(first.columns)} text column(s) ({', '.join(first.columns)}), but {table.name} "
+                f"{first.table.name} has {len(first.columns)} text column(s) ({', '.join(first.columns)}), but {name} "
                 f"has {len(chosen)} ({', '.join(chosen)}). Files loaded together must have the same number."
             )
-    make_room(tables, cleaners, SAMPLE_ROWS)
     return cleaners
 
 
-def make_room(tables: Sequence[Table], cleaners: Sequence[RowCleaner], max_rows: int | None = None) -> int:
-    """Make room for the longest list of hard negatives of all rows, or of the first ones.
+def make_room(cleaners: Sequence[RowCleaner]) -> int:
+    """Give all cleaners room for the longest list of hard negatives, and return the number of texts in a row.
 
     Args:
-        tables (`Sequence[Table]`): The tables. One without lists of negatives in its first rows is not read.
-        cleaners (`Sequence[RowCleaner]`): The cleaner of each table, whose `width` is set.
-        max_rows (`int`, *optional*): Number of rows of each table to stop after.
+        cleaners (`Sequence[RowCleaner]`): The cleaners, whose `width` is set. A table without lists of negatives in
+            its first rows is not read.
 
     Returns:
-        `int`: The number of texts in each row.
+        `int`: The width.
     """
-    for table, cleaner in zip(tables, cleaners, strict=True):
+    for cleaner in cleaners:
         if cleaner.has_lists:
-            for _, cells in islice(table.rows(cleaner.columns), max_rows):
+            for _, cells in cleaner.table.rows(cleaner.columns):
                 cleaner.widen(cells)
     width = max(cleaner.width for cleaner in cleaners)
     for cleaner in cleaners:
         cleaner.width = width
     return width
-
-
-def _clean_rows(tables: Sequence[Table], cleaners: Sequence[RowCleaner]) -> Iterator[list[str | None]]:
-    for table, cleaner in zip(tables, cleaners, strict=True):
-        yield from cleaner.clean_all(table.rows(cleaner.columns))
 
 
 def text_features(width: int) -> Features:
@@ -342,7 +362,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
     Args:
         folder (`Path`): The folder of all caches.
         key (`str`): Hash of what decides the rows, which becomes their fingerprint.
-        make (`Callable`): Writes the rows into the folder that it is given, to one or several `.arrow` files.
+        make (`Callable`): Writes the rows to `rows.arrow` in the folder that it is given.
 
     Returns:
         `tuple[datasets.Dataset, Path]`: The rows and the folder in which they are cached.
@@ -357,11 +377,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
                     temporary.mkdir()
                     make(temporary)
                     write_manifest(temporary)
-    parts = []
-    for file in sorted(cache.glob("*.arrow")):
-        part = Dataset.from_file(str(file), split=NamedSplit("train"))
-        parts.append(part)
-    rows = concatenate_datasets(parts)
+    rows = Dataset.from_file(str(cache / "rows.arrow"), split=NamedSplit("train"))
     rows._fingerprint = key  # the default depends on the time of the file
     return rows, cache
 
@@ -392,57 +408,6 @@ def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) 
     return mapped
 
 
-def resolve_dataset_columns(
-    dataset: Dataset,
-    columns: Sequence[str] | None = None,
-    *,
-    name: str = "the dataset",
-    expected_columns: int | None = None,
-) -> Dataset:
-    """Select the text columns of a dataset and name them `sent0`, `sent1`, `sent2`, ... in the order of their parts.
-
-    A dataset that is already tokenized (`input_ids`) or grouped (`texts` and `relations`) is returned as it is, and so
-    is one that was resolved before. Rows with an empty cell are dropped with a warning. A cell may hold a list: each
-    positive of a list becomes a row of its own, and negatives of a list become columns. A row may have fewer negatives
-    than others; its last columns are empty then.
-
-    Args:
-        dataset (`datasets.Dataset`): The dataset.
-        columns (`Sequence[str]`, *optional*): The columns to take; see [`resolve_columns`].
-        name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
-        expected_columns (`int`, *optional*): How many texts a row must have; see [`resolve_columns`].
-
-    Returns:
-        `datasets.Dataset`: The dataset with string columns only.
-
-    Raises:
-        ValueError: If the dataset has no rows, its columns are unclear or hold no strings, or every row has an empty
-            cell.
-    """
-    if "input_ids" not in dataset.column_names:
-        dataset = apply_transform(dataset)
-    column_names = set(dataset.column_names)
-    if "input_ids" in column_names or {"texts", "relations"} <= column_names:
-        return dataset
-    if columns is None and is_resolved(dataset) and expected_columns in (None, len(column_names)):
-        return dataset
-    is_on_disk = dataset.cache_files and is_caching_enabled()
-    content = [dataset._fingerprint] if is_on_disk else []
-    table = dataset_table(dataset, name)
-    return dataset_of_tables([table], content, columns=columns, expected_columns=expected_columns)
-
-
-def mark_resolved(dataset: Dataset) -> Dataset:
-    """Remember that a dataset has the columns `sent0`, `sent1`, ... and no empty anchor or positive, and return it."""
-    _resolved.add(dataset._fingerprint)
-    return dataset
-
-
-def is_resolved(dataset: Dataset) -> bool:
-    """Say whether [`mark_resolved`] remembers a dataset."""
-    return dataset._fingerprint in _resolved
-
-
 def apply_transform(dataset: Dataset) -> Dataset:
     """Return the rows that a dataset shows, which `set_transform` may have changed."""
     if dataset.format["type"] != "custom":
@@ -450,24 +415,26 @@ def apply_transform(dataset: Dataset) -> Dataset:
     logger.warning(
         "The transform of a dataset is applied once, before training: what it draws stays the same in all epochs."
     )
-    names = dataset.column_names
-    shown = dataset.map(lambda rows: rows, batched=True, remove_columns=names, load_from_cache_file=False)
+    shown = dataset.map(
+        lambda rows: rows, batched=True, remove_columns=dataset.column_names, load_from_cache_file=False
+    )
     return shown.with_format(None)
 
 
 def dataset_table(dataset: Dataset, name: str) -> Table:
     """Return the rows of a dataset as a table."""
-    dataset = apply_transform(dataset).with_format(None)
+    if "input_ids" not in dataset.column_names:  # token ids may be drawn whenever a row is read
+        dataset = apply_transform(dataset)
+    plain = dataset.with_format(None)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
-        selected = dataset.select_columns(list(columns))
-        for batch in selected.iter(1000):
+        for batch in plain.select_columns(list(columns)).iter(1000):
             for cells in zip(*batch.values(), strict=True):
                 number += 1
                 yield number, cells
 
-    return Table(name, dataset.column_names, rows, "memory", "row")
+    return Table(name, dataset.column_names, rows, "row", dataset)
 
 
 def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
@@ -487,63 +454,152 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     Raises:
         ValueError: If the column `score` is missing, a score is not a finite number, or the text columns are unclear.
     """
-    dataset = apply_transform(dataset)
     columns = dataset.column_names
-    if "input_ids" in columns or (SCORE in columns and is_resolved(dataset)):
+    if "input_ids" in columns or (SCORE in columns and dataset._fingerprint in RESOLVED):
         return dataset
     if SCORE not in columns:
         raise ValueError(
             f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
             f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
         )
-    table = dataset_table(dataset.remove_columns(SCORE), name)
+    table = dataset_table(dataset, name)
+    values = parse_scores(((table.at(number), score) for number, (score,) in table.rows([SCORE])), name)
+    table.columns.remove(SCORE)
     [cleaner] = table_cleaners([table], None, expected_columns=2)
     texts = []
     scores = []
-    values = dataset.with_format(None)[SCORE]
-    rows = table.rows(cleaner.columns)
-    for (number, cells), value in zip(rows, values, strict=True):
-        score = parse_score(value, table.at(number), "Correct or remove the row")
-        pairs = cleaner.clean(number, cells)
+    for pairs, score in zip(cleaner.read(), values, strict=True):
         texts += pairs
         scores += [score] * len(pairs)
-    cleaner.check_any()
     cleaner.log()
-    check_scores(scores, name)
     first, second = zip(*texts, strict=True)
     resolved = Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores})
-    return mark_resolved(resolved)
+    RESOLVED.add(resolved._fingerprint)
+    return resolved
 
 
-def check_scores(scores: Sequence[float], name: str) -> None:
-    """Warn of scores of -1 among others that are not negative, because they often mean that there is none."""
-    missing = list(scores).count(-1)
-    negative = sum(score < 0 for score in scores)
-    if missing and missing == negative:
+def load_class_rows(
+    source: str | Dataset,
+    *,
+    columns: Sequence[str] | None = None,
+    max_rows: int | None = None,
+    name: str = "the dataset",
+) -> Dataset:
+    """Load texts with class labels, or anchors with several positives. A dataset of this form stays as it is.
+
+    The columns are one of texts and one of labels (`label`, `category`, `class` or `intent`); or anchors, positives
+    and perhaps hard negatives, named as in [`~data.columns.resolve_columns`], whose cells may be lists.
+
+    Args:
+        source (`str` or `datasets.Dataset`): A file, see [`open_table`], the name of a dataset on the hub, or a
+            dataset.
+        columns (`Sequence[str]`, *optional*): The column of texts; or anchor, positives, hard negatives.
+        max_rows (`int`, *optional*): Number of rows to read.
+        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset.
+
+    Returns:
+        `datasets.Dataset`: The columns `sent0` and `label`, an integer; or `texts`, the anchor with its positives and
+            hard negatives, and `relations`, 0 for a positive and 2 for a hard negative. Texts whose class has no
+            other text are left out, with a warning.
+
+    Raises:
+        ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
+    """
+    if isinstance(source, Dataset):
+        names = set(source.column_names)
+        if {"texts", "relations"} <= names or (source._fingerprint in RESOLVED and LABEL in names):
+            return source
+    [table, *_] = open_source(source, name=name)
+    chosen = class_columns(table.columns, table.sample(), columns)
+    if chosen is not None:
+        return _labelled_texts(table, chosen, max_rows)
+    [cleaner] = table_cleaners([table], columns)
+    if len(cleaner.columns) < 2:
+        raise ValueError(
+            f"{table.name}: a row holds one text and no class label. Add a column 'label', or positives of each text "
+            f"in a column 'positives'; the columns are {quote(table.columns)}."
+        )
+    make_room([cleaner])
+    texts = []
+    relations = []
+    for rows in cleaner.read(max_rows):  # one for each positive
+        if rows:
+            anchor, _, *others = rows[0]
+            positives = [row[1] for row in rows]
+            negatives = [text for text in others if text is not None]
+            texts.append([anchor, *positives, *negatives])
+            relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
+    cleaner.log()
+    return Dataset.from_dict({"texts": texts, "relations": relations})
+
+
+def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
+    """Say whether the rows of a file or of a dataset on the hub hold one text and its class label."""
+    try:
+        [table, *_] = open_source(source)
+        return class_columns(table.columns, table.sample(), columns) is not None
+    except ValueError:  # whoever loads the rows reports it
+        return False
+
+
+def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:
+    def named(columns: Sequence[str]) -> Iterator[Row]:
+        for number, (text, label) in table.rows(columns):
+            yield number, (text, None if label is None else str(label))
+
+    cleaner = RowCleaner(replace(table, rows=named), chosen, width=2)
+    rows: list = list(chain.from_iterable(cleaner.read(max_rows)))
+    cleaner.log()
+    counts = Counter(label for _, label in rows)
+    classes = sorted(label for label, count in counts.items() if count > 1)
+    found = f"{table.name}: {len(rows)} texts in column {chosen[0]!r}, {len(counts)} classes in column {chosen[1]!r}"
+    logger.info(f"{found}.")
+    if len(classes) < 2:
+        raise ValueError(
+            f"{found}, of which {len(classes)} have two texts or more. There must be two such classes, because a text "
+            "learns from the others of its class and from those of other classes: check the column, or add texts."
+        )
+    alone = list(map(repr, sorted(counts.keys() - classes)))
+    if alone:
+        logger.warning(
+            f"{found}, of which {len(alone)} have one text. It has no positive and is left out: {first_few(alone)}"
+        )
+    numbers = {label: number for number, label in enumerate(classes)}
+    kept = [(text, numbers[label]) for text, label in rows if label in numbers]
+    texts, labels = zip(*kept, strict=True)
+    dataset = Dataset.from_dict({"sent0": texts, LABEL: labels})
+    RESOLVED.add(dataset._fingerprint)
+    return dataset
+
+
+def parse_scores(cells: Iterable[tuple[str, Any]], name: str) -> list[float]:
+    """Return scores as finite floats.
+
+    A warning says how many are -1 among others that are not negative, because that often means that there is none.
+
+    Args:
+        cells (`Iterable[tuple[str, Any]]`): The place of each score, for the message, and its cell.
+        name (`str`): What messages call all of them.
+
+    Returns:
+        `list[float]`: The scores.
+
+    Raises:
+        ValueError: If one is not a finite number. The message names its place.
+    """
+    scores = []
+    for place, cell in cells:
+        try:
+            score = float(cell)
+        except (TypeError, ValueError, OverflowError):
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(f"{place}: the score {cell!r} is not a finite number. Correct it, or remove the row.")
+        scores.append(score)
+    missing = scores.count(-1)
+    if missing and missing == sum(score < 0 for score in scores):
         logger.warning(
             f"{name}: {missing} of {len(scores)} scores are -1, which counts as the lowest score. If it means that "
             "there is none, remove these rows."
         )
-
-
-def parse_score(value: Any, where: str, advice: str = "Correct it, or leave it blank to skip the row") -> float:
-    """Return a score as a finite float.
-
-    Args:
-        value (`Any`): The cell.
-        where (`str`): Its place, for the message.
-        advice (`str`, *optional*): The last sentence of the message, without its full stop.
-
-    Returns:
-        `float`: The score.
-
-    Raises:
-        ValueError: If it is not a finite number.
-    """
-    try:
-        score = float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise ValueError(f"{where}: the score {value!r} is not a finite number. {advice}.")
-    return score
+    return scores

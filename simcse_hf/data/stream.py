@@ -3,41 +3,46 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 from weakref import WeakSet
 
 import torch
 from datasets import Dataset, IterableDataset
 
 from ..ops.files import read_json_object, write_json
-from .columns import SAMPLE_ROWS, RowCleaner
+from .columns import SAMPLE_ROWS
 from .read import find_paths, load_from_hub, table_cleaners, text_features
-from .table import open_records, open_table
+from .table import RowCleaner, open_records, open_table
 from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
 
-_BATCH_ROWS = 1000
 _resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows with an empty cell
 
 
 def load_text_stream(
-    source: str | Path | Sequence,
+    source: str | Path | Sequence | IterableDataset,
     *,
     split: str = "train",
     columns: Sequence[str] | None = None,
     expected_columns: int | None = None,
+    name: str = "the stream",
 ) -> IterableDataset:
     """Open sentences, pairs, or pairs with hard negatives as a stream that never holds more than a few rows.
 
-    Nothing is cached. A row is checked when it is read, so a malformed row far down a file is reported only then.
+    Nothing is cached. A row is checked when it is read, so a malformed row far down a file is reported only then. Rows
+    with an empty cell are left out, and lists are expanded, as by `load_text_dataset`.
 
     Args:
-        source (`str | Path | Sequence`): Files or the name of a dataset on the hub, as for `load_text_dataset`.
+        source (`str | Path | Sequence | datasets.IterableDataset`): Files or the name of a dataset on the hub, as for
+            `load_text_dataset`; or a stream, whose columns are judged by its first rows.
         split (`str`, *optional*, defaults to `"train"`): Split of a hub dataset.
         columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
         expected_columns (`int`, *optional*): How many columns there must be.
+        name (`str`, *optional*, defaults to `"the stream"`): What messages call a stream.
 
     Returns:
         `datasets.IterableDataset`: A stream with the string columns `sent0`; `sent0, sent1`; or `sent0, sent1, sent2,
@@ -47,102 +52,69 @@ def load_text_stream(
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
         ValueError: If the columns are unclear, or `source` is neither a file nor a dataset on the hub.
     """
-    paths = find_paths(source)
-    if paths is None:
+    if isinstance(source, IterableDataset):
+        stream = source
+        if stream in _resolved:
+            return stream
+    else:
+        paths = find_paths(source)
+        if paths is not None:
+            return _stream_files(paths, columns, expected_columns)
         if not isinstance(source, str):
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
-        stream = load_from_hub(source, split, streaming=True)
-        return resolve_stream_columns(stream, columns, name=source, expected_columns=expected_columns)
-    tables = [open_table(path) for path in paths]
-    cleaners = table_cleaners(tables, columns, expected_columns)
-    # Lists are the shards of the stream: each file has its path and its columns.
-    options = {
-        "paths": [str(path) for path in paths],
-        "columns": [cleaner.columns for cleaner in cleaners],
-        "width": cleaners[0].width,
-        "by_name": columns is None,
-    }
-    features = text_features(cleaners[0].width)
-    stream = IterableDataset.from_generator(_rows_of_files, features=features, gen_kwargs=options)
-    _resolved.add(stream)
-    return stream
-
-
-def _rows_of_files(
-    paths: list[str],
-    columns: list[Sequence[str]],
-    width: int,
-    by_name: bool,
-) -> Iterator[dict]:
-    names = list(text_features(width))
-    for path, chosen in zip(paths, columns, strict=True):
-        table = open_table(path)
-        table.refuse_late_keys = by_name
-        cleaner = RowCleaner(table.name, chosen, table.unit)
-        cleaner.width = width
-        for row in cleaner.clean_all(table.rows(chosen)):
-            yield dict(zip(names, row, strict=True))
-        cleaner.log()
-
-
-def resolve_stream_columns(
-    stream: IterableDataset,
-    columns: Sequence[str] | None = None,
-    *,
-    name: str = "the stream",
-    expected_columns: int | None = None,
-) -> IterableDataset:
-    """Select the text columns of a stream, judged by its first rows, and name them `sent0`, `sent1`, `sent2`, ...
-
-    Rows with an empty cell are left out, and lists are expanded, as by `resolve_dataset_columns`.
-
-    Args:
-        stream (`datasets.IterableDataset`): The stream.
-        columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
-        name (`str`, *optional*, defaults to `"the stream"`): What messages call the stream.
-        expected_columns (`int`, *optional*): How many columns there must be.
-
-    Returns:
-        `datasets.IterableDataset`: The stream with string columns only.
-
-    Raises:
-        ValueError: If the stream has no rows, or its columns are unclear.
-    """
-    if stream in _resolved:
-        return stream
+        name = source
+        stream = load_from_hub(name, split, streaming=True)
     head = list(stream.take(SAMPLE_ROWS))
-    table = open_records(name, lambda: enumerate(head, 1), "memory", "row")
+    table = open_records(name, lambda: enumerate(head, 1), "row")
     [cleaner] = table_cleaners([table], columns, expected_columns)
     chosen = cleaner.columns
-    width = cleaner.width
-    features = text_features(width)
+    features = text_features(cleaner.width)
     told = 0
 
     def clean(batch: dict, numbers: list[int]) -> dict:
         nonlocal cleaner, told
         if numbers[0] == 0:  # another pass over the stream begins
-            cleaner = RowCleaner(name, chosen)
-            cleaner.width = width
+            cleaner = RowCleaner(table, chosen, len(features))
         rows = []
-        columns_of_batch = [batch[column] for column in chosen]
-        for number, *cells in zip(numbers, *columns_of_batch, strict=True):
+        for number, *cells in zip(numbers, *batch.values(), strict=True):
             rows += cleaner.clean(number + 1, cells)
         left_out = cleaner.counts.total()
         if left_out >= max(1, 2 * told):  # a stream may have no end
             told = left_out
             cleaner.log(", so far")
-        texts = {}
-        for place, column in enumerate(features):
-            texts[column] = [row[place] for row in rows]
-        return texts
+        return {column: [row[place] for row in rows] for place, column in enumerate(features)}
 
     cleaned = stream.select_columns(chosen).map(
-        clean, with_indices=True, batched=True, batch_size=_BATCH_ROWS, remove_columns=chosen, features=features
+        clean, with_indices=True, batched=True, batch_size=1000, remove_columns=chosen, features=features
     )
     _resolved.add(cleaned)
     return cleaned
 
 
+def _stream_files(
+    paths: Sequence[Path], columns: Sequence[str] | None, expected_columns: int | None
+) -> IterableDataset:
+    cleaners = table_cleaners([open_table(path) for path in paths], columns, expected_columns)
+    features = text_features(max(cleaner.width for cleaner in cleaners))
+
+    def rows_of_files(files: list[tuple[Path, Sequence[str]]]) -> Iterator[dict]:
+        for path, chosen in files:
+            table = open_table(path)
+            table.refuse_late_keys = columns is None
+            cleaner = RowCleaner(table, chosen, len(features))
+            for rows in cleaner.read():
+                for row in rows:
+                    yield dict(zip(features, row, strict=True))
+            cleaner.log()
+
+    # A list is the shards of the stream: each file with its columns.
+    files = [(path, cleaner.columns) for path, cleaner in zip(paths, cleaners, strict=True)]
+    stream = IterableDataset.from_generator(rows_of_files, features=features, gen_kwargs={"files": files})
+    _resolved.add(stream)
+    return stream
+
+
+@dataclass(eq=False)
 class StreamedRows(torch.utils.data.IterableDataset):
     """An endless stream of batches of token ids.
 
@@ -167,83 +139,57 @@ class StreamedRows(torch.utils.data.IterableDataset):
     """
 
     #: The columns, as a tokenized `datasets.Dataset` has them.
-    column_names = ["input_ids"]
+    column_names: ClassVar[list[str]] = ["input_ids"]
 
-    def __init__(
-        self,
-        texts: IterableDataset,
-        head: Dataset | SeededDataset,
-        make_rows: Callable[..., list[dict]],
-        *,
-        batch_size: int,
-        shuffle_buffer: int,
-        seed: int = 0,
-        rank: int = 0,
-        processes: int = 1,
-    ):
-        self.texts = texts
-        self.head = head
-        self.make_rows = make_rows
-        self.batch_size = batch_size
-        self.shuffle_buffer = shuffle_buffer
-        self.seed = seed
-        self.rank = rank
-        self.processes = processes
-        self._start = deepcopy(texts.state_dict())
+    texts: IterableDataset
+    head: Dataset | SeededDataset
+    make_rows: Callable[..., list[dict]]
+    batch_size: int
+    shuffle_buffer: int
+    seed: int = 0
+    rank: int = 0
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        self._start = deepcopy(self.texts.state_dict())
         self.forget()
 
     def forget(self) -> None:
         """Return to the first row."""
         # `row` counts the rows of the pass before the window, `done` those of the window that were used.
-        self._state = self._start_of_pass(0)
-
-    def _start_of_pass(self, number: int) -> dict:
-        return {"pass": number, "row": 0, "done": 0, "source": self._start}
+        self._state = {"pass": 0, "row": 0, "done": 0, "source": self._start}
 
     def __iter__(self) -> Iterator[list[dict]]:
-        numbers: list[int] = []
-        rows: list[dict] = []
+        block = self.batch_size * self.processes
         first = self.rank * self.batch_size
-        mine = slice(first, first + self.batch_size)
-        for state, window in self._windows():
-            for done, (number, row) in enumerate(window, 1):
-                if done <= state["done"]:
-                    continue
-                numbers.append(number)
-                rows.append(row)
-                if len(rows) == self.batch_size * self.processes:
-                    self._state = state | {"done": done}
-                    of_pass = f"{self.seed} {state['pass']}"
-                    rngs = [random.Random(f"{of_pass} {number}") for number in numbers[mine]]
-                    yield self.make_rows(rows[mine], rngs)
-                    numbers = []
-                    rows = []
-
-    def _windows(self) -> Iterator[tuple[dict, list[tuple[int, dict]]]]:
-        """Yield the state at the start of each window, and its rows with their numbers in a random order."""
+        batch: list[tuple[int, dict]] = []
         state = deepcopy(self._state)
         while True:
             self.texts.load_state_dict(deepcopy(state["source"]))
             rows_of_pass = iter(self.texts)
+            of_pass = f"{self.seed} {state['pass']}"
             while window := list(islice(rows_of_pass, self.shuffle_buffer)):
                 following = deepcopy(self.texts.state_dict())
+                # 1. The rows of a window in a random order, without those that were used before
                 rows = list(enumerate(window, state["row"]))
-                rng = random.Random(f"shuffle {self.seed} {state['pass']} {state['row']}")
-                rng.shuffle(rows)
-                yield state, rows
-                state = {
-                    "pass": state["pass"],
-                    "row": state["row"] + len(window),
-                    "done": 0,
-                    "source": following,
-                }
-            if state["row"] < self.batch_size * self.processes:
+                random.Random(f"shuffle {of_pass} {state['row']}").shuffle(rows)
+                for done in range(state["done"], len(rows)):
+                    batch.append(rows[done])
+                    # 2. The share of this process in each batch
+                    if len(batch) == block:
+                        self._state = state | {"done": done + 1}
+                        own = batch[first : first + self.batch_size]
+                        rngs = [random.Random(f"{of_pass} {number}") for number, _ in own]
+                        yield self.make_rows([row for _, row in own], rngs)
+                        batch = []
+                state = state | {"row": state["row"] + len(window), "done": 0, "source": following}
+            # 3. The next pass
+            if state["row"] < block:
                 raise ValueError(
                     f"train_dataset: the stream ends after {state['row']} rows, and a batch over all processes has "
-                    f"{self.batch_size * self.processes}, so a text would be its own negative. Lower "
-                    "per_device_train_batch_size."
+                    f"{block}, so a text would be its own negative. Lower per_device_train_batch_size."
                 )
-            state = self._start_of_pass(state["pass"] + 1)
+            state = {"pass": state["pass"] + 1, "row": 0, "done": 0, "source": self._start}
 
     def save_state(self, directory: str) -> None:
         """Write the place of the last batch that was read into a checkpoint.

@@ -1,4 +1,4 @@
-"""A file of any format as a table of rows, each with its number in the file."""
+"""A file of any format as a table of rows, each with its number in the file, and the rows of texts that it gives."""
 
 import csv
 import gzip
@@ -8,7 +8,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,21 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Dataset
 from transformers.utils import logging
 
-from .columns import LONGEST_TEXT, SAMPLE_ROWS, TOO_LONG, check_text, is_list, quote, resolve_text_column
+from .columns import (
+    LONGEST_TEXT,
+    PART_NAMES,
+    SAMPLE_ROWS,
+    TOO_LONG,
+    check_text,
+    first_few,
+    flatten,
+    has_text,
+    is_list,
+    quote,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -27,8 +39,6 @@ SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
-#: How it decodes the start of a file in UTF-16.
-_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 #: The line by which Excel knows what separates cells.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
@@ -49,8 +59,8 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         ValueError: If a byte is not in this encoding, with its line and character, the file is not a complete gzip
             stream, or a line is longer than `LONGEST_TEXT`, unless the file is .json, where it may be the whole array.
     """
-    kind = SUFFIX.search(path.name)
-    limit = -1 if kind and kind[1].lower() == "json" else LONGEST_TEXT + 1
+    is_json = path.name.lower().removesuffix(".gz").endswith(".json")
+    limit = -1 if is_json else LONGEST_TEXT + 1
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
         try:
@@ -58,11 +68,10 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             for number, line in enumerate(lines, 1):
                 wrong = _UNDECODED.search(line)
                 if wrong:
-                    byte = f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1}"
-                    guess = "UTF-16" if number == 1 and line.startswith(_UTF_16) else "WINDOWS-1252"
                     raise ValueError(
-                        f"{path}, line {number}: {byte} is not {encoding.upper()}. The text may be {guess}: convert "
-                        f"it with `iconv -f {guess} -t UTF-8`."
+                        f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} "
+                        f"is not {encoding.upper()}. The text may be WINDOWS-1252 or UTF-16: convert it, for example "
+                        "with `iconv -f WINDOWS-1252 -t UTF-8`."
                     )
                 if "\0" in line:
                     raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
@@ -133,7 +142,6 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 Row = tuple[int, Sequence]
-Rows = Callable[[Sequence[str]], Iterator[Row]]
 
 
 @dataclass
@@ -144,8 +152,8 @@ class Table:
         name (`str`): What messages call the table: the file's path, or a description of an object in memory.
         columns (`list[str]`): The names of the columns, in the table's own order.
         rows (`Callable`): Yields the line or row number, from 1, and the cells of the given columns for every row.
-        format (`str`): `"txt"`, `"csv"` (also for tsv), `"json"` (also for jsonl), `"parquet"` or `"memory"`.
-        unit (`str`, *optional*, defaults to `"line"`): What numbers of rows count, a `"line"` or a `"row"`.
+        unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
+        source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
         positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
@@ -154,16 +162,11 @@ class Table:
 
     name: str
     columns: list[str]
-    rows: Rows
-    format: str
-    unit: str = "line"
+    rows: Callable[[Sequence[str]], Iterator[Row]]
+    unit: str
+    source: Path | Dataset | None = None
     positional: bool = False
     refuse_late_keys: bool = False
-
-    def __post_init__(self) -> None:
-        repeated = [name for name, count in Counter(self.columns).items() if count > 1]
-        if repeated:
-            raise ValueError(f"{self.name}: column name(s) {quote(repeated)} occur more than once.")
 
     def sample(self) -> list[Sequence]:
         """Return the cells of the first rows, in all columns."""
@@ -174,34 +177,25 @@ class Table:
         return f"{self.name}, {self.unit} {number}"
 
 
-def open_records(
-    name: str,
-    values: Callable[[], Iterable[tuple[int, Any]]],
-    format: str,
-    unit: str,
-) -> Table:
-    """Open rows that are objects or arrays of equal length; in memory, they may also be texts."""
+def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
+    """Open numbered rows that are objects, arrays of equal length, or texts."""
     first = next((value for _, value in values()), None)
     if first is None:
-        problem = "list of rows is empty" if format == "memory" else "file holds no rows"
-        raise ValueError(f"{name}: the {problem}.")
+        raise ValueError(f"{name}: there are no rows.")
 
     def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
-            record = None
-            if is_list(first) and is_list(value) and len(value) == len(first):
-                record = {str(index): cell for index, cell in enumerate(value)}
-            elif isinstance(first, dict) and isinstance(value, dict):
-                record = value
-            elif isinstance(first, str) and format == "memory":
-                record = {"text": value}
-            if record is None:
-                as_before = f" of {len(first)} cells as before" if is_list(first) else ""
+            if isinstance(first, dict) and isinstance(value, dict):
+                yield number, value
+            elif is_list(first) and is_list(value) and len(value) == len(first):
+                yield number, {str(place): cell for place, cell in enumerate(value)}
+            elif isinstance(first, str):
+                yield number, {"text": value}
+            else:
                 raise ValueError(
-                    f'{name}, {unit} {number}: expected an object such as {{"sent0": "..."}}, an array{as_before}, '
-                    f"or, in a list, a text; got {value!r:.100}."
+                    f'{name}, {unit} {number}: every row must be an object such as {{"sent0": "..."}}, an array as '
+                    f"long as the first, or a text; got {value!r:.100}."
                 )
-            yield number, record
 
     keys: dict = {}  # a set that keeps its order
     for _, record in islice(records(), SAMPLE_ROWS):
@@ -218,11 +212,8 @@ def open_records(
                     )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, list(keys), rows, format, unit, positional=is_list(first))
+    table = Table(name, list(keys), rows, unit, positional=is_list(first))
     return table
-
-
-_BATCH_ROWS = 10_000
 
 
 class DataFileNotFoundError(FileNotFoundError, ValueError):
@@ -233,8 +224,8 @@ def open_table(path: str | os.PathLike) -> Table:
     """Open a file by its extension and read the names of its columns.
 
     A txt file has the one column `text`; blank lines are left out, and white space in a line is kept. The first row of
-    a csv or tsv file is its header, and cells are quoted as RFC 4180 says. A json file is an array of objects or of
-    arrays, or has one of these on each line; the keys of its first 100 objects are its columns.
+    a csv or tsv file is its header, and cells are quoted as RFC 4180 says. A json file is an array of objects, arrays
+    or texts, or has one of these on each line; the keys of its first 100 objects are its columns.
 
     Args:
         path (`str` or `os.PathLike`): A file whose name ends in .txt, .csv, .tsv, .json, .jsonl or .parquet, or in one
@@ -260,23 +251,25 @@ def open_table(path: str | os.PathLike) -> Table:
         raise ValueError(f"{path}: the file is empty.")
     format = suffix[1].lower()
     if format == "txt":
-        return _open_txt(path)
-    if format == "csv":
-        return _open_csv(path, ",")
-    if format == "tsv":
-        return _open_csv(path, "\t")
-    if format == "parquet":
-        return _open_parquet(path)
-    return _open_json(path)
+        table = Table(str(path), ["text"], partial(_lines, path), "line")
+    elif format in ("csv", "tsv"):
+        table = _open_csv(path, "," if format == "csv" else "\t")
+    elif format == "parquet":
+        table = _open_parquet(path)
+    else:
+        table = _open_json(path)
+    repeated = [name for name, count in Counter(table.columns).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{path}: column name(s) {quote(repeated)} occur more than once.")
+    table.source = path
+    return table
 
 
-def _open_txt(path: Path) -> Table:
-    def rows(_: Sequence[str]) -> Iterator[Row]:
-        for number, line in decoded_lines(path):
-            if line.strip():
-                yield number, (line.removesuffix("\n").removesuffix("\r"),)
-
-    return Table(str(path), ["text"], rows, "txt")
+def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[tuple[int, tuple[str]]]:
+    """Yield the number and the one cell of each line that is not blank."""
+    for number, line in decoded_lines(path):
+        if line.strip():
+            yield number, (line.removesuffix("\n").removesuffix("\r"),)
 
 
 def _open_csv(path: Path, delimiter: str) -> Table:
@@ -302,38 +295,36 @@ def _open_csv(path: Path, delimiter: str) -> Table:
                 raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
             yield number, [cells[index] for index in indices]
 
-    return Table(str(path), names, rows, "csv")
+    return Table(str(path), names, rows, "line")
 
 
 def _open_json(path: Path) -> Table:
     """Open a json file that is one array of rows, or has one row on each line (JSON Lines)."""
-    lines = (line for _, line in decoded_lines(path) if line.strip())
-    first = next(lines, "").strip()
+
+    def parse(number: int, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
+            number += getattr(error, "lineno", 1) - 1
+            raise ValueError(
+                f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
+                "object on each line, or one array of objects."
+            ) from None
+
+    lines = _lines(path)
+    _, (first,) = next(lines, (1, ("",)))
+    first = first.strip()
     # An array that closes on the first line is a row of a JSON Lines file if another line follows.
     is_row = first.endswith("]") and next(lines, None) is not None
     if first.startswith("[") and not is_row:
-        text = "".join(line for _, line in decoded_lines(path))
-        array = _parse(path, 1, text)
-        return open_records(str(path), lambda: enumerate(array, 1), "json", "row")
+        array = parse(1, "".join(line for _, line in decoded_lines(path)))
+        return open_records(str(path), lambda: enumerate(array, 1), "row")
 
     def values() -> Iterator[tuple[int, Any]]:
-        for number, line in decoded_lines(path):
-            if line.strip():
-                yield number, _parse(path, number, line.removesuffix("\n"))
+        for number, (line,) in _lines(path):
+            yield number, parse(number, line)
 
-    return open_records(str(path), values, "json", "line")
-
-
-def _parse(path: Path, number: int, text: str) -> Any:
-    """Parse a text that begins in a line of a file."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
-        number += getattr(error, "lineno", 1) - 1
-        raise ValueError(
-            f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one object on "
-            "each line, or one array of objects."
-        ) from None
+    return open_records(str(path), values, "line")
 
 
 def _open_parquet(path: Path) -> Table:
@@ -351,24 +342,159 @@ def _open_parquet(path: Path) -> Table:
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
         try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
+            for batch in file.iter_batches(10_000, columns=list(columns)):
                 cells = [batch.column(column).to_pylist() for column in columns]
                 yield from enumerate(zip(*cells, strict=True), number + 1)
                 number += len(batch)
         except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
             raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
-        expected = file.metadata.num_rows
-        if number != expected:
-            raise ValueError(f"{path}: holds {number} rows where its metadata says {expected}. {advice}")
+        if number != file.metadata.num_rows:
+            raise ValueError(f"{path}: holds {number} rows where its metadata says {file.metadata.num_rows}. {advice}")
 
-    return Table(str(path), names, rows, "parquet", "row")
+    return Table(str(path), names, rows, "row")
+
+
+_NOTES = {
+    "dropped": "dropped for an empty cell",
+    "empty": "with an empty text in a list, which is left out",
+    "fewer": "with fewer hard negatives than others",
+    "longer": "with more hard negatives than are taken",
+}
+
+
+@dataclass
+class RowCleaner:
+    """Turn the rows of a table into rows of texts, and count what is left out.
+
+    Args:
+        table (`Table`): The table.
+        columns (`Sequence[str]`): The columns of the cells: anchor, positive, hard negatives.
+        width (`int`): Texts in each row.
+
+    Attributes:
+        has_lists (`bool`): Whether a cell lists hard negatives.
+        kept (`int`): Rows of texts that were kept.
+        counts (`Counter[str]`): Rows that were `dropped` for an empty cell, that had `empty` texts in lists, and that
+            have `fewer` or `longer` lists of hard negatives.
+        places (`dict[str, list[int]]`): The numbers of the first of these rows.
+    """
+
+    table: Table
+    columns: Sequence[str]
+    width: int
+    has_lists: bool = False
+    kept: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[int]] = field(default_factory=dict)
+
+    def widen(self, cells: Sequence) -> None:
+        """Make room for the hard negatives of a row, of which a cell lists some."""
+        self.has_lists = True
+        self.width = max(self.width, 2 + sum(map(has_text, flatten(cells[2:]))))
+
+    def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
+        """Return the rows of texts that a row gives: one for each positive that it lists, and none if it lacks a text.
+
+        Hard negatives that are lists are joined. A row may have fewer than others, and ends in `None` then. With
+        `width` 4, the cells `q`, `[p1, p2]` and `[n1]` give the rows `q, p1, n1, None` and `q, p2, n1, None`.
+
+        Args:
+            number (`int`): The line or row number.
+            cells (`Sequence[Any]`): The cells of `columns`.
+
+        Returns:
+            `list[list[str | None]]`: Rows of `width` texts.
+
+        Raises:
+            ValueError: If a cell holds no string, or half of a surrogate pair. The message names the line or row.
+        """
+        for place, cell in enumerate(cells):
+            texts = cell if place and is_list(cell) else [cell]
+            for text in texts:
+                is_plain = isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
+                if text is not None and not is_plain:
+                    check_text(text, f"{self.table.at(number)}, column {self.columns[place]!r}")
+        if len(cells) == self.width and all(map(has_text, cells)):
+            self.kept += 1
+            return [list(cells)]
+        positives = list(filter(has_text, flatten(cells[1:2])))
+        negatives = list(filter(has_text, flatten(cells[2:])))
+        room = self.width - 2
+        found = {
+            "empty": not all(map(has_text, flatten(filter(is_list, cells)))),
+            "fewer": len(negatives) < room,
+            "longer": len(negatives) > room,
+        }
+        if not has_text(cells[0]) or not positives:
+            positives = []
+            found = {"dropped": True}
+        for what, is_found in found.items():
+            if is_found:
+                self.counts[what] += 1
+                places = self.places.setdefault(what, [])
+                if len(places) <= 5:  # one more than is shown
+                    places.append(number)
+        self.kept += len(positives)
+        filled = (negatives + [None] * room)[:room]
+        return [[cells[0], positive, *filled] for positive in positives]
+
+    def read(self, max_rows: int | None = None) -> Iterator[list[list[str | None]]]:
+        """Yield the rows of texts that each row of the table gives.
+
+        Args:
+            max_rows (`int`, *optional*): Rows of the table to stop after.
+
+        Yields:
+            `list[list[str | None]]`: See [`clean`].
+
+        Raises:
+            ValueError: If a row is malformed, or none gives a row of texts.
+        """
+        for number, cells in islice(self.table.rows(self.columns), max_rows):
+            yield self.clean(number, cells)
+        if not self.kept:
+            raise ValueError(
+                f"{self.table.name}: every one of the {self.counts['dropped']} row(s) has an empty cell in "
+                f"{', '.join(self.columns)}."
+            )
+
+    def log(self, so_far: str = "") -> None:
+        """Log what was dropped and left out."""
+        rows = self.kept + self.counts["dropped"]
+        for what, message in _NOTES.items():
+            if self.counts[what]:
+                logger.warning(
+                    f"{self.table.name}{so_far}: {self.counts[what]} of {rows} rows {message}: "
+                    f"{self.table.unit} {first_few(self.places[what])}."
+                )
 
 
 def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[Table, str]:
-    """Open a file and choose its column of texts; see [`open_table`] and [`~data.columns.resolve_text_column`]."""
+    """Open a file and choose its column of texts.
+
+    Args:
+        path (`str | os.PathLike`): The file; see [`open_table`].
+        column (`str`, *optional*): The column. Defaults to the only one, or to the one named `sent0`, `text` or
+            `sentence`.
+
+    Returns:
+        `tuple[Table, str]`: The table and the name of the column.
+
+    Raises:
+        ValueError: If the file cannot be read, the column is missing, or there are several that may be meant.
+    """
     table = open_table(path)
     table.refuse_late_keys = column is None
-    return table, resolve_text_column(table.columns, table.name, column)
+    if column is None:
+        known = table.columns
+        if len(known) > 1:
+            known = [name for name in known if name in PART_NAMES["text"]]
+        if len(known) != 1:
+            raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
+        [column] = known
+    elif column not in table.columns:
+        raise ValueError(f"{table.name}: no column {column!r}; the columns are {quote(table.columns)}.")
+    return table, column
 
 
 def stream_texts(path: str | os.PathLike, column: str | None = None) -> Iterator[tuple[int, str]]:
@@ -400,17 +526,16 @@ def stream_rows(
             line or row.
     """
     table, column = text_column(path, column)
-    others = [name for name in table.columns if name != column]
-    missing = [name for name in keep if name not in others]
+    others = {*table.columns} - {column}
+    missing = {*keep} - others
     if missing:
         raise ValueError(
-            f"{table.name}: no column {quote(missing)} to keep beside {column!r}; the other columns: "
-            f"{quote(others) or 'none'}."
+            f"{table.name}: no column {quote(sorted(missing))} to keep beside {column!r}; the other columns: "
+            f"{quote(sorted(others)) or 'none'}."
         )
     for number, (text, *cells) in table.rows([column, *keep]):
         where = table.at(number)
         row = [check_text(text, f"{where}, column {column!r}")]
         for cell in cells:
-            written = "" if cell is None else str(cell)
-            row.append(check_text(written, where))
+            row.append("" if cell is None else check_text(str(cell), where))
         yield number, row

@@ -55,12 +55,10 @@ class Template:
             return []
         spaced = [" " + text for text in texts] if self.space else list(texts)
         encoded = tokenizer(spaced, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        replaced = {tokenizer.mask_token_id: tokenizer.unk_token_id}
         tokenized = []
         for ids in encoded["input_ids"]:
-            text = ids[:room]
-            for place, token in enumerate(text):
-                if token == tokenizer.mask_token_id:
-                    text[place] = tokenizer.unk_token_id
+            text = [replaced.get(token, token) for token in ids[:room]]
             tokenized.append([*self.before, *text, *self.after])
         return tokenized
 
@@ -83,9 +81,7 @@ class Template:
                 f"the template has {self.num_tokens} tokens, and the tokenizer allows {longest} (model_max_length), "
                 "so there is no room for a text: shorten the template"
             )
-        if max_length is None:
-            return longest
-        return min(max_length + self.num_tokens, longest)
+        return longest if max_length is None else min(max_length + self.num_tokens, longest)
 
 
 def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template:
@@ -110,13 +106,10 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     first, last = special_tokens(tokenizer)
     # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
     stripped = before.rstrip()
-    ids_before = tokenizer(stripped, add_special_tokens=False)["input_ids"]
-    ids_after = tokenizer(after, add_special_tokens=False)["input_ids"]
-    has_space = before != stripped
-    tokenized = Template(first + ids_before, ids_after + last, space=has_space)
+    ids_before, ids_after = tokenizer([stripped, after], add_special_tokens=False)["input_ids"]
     if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
         raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
-    return tokenized
+    return Template(first + ids_before, ids_after + last, space=before != stripped)
 
 
 def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict:
@@ -132,10 +125,8 @@ def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBa
     Raises:
         ValueError: If a template is not valid (see [`read_template`]).
     """
-    edges = []
-    for template in templates:
-        tokenized = read_template(template, tokenizer)
-        edges.append([len(tokenized.before), len(tokenized.after)])
+    tokenized = [read_template(template, tokenizer) for template in templates]
+    edges = [[len(template.before), len(template.after)] for template in tokenized]
     return {"mask_token_id": tokenizer.mask_token_id, "template_edges": edges}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
+from operator import ge
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ def tokenize_dataset(
     dataset: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int | Sequence[int],
-    num_proc: int | None = None,
     templates: Sequence[str] = (),
     prompts: Sequence[str] = ("",),
 ) -> Dataset:
@@ -41,7 +41,6 @@ def tokenize_dataset(
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens.
         max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens; or one number
             for the anchor, one for the positive, and one for all other texts, of which the last may be left out.
-        num_proc (`int`, *optional*): Number of processes that tokenize.
         templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see
             `read_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
             each template.
@@ -68,7 +67,6 @@ def tokenize_dataset(
         dataset,
         row_tokenizer,
         [dataset.column_names, rules, tokenizer.truncation_side, columns],
-        num_proc=num_proc,
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenizing",
     )
@@ -140,9 +138,7 @@ class RowTokenizer:
         elif len(names) == 1 and parsed:
             names *= len(parsed)
         elif parsed:
-            first = parsed[0]
-            last = parsed[-1]
-            parsed = [first] + [last] * (len(names) - 1)
+            parsed = [parsed[0]] + [parsed[-1]] * (len(names) - 1)
         self.names = names
         self.columns = []
         self.limits = []
@@ -151,10 +147,7 @@ class RowTokenizer:
             prompt = prompts[min(place, len(prompts) - 1)]
             template = parsed[place] if parsed else None
             self.columns.append(_Column(length, prompt, template))
-            limit = length
-            if template:
-                limit = template.full_length(tokenizer, length)
-            self.limits.append(limit)
+            self.limits.append(template.full_length(tokenizer, length) if template else length)
 
     def __call__(self, rows: Mapping) -> dict:
         """Turn columns of texts into columns of tokens.
@@ -172,29 +165,23 @@ class RowTokenizer:
         else:
             columns = [rows[name] for name in self.names]
             texts = list(zip(*columns, strict=True))
+        input_ids = self._tokenize(texts, self.columns)
+        lengths = [list(map(len, row)) for row in input_ids]
+        limits = self.limits + self.limits[-1:] * max(map(len, lengths))  # a premise may have any number of hypotheses
         tokenized: dict = {
-            "input_ids": self._tokenize(texts, self.columns),
-            "length": [],
-            "is_full": [],
-            "has_gap": [],
+            "input_ids": input_ids,
+            "length": list(map(max, lengths)),
+            "is_full": [any(map(ge, row, limits)) for row in lengths],
+            "has_gap": [0 in row for row in lengths],
         }
-        for sentences in tokenized["input_ids"]:
-            lengths = [len(ids) for ids in sentences]
-            limits = self.limits + self.limits[-1:] * len(lengths)  # a premise may have any number of hypotheses
-            pairs = zip(lengths, limits, strict=False)
-            tokenized["length"].append(max(lengths))
-            tokenized["is_full"].append(any(length >= limit for length, limit in pairs))
-            tokenized["has_gap"].append(0 in lengths)
         if self.relations:
             tokenized["relations"] = []
-            for _, *others in tokenized["input_ids"]:
+            for _, *others in lengths:
                 relations = zip(self.relations, others, strict=True)
-                tokenized["relations"].append([relation if ids else ABSENT for relation, ids in relations])
+                tokenized["relations"].append([relation if length else ABSENT for relation, length in relations])
         if any(column != self.columns[0] for column in self.columns):
-            longest = max(column.length for column in self.columns)
-            tokenized["text_ids"] = []
-            for row in self._tokenize(texts, [_Column(longest)]):
-                tokenized["text_ids"].append([number_of(ids) for ids in row])
+            plain = _Column(max(column.length for column in self.columns))
+            tokenized["text_ids"] = [list(map(number_of, row)) for row in self._tokenize(texts, [plain])]
         return tokenized
 
     def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
@@ -213,11 +200,8 @@ class RowTokenizer:
             tokenized.append(iter(ids))
         rows = []
         for row in texts:
-            sentences = []
-            for place, text in enumerate(row):
-                column_ids = tokenized[min(place, last)]
-                sentences.append(next(column_ids) if has_text(text) else [])
-            rows.append(sentences)
+            of_columns = (tokenized[min(place, last)] for place in range(len(row)))
+            rows.append([next(ids) if has_text(text) else [] for ids, text in zip(of_columns, row, strict=True)])
         return rows
 
 

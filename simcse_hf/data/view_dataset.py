@@ -3,6 +3,7 @@
 import random
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from datasets import Dataset
@@ -54,6 +55,7 @@ class SeededDataset(torch.utils.data.Dataset):
         """Return the rows of a batch, which torch's data loader requests in one call."""
 
 
+@dataclass(eq=False)
 class ViewDataset(SeededDataset):
     """Pairs of a text and a view of it (SimCSE, Table 1), or of two views.
 
@@ -76,46 +78,37 @@ class ViewDataset(SeededDataset):
         ValueError: If the dataset is empty or has other columns than `sent0`.
     """
 
-    def __init__(
-        self,
-        texts: Dataset,
-        tokenizer: PreTrainedTokenizerBase,
-        view: TextView | TokenView,
-        max_seq_length: int,
-        seed: int = 0,
-        both: bool = False,
-        with_view_seed: bool = False,
-    ):
-        super().__init__(seed)
-        if texts.column_names != ["sent0"]:
+    texts: Dataset
+    tokenizer: PreTrainedTokenizerBase
+    view: TextView | TokenView
+    max_seq_length: int
+    seed: int = 0
+    both: bool = False
+    with_view_seed: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(self.seed)
+        names = self.texts.column_names
+        if names != ["sent0"]:
             raise ValueError(
-                "views are made from single sentences in the column sent0; the data set has "
-                f"{', '.join(texts.column_names)}. Select one column of sentences, or use view identity."
+                f"views are made from single sentences in the column sent0; the data set has {', '.join(names)}. "
+                "Select one column of sentences, or use view identity."
             )
-        if len(texts) == 0:
+        if len(self.texts) == 0:
             raise ValueError("the dataset to make views of is empty.")
-        self.texts = texts
-        self.tokenizer = tokenizer
-        self.view = view
-        self.max_seq_length = max_seq_length
-        self.both = both
-        self.with_view_seed = with_view_seed
-        self._before, self._after = special_tokens(tokenizer)
-        self._num_special = len(self._before) + len(self._after)
+        self._before, self._after = special_tokens(self.tokenizer)
         #: The largest number of tokens of a row's text, special tokens included.
-        self.max_length = max_seq_length
-        if isinstance(view, TokenView):
-            longest = view.max_length(max_seq_length - self._num_special) + self._num_special
-            allowed = min(longest, tokenizer.model_max_length)
-            self.max_length = max(max_seq_length, allowed)
+        self.max_length = self.max_seq_length
+        if isinstance(self.view, TokenView):
+            num_special = len(self._before) + len(self._after)
+            longest = self.view.max_length(self.max_seq_length - num_special) + num_special
+            self.max_length = max(self.max_seq_length, min(longest, self.tokenizer.model_max_length))
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitems__(self, indices: list[int]) -> list[dict]:
-        texts = self.texts[list(indices)]["sent0"]
-        rngs = [self.random_of(index) for index in indices]
-        return self.rows_of(texts, rngs)
+        return self.rows_of(self.texts[list(indices)]["sent0"], list(map(self.random_of, indices)))
 
     def rows_of(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> list[dict]:
         """Make rows of any texts.
@@ -127,27 +120,22 @@ class ViewDataset(SeededDataset):
         Returns:
             `list[dict[str, Any]]`: The rows.
         """
-        changed = (0, 1) if self.both else (1,)
-        pairs: list[str] = []
+        view = self.view
+        before = self._before
+        after = self._after
+        sentences = []
         for text, rng in zip(texts, rngs, strict=True):
-            pair = [text, text]
-            if isinstance(self.view, TextView):
-                for branch in changed:
-                    pair[branch] = self.view(text, rng)
-            pairs += pair
-        tokenized = to_token_ids(self.tokenizer, pairs, truncation=True, max_length=self.max_seq_length)
-        start = len(self._before)
-        room = self.max_length - self._num_special
+            for is_changed in (self.both, True):
+                sentences.append(view(text, rng) if is_changed and isinstance(view, TextView) else text)
+        tokenized = to_token_ids(self.tokenizer, sentences, truncation=True, max_length=self.max_seq_length)
+        room = self.max_length - len(before) - len(after)
         rows: list[dict] = []
-        for place, rng in enumerate(rngs):
-            sentences = tokenized[2 * place : 2 * place + 2]
-            if isinstance(self.view, TokenView):
-                for branch in changed:
-                    ids = sentences[branch]
-                    end = len(ids) - len(self._after)
-                    view = self.view(ids[start:end], rng)
-                    sentences[branch] = [*self._before, *view[:room], *self._after]
-            row: dict = {"input_ids": sentences}
+        for rng, *pair in zip(rngs, tokenized[::2], tokenized[1::2], strict=True):
+            for branch in range(0 if self.both else 1, 2):
+                if isinstance(view, TokenView):
+                    changed = view(pair[branch][len(before) : len(pair[branch]) - len(after)], rng)
+                    pair[branch] = [*before, *changed[:room], *after]
+            row: dict = {"input_ids": pair}
             if self.with_view_seed:
                 row["view_seed"] = rng.getrandbits(63)
             rows.append(row)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from ..data.columns import find_part, find_parts
-from ..data.read import check_scores, dataset_table, load_from_hub, parse_score
+from ..data.columns import find_parts
+from ..data.read import dataset_table, load_from_hub, parse_scores
 from ..data.table import Table, csv_records, open_table, read_lines
 from .bootstrap import Arrays, Parts, connected_groups, join_parts
 from .embeddings import SentenceEmbeddings
@@ -150,9 +150,9 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
     header = records[0][1]
     width = len(header)
     has_sources = False
-    columns = [find_part(header, part) for part in _PARTS]
-    if all(columns):
-        picks = [header.index(str(column)) for column in columns]
+    columns = find_parts(header, _PARTS)
+    if len(columns) == len(_PARTS):
+        picks = [header.index(column) for column in columns.values()]
         records = records[1:]
     elif width == 3:
         picks = [0, 1, 2]
@@ -205,26 +205,27 @@ def load_hub_pairs(
 def rows_of_parts(table: Table, parts: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     """Yield the place of each row, for messages, and its cells in the columns that [`find_parts`] finds."""
     columns = find_parts(table.columns, parts, table.name)
-    for number, cells in table.rows(columns):
+    for number, cells in table.rows(list(columns.values())):
         yield table.at(number), cells
 
 
 def _collect(name: str, where: str, rows: Iterable) -> ScoredPairs:
     """Collect and check the rows that have a score: their place, the score and two sentences."""
     pairs = ScoredPairs(name, [], [], [])
+    scores = []
     for place, (score, *sentences) in rows:
         if score is None or score != score or not str(score).strip():  # NaN is not itself
             continue
-        pairs.scores.append(parse_score(score, place))
+        scores.append((place, score))
         for sentence, column in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
             if not isinstance(sentence, str):
                 raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
             if not sentence.strip():
                 raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
             column.append(" ".join(sentence.split()))
-    if not pairs.scores:
+    if not scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
-    check_scores(pairs.scores, where)
+    pairs.scores = parse_scores(scores, where)
     return pairs
 
 

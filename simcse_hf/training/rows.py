@@ -15,7 +15,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -24,7 +24,6 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
-from ..data.class_rows import load_class_rows
 from ..data.collator import (
     LARGEST_LISTED,
     ClassSampler,
@@ -33,17 +32,17 @@ from ..data.collator import (
     PermutedSampler,
 )
 from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
-from ..data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
+from ..data.documents import SpanDataset, next_sentence_pairs, read_documents
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.nli_pairs import build_nli_groups
 from ..data.read import (
     apply_transform,
     cached_map,
+    load_class_rows,
     load_text_dataset,
-    resolve_dataset_columns,
     resolve_scored_pairs,
 )
-from ..data.stream import StreamedRows, load_text_stream, resolve_stream_columns
+from ..data.stream import StreamedRows, load_text_stream
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
@@ -332,7 +331,7 @@ class TextRows(Rows):
         Raises:
             ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
         """
-        texts = COLUMNS_OF.get(self.plan.kind, resolve_dataset_columns)(data, name=self.name)
+        texts = COLUMNS_OF.get(self.plan.kind, load_text_dataset)(data, name=self.name)
         templates = self.reader.settings.templates
         if self.plan.kind == "texts" and self.plan.view in DOCUMENT_VIEWS:
             self.holds = "documents"
@@ -369,7 +368,7 @@ class ViewRows(TextRows):
                 f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
                 "identity"
             )
-        return view_dataset(resolve_dataset_columns(data, name=self.name), self.plan, self.reader)
+        return view_dataset(load_text_dataset(data, name=self.name), self.plan, self.reader)
 
 
 class TokenRows(Rows):
@@ -436,7 +435,7 @@ class StreamRows(Rows):
                 f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read "
                 "in the training process so that it can be resumed at the same row: set it to 0"
             )
-        texts = resolve_stream_columns(data, name="train_dataset")
+        texts = load_text_stream(data, name="train_dataset")
         head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
         names = head.column_names
         logger.info(
@@ -629,10 +628,11 @@ def _load_structured(source: Source, plan: RowPlan, reader: Reader) -> Any:
         )
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
     if plan.kind == "spans":
-        given = {field.name: options[field.name] for field in fields(SpanOptions) if field.name in options}
+        names = ("anchors", "positives", "max_span", "min_span")
+        given = {name: options[name] for name in names if name in options}
         documents = itertools.islice(read_documents(source.path), source.limit)
         length = max(plan.lengths)
-        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, SpanOptions(**given))
+        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
     if plan.kind == "nli":
         rows = build_nli_groups(source.path, sampling=options.get("nli_sampling", "pairs"))
     elif plan.kind == "scored_pairs":

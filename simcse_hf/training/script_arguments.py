@@ -9,7 +9,7 @@ import yaml
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from ..data.class_rows import is_labelled
+from ..data.read import is_labelled
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.resolve import Decision, resolve_command

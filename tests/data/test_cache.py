@@ -66,18 +66,3 @@ def test_a_second_load_makes_nothing_again(rows, monkeypatch):
     first = rows()
     monkeypatch.setattr(read, "write_atomically", None)
     assert rows() == first
-
-
-def test_rows_of_another_version_are_left_alone(rows, monkeypatch, caplog):
-    texts, ids, folder = rows()
-    before = {path: path.read_bytes() for path in folder.rglob("*.arrow")}
-    monkeypatch.setattr(read, "VERSION", "a newer one")
-    assert rows()[:2] == (texts, ids) and not warnings_of(caplog)
-    assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_several_processes_tokenize_to_the_same_rows(rows, caplog):
-    texts, ids, folder = rows(num_proc=2)
-    assert rows(num_proc=2)[1] == ids == rows()[1]
-    flip_a_bit(sorted(folder.rglob("rows_*.arrow"))[-1])
-    assert rows(num_proc=2)[1] == ids and len(warnings_of(caplog)) == 1

@@ -14,21 +14,6 @@ def sentence(words, word=7):
     return [CLS, *[word] * words, SEP]
 
 
-@pytest.mark.parametrize("num_sentences", [2, 3, 4])
-def test_sentences_of_a_row_stay_together_in_order(num_sentences, tokenizer):
-    rows = [{"input_ids": [sentence(1 + s + r, 5 + 3 * r + s) for s in range(num_sentences)]} for r in range(3)]
-    batch = ContrastiveCollator(tokenizer)(rows)
-    longest = 2 + num_sentences + 2
-    assert batch.keys() == {"input_ids", "attention_mask"}
-    assert batch["input_ids"].shape == batch["attention_mask"].shape == (3, num_sentences, longest)
-    assert batch["input_ids"].dtype == torch.long
-    for r, row in enumerate(rows):
-        for s, ids in enumerate(row["input_ids"]):
-            padding = longest - len(ids)
-            assert batch["input_ids"][r, s].tolist() == ids + [PAD] * padding
-            assert batch["attention_mask"][r, s].tolist() == [1] * len(ids) + [0] * padding
-
-
 @pytest.mark.parametrize("repeat", [2, 3])
 def test_a_single_sentence_is_repeated(repeat, tokenizer):
     rows = [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}]
@@ -36,15 +21,6 @@ def test_a_single_sentence_is_repeated(repeat, tokenizer):
     assert ids.shape == (2, repeat, 5)
     assert (ids == ids[:, :1]).all() and ids[0, 0].tolist() == sentence(3, 8)
     assert rows == [{"input_ids": [sentence(3, 8)]}, {"input_ids": [sentence(1, 9)]}], "the dataset's rows stay"
-
-
-def test_pads_to_the_longest_of_the_batch_or_to_a_fixed_length(tokenizer):
-    rows = [{"input_ids": [sentence(3), sentence(1)]}]
-    assert ContrastiveCollator(tokenizer)(rows)["input_ids"].shape == (1, 2, 5)
-    assert ContrastiveCollator(tokenizer, pad_to=5)(rows)["input_ids"].shape == (1, 2, 5)
-    fixed = ContrastiveCollator(tokenizer, pad_to=12)(rows)
-    assert fixed["input_ids"].shape == fixed["attention_mask"].shape == (1, 2, 12)
-    assert fixed["attention_mask"].sum(-1).tolist() == [[5, 3]]
 
 
 def test_rows_may_have_fewer_texts_than_others_and_those_are_all_padding(tokenizer):
@@ -60,7 +36,8 @@ def test_rows_may_have_fewer_texts_than_others_and_those_are_all_padding(tokeniz
     assert batch["relations"].tolist() == [[0, 2, -100], [1, -100, -100], [1, -100, -100]]
     assert batch["attention_mask"].sum(-1).tolist() == [[4, 3, 5, 0], [3, 6, 0, 3], [3, 4, 0, 0]]
     assert batch["lengths"].tolist() == batch["attention_mask"].sum(-1).tolist()
-    assert (batch["input_ids"][2, 2:] == PAD).all()
+    assert (batch["input_ids"][2, 2:] == PAD).all() and batch["input_ids"].dtype == torch.long
+    assert batch["input_ids"][1, :2].tolist() == [sentence(1) + [PAD] * 3, sentence(4)]
     ids = batch["text_ids"]
     assert ((ids == 0) == (batch["attention_mask"].sum(-1) == 0)).all()
     assert ids[0, 1] == ids[1, 0] == ids[1, 3] == ids[2, 0] and ids[0, 0] == ids[2, 1] != ids[0, 1]

@@ -8,7 +8,7 @@ from conftest import CLS, SEP
 from data_helpers import write
 from transformers import BertTokenizer
 
-from simcse_hf.data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
+from simcse_hf.data.documents import SpanDataset, next_sentence_pairs, read_documents
 
 DOCUMENTS = [["a1", "a2", "a3", "a4", "a5"], ["alone"], ["c1", "c2"]]
 
@@ -22,13 +22,6 @@ def test_blank_lines_separate_documents(file, tmp_path):
     assert list(read_documents(file)) == DOCUMENTS
     messy = write(tmp_path / "messy.txt", "\ufeff\n\nx 1\r\nx 2\r\n \t\r\n\r\n\r\ny 1\r\n\r\n")
     assert list(read_documents(messy)) == [["x 1", "x 2"], ["y 1"]]
-
-
-def test_pairs_stay_within_their_document(file):
-    pairs = next_sentence_pairs(file)
-    assert pairs.column_names == ["sent0", "sent1"]
-    expected = [("a1", "a2"), ("a2", "a3"), ("a3", "a4"), ("a4", "a5"), ("c1", "c2")]
-    assert list(zip(pairs["sent0"], pairs["sent1"], strict=True)) == expected
 
 
 def test_window_three_draws_any_of_the_next_sentences_that_are_left(file):
@@ -82,7 +75,7 @@ def samples(dataset, number):
 
 
 def test_lengths_and_positions_follow_the_papers_distributions(tokenizer):
-    dataset = SpanDataset([document(200)], tokenizer, 66, options=SpanOptions(max_span=64, min_span=4, positives=2))
+    dataset = SpanDataset([document(200)], tokenizer, 66, max_span=64, min_span=4, positives=2)
     anchors, positives, relations = [], [], set()
     for (start, end), *others in samples(dataset, 1500):
         assert 0 <= start and end <= 200 and len(others) == 2
@@ -105,7 +98,7 @@ def test_lengths_and_positions_follow_the_papers_distributions(tokenizer):
 
 @pytest.mark.parametrize("anchors, positives", [(1, 1), (2, 2), (3, 1)])
 def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchors, positives, tokenizer):
-    dataset = SpanDataset([document(100)], tokenizer, 18, options=SpanOptions(anchors, positives))
+    dataset = SpanDataset([document(100)], tokenizer, 18, anchors=anchors, positives=positives)
     assert (dataset.max_span, dataset.min_span, len(dataset), dataset.column_names) == (16, 1, 1, ["input_ids"])
     for row in samples(dataset, 200):
         assert len(row) == anchors * (1 + positives)
@@ -118,5 +111,5 @@ def test_anchors_of_a_row_do_not_overlap_and_positives_touch_their_anchor(anchor
 
 def test_documents_that_are_too_short_are_left_out(tokenizer):
     documents = [document(n) for n in (10, 64, 63, 65, 9)]
-    dataset = SpanDataset(documents, tokenizer, 18, options=SpanOptions(anchors=2))  # needs 2 * 2 * 16
+    dataset = SpanDataset(documents, tokenizer, 18, anchors=2)  # needs 2 * 2 * 16
     assert len(dataset) == 2

@@ -12,11 +12,10 @@ from data_helpers import read_all, write
 from datasets import Dataset, DatasetDict
 
 from simcse_hf import ContrastiveCollator
-from simcse_hf.data.class_rows import load_class_rows
 from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.documents import SpanDataset, SpanOptions, next_sentence_pairs, read_documents
+from simcse_hf.data.documents import SpanDataset, next_sentence_pairs, read_documents
 from simcse_hf.data.nli_pairs import build_nli_groups, build_nli_triplets
-from simcse_hf.data.read import load_text_dataset, resolve_scored_pairs
+from simcse_hf.data.read import load_class_rows, load_text_dataset, resolve_scored_pairs
 from simcse_hf.data.stream import load_text_stream
 from simcse_hf.data.table import DataFileNotFoundError, stream_texts
 from simcse_hf.data.tokenize import tokenize_dataset
@@ -31,35 +30,28 @@ MALFORMED = {
     "x.csv": [
         ("a,b\nx,y\nonly one\n", r"line 3: 1 cells where the header has 2 \(a, b\)"),
         ('a,b\nx,y\n"open,z\nmore,cells\n', "line 3: not valid csv: .*doubled"),
-        ('a,b\n"closed"late,z\n', "line 2: not valid csv"),
         ("sent0\tsent1\nx\ty\n", "the header is one column.* by commas"),
         ("sep=;\nsent0;sent1\nx;y\n", "line 1: sep=;"),
         ("sent0,sent1\na,b\nsent0,sent1\nc,d\n", "line 3: the header is repeated"),
-        ("text\na b\ntext\n", "line 3: the header is repeated"),
         ("a,b,a\n1,2,3\n", r"column name\(s\) 'a' occur more than once"),
         ("", "the file is empty"),
-        (b"a\ncaf\xe9 noir\n", "line 2: byte 0xe9 at character 4 .*WINDOWS-1252"),
-        (b"text\na\0b\n", "line 2: a NUL byte"),
     ],
     "x.tsv": [
         ('a\tb\n"Yes\tx\nhe said."\ty\n', "line 2: .* runs on to line 3"),
-        ('"sep=\t"\na\tb\nc\td\n', "line 1: .*sep="),
     ],
     "x.txt": [
-        ("sep=;\na b c\n", "line 1: sep=;"),
         (b"\xc3\x9cnd\ncaf\xe9 noir\n", "line 2: byte 0xe9 at character 4 .*WINDOWS-1252"),
         ("One.\n".encode("utf-16"), "line 1: byte 0xff at character 1 .* UTF-16"),
         (b"text\na\0b\n", "line 2: a NUL byte"),
     ],
     "x.jsonl": [
-        ("\n", "the file holds no rows"),
-        ('"a"\n', "line 1: expected an object .* got 'a'"),
-        ('["a", "b"]\n["c"]\n', r"line 2: expected an object .* an array of 2 cells as before.* got \['c'\]"),
+        ("\n", "there are no rows"),
+        ('{"a": "b"}\n"c"\n', "line 2: every row must be an object .* got 'c'"),
+        ('["a", "b"]\n["c"]\n', r"line 2: every row must be .* an array as long as the first.* got \['c'\]"),
         ('{"a": "b"}\n' * 200 + '{"a": \n', "line 201: not valid JSON"),
         ('{"text": ' + "1" * 5000 + "}\n", "line 1: not valid JSON: Exceeds"),
     ],
-    "x{y}.jsonl": [('{"a":\n', "line 1: not valid JSON")],
-    "x.json": [("[]", "the file holds no rows"), ('[{"a": "b"},\n{"a" "c"}]', "line 2: not valid JSON")],
+    "x.json": [("[]", "there are no rows"), ('[{"a": "b"},\n{"a" "c"}]', "line 2: not valid JSON")],
     "x.parquet": [("PAR1 but not really", "not a readable parquet file")],
     "x.txt.gz": [(HALF_GZIP, "cannot be read to its end")],
     "x.docx": [("One.\n", r"unknown extension '\.docx'\. The name must end in \.txt, \.csv")],
@@ -72,16 +64,12 @@ OF_FILES = [
       for name, cases in MALFORMED.items() for content, message in cases),
     (load_text_dataset, "x.csv", "sent0,sent1\na,\n,b\n", r"x\.csv: every one of the 2 row\(s\) .* sent0, sent1"),
     (load_text_dataset, "x.csv", "a,b\n", r"x\.csv: there are no rows"),
-    (load_text_dataset, "x.csv", "A dog runs.,An animal moves.\nx,y\n", "the column names do not say"),
     (load_text_dataset, "x.jsonl", '{"text": "a"}\n{"text": "b \\ud83d"}\n', "line 2, column 'text': .*surrogate"),
     (load_text_dataset, "x.jsonl", '{"sent0": "a", "sent1": "b"}\n{"sent0": "a", "sent1": ["b", 3]}\n',
      r"x\.jsonl, line 2, column 'sent1': expected a text, got 3"),
-    (load_text_dataset, "x.jsonl", '{"text": ["a"]}\n', r"x\.jsonl, line 1, column 'text': expected a text"),
     (load_text_dataset, "x.jsonl", LATE, r"x\.jsonl, line 121: the key 'hard_neg' does not occur in the first 100"),
-    (load_text_dataset, "x.csv", "sent0,sent1\n" + "a,b\n" * 20_000 + "a\n", r"x\.csv, line 20002: 1 cells"),
     (lambda path: load_text_dataset(path, max_rows=0), "x.txt", "a\n", "max_rows must be at least 1"),
     (lambda path: load_text_dataset(path, expected_columns=3), "x.txt", "a\n", r"x\.txt: 1 text .* where 3 are"),
-    (lambda path: load_text_dataset(path, columns=["text"]), "x.csv", "a,b\nc,d\n", "no column 'text'.* 'a', 'b'"),
     (lambda path: load_text_dataset([str(path), "A sentence."]), "x.txt", "a\n",
      "the list holds the file .*x.txt among other things"),
     (lambda path: load_text_dataset(path, cache_dir=path), "x.txt", "a\n", "cannot write to the cache .*cache_dir"),
@@ -89,7 +77,6 @@ OF_FILES = [
     (lambda path: list(load_text_stream(path)), "x.csv", "sent0,sent1\n" + "a,b\n" * 200 + "a,b,c\n", "line 202: 3"),
     (load_class_rows, "x.csv", "text,label\na,x\nb,x\nc,y\n", "2 classes in column 'label', of which 1 have two"),
     (load_class_rows, "x.csv", "text\na\n", "Add a column 'label', or positives .* 'positives'"),
-    (load_class_rows, "x.jsonl", '{"text": "a", "label": 1}\n{"text": 1, "label": 1}\n', "line 2, column 'text'"),
     (build_nli_triplets, "x.csv", "premise,hypothesis,label\na,b,neutral\na,c,no\n", "line 3: unknown label 'no'"),
     (build_nli_triplets, "x.csv", "premise,label\na,0\n", r"x\.csv: no column 'hypothesis' .* are 'premise'"),
     (next_sentence_pairs, "x.txt", "a\nb\nc\n", "x.txt: .*no empty line between line 1 and line 3"),
@@ -126,23 +113,18 @@ def nli(rows=(PAIR,), **options):
 #: Calls without a file, and what the message names.
 OF_VALUES = [
     (lambda: load_text_dataset(3), "source must be"),
-    (lambda: load_text_dataset([]), "the list of rows is empty"),
-    (lambda: load_text_dataset([("a", "b"), ("c",)]), r"row 2: expected .* got \('c',\)"),
+    (lambda: load_text_dataset([]), "list of 0 rows: there are no rows"),
+    (lambda: load_text_dataset([("a", "b"), ("c",)]), r"row 2: every row must be .* got \('c',\)"),
     (lambda: load_text_dataset(["\ud83d"]), "list of 1 rows, row 1, .*surrogate"),
     (lambda: load_text_dataset(pd.DataFrame({"text": ["a", 3]})), "the data frame has a column of mixed types"),
-    (lambda: load_text_dataset(Dataset.from_dict({"text": [" "]})), r"the dataset: every one of the 1 row"),
-    (lambda: load_text_dataset(Dataset.from_dict({"text": [1, 2]})), "row 1, column 'text': expected a text"),
     (lambda: load_text_dataset(DatasetDict(train=TEXTS), split="test"), "no split 'test'; it has train"),
     (lambda: load_text_dataset(["a.txt", "tests/data/nowhere.txt"]), "a.txt: no such file"),
-    (lambda: load_text_dataset("train.csv"), r"train\.csv: no such file"),
     (lambda: read_all("tests"), "tests: is a directory"),
     (lambda: load_text_stream(["a", "b"]), "a stream is read from files or from the hub, got a list"),
     (names("a b", columns=["a", "premise"]), "x.csv: no column 'premise'; the columns are 'a', 'b'"),
-    (names("a b", columns="a"), "columns must be a non-empty list"),
     (names("a b", columns=["a", "a"]), "list of different column names"),
-    (names("sent0 hard_neg"), "but no 'sent1'"),
+    (names("sent0 hard_neg"), "the column names do not say"),
     (names("sent0 sent1 hard_neg1 hard_neg_1"), "two of 'hard_neg1', 'hard_neg_1' have the same number"),
-    (names("text label", expected_columns=3), r"1 text column\(s\) \('text'\) where 3 are expected.*'label'"),
     (names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]), "'similarity' cannot be text"),
     (names("question answer label"), r"x\.csv: the column names do not say .*--columns .*are 'question', 'answer'"),
     *((names(columns), "x.csv: the column names do not say")
@@ -150,7 +132,6 @@ OF_VALUES = [
     *((names(f"x y {name}"), rf"\('{name}' cannot be text\).*columns=\[\.\.\.\]") for name in ("gold_label", "score")),
     (lambda: find_parts(["text"], ("text", "label"), "x.csv"), r"x\.csv: no column 'label' \(also accepted: category"),
     (lambda: resolve_scored_pairs(Dataset.from_dict(SCORED), "x"), "x: there is no column 'score'.* 'sentence1'"),
-    (lambda: resolve_scored_pairs(Dataset.from_dict(SCORED | {"sentence2": [1, 2], "score": [1, 2]})), "sentence2"),
     *((lambda score=score: resolve_scored_pairs(Dataset.from_dict(SCORED | {"score": [4.0, score]}), "x"),
        f"x, row 2: the score {score} is not a finite number") for score in (math.nan, None, math.inf)),
     (nli([PAIR, PAIR | {"label": 3}]), "row 2: unknown label 3"),
@@ -161,7 +142,7 @@ OF_VALUES = [
     (nli(max_rows=0), "max_rows must be 1 or more, got 0"),
     (nli(), "no row .* 1 pairs whose premise has fewer than 1 hard negative"),
     (lambda: build_nli_groups([PAIR], sampling="3p3n"), "sampling must be one of pairs, premises, got '3p3n'"),
-    (lambda: build_nli_groups([]), "no row could be built from 0 premise"),
+    (lambda: build_nli_groups([PAIR | {"label": "-"}]), "no row could be built from 0 premise"),
     *((lambda name=name, rate=rate: make_view(name, rate), "view_rate must be at least 0 and below 1")
       for name in ("crop", "shuffle", "eda", "mlm", "crop+mlm") for rate in (-0.1, 1.0, 15, math.nan)),
     *((lambda name=name: make_view(name, 0.1), f"view {name} takes no view_rate.*crop")
@@ -177,7 +158,7 @@ def test_what_cannot_be_trained_on_is_refused_by_its_name(call, message):
 
 
 def spans(**options):
-    return lambda tokenizer: SpanDataset([["a cat"] * 20], tokenizer, 18, options=SpanOptions(**options))
+    return lambda tokenizer: SpanDataset([["a cat"] * 20], tokenizer, 18, **options)
 
 
 def collate(*input_ids, **options):

@@ -9,7 +9,7 @@ from data_helpers import write
 from datasets import Dataset, IterableDataset
 
 from simcse_hf import load_text_dataset
-from simcse_hf.data.stream import StreamedRows, load_text_stream, resolve_stream_columns
+from simcse_hf.data.stream import StreamedRows, load_text_stream
 
 
 def lines(path, count, start=0):
@@ -53,18 +53,18 @@ def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
         {"query": "d", "pos": [""], "neg": ["x", "y"], "score": 1.0},
         {"query": "e", "pos": ["f"], "neg": ["z", "w"], "score": 0.0},
     ]
-    stream = resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows)))
+    stream = load_text_stream(IterableDataset.from_generator(lambda: iter(rows)))
     assert [list(row.values()) for row in stream] == [
         ["a", "b", "x", "y"], ["a", "c", "x", "y"], ["e", "f", "z", "w"],
     ]  # fmt: skip
     rows[2]["query"] = 5
     with pytest.raises(ValueError, match="row 3, column 'query': expected a text, got 5"):
-        list(resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows))))
+        list(load_text_stream(IterableDataset.from_generator(lambda: iter(rows))))
 
 
 def test_rows_that_a_stream_drops_are_logged_while_it_is_read(caplog):
     rows = [{"query": "a", "pos": "b"}, {"query": "", "pos": "b"}, {"query": "c", "pos": " "}] * 700
-    stream = resolve_stream_columns(IterableDataset.from_generator(lambda: iter(rows)), name="org/name")
+    stream = load_text_stream(IterableDataset.from_generator(lambda: iter(rows)), name="org/name")
     for _ in range(2):  # a second pass drops the same rows, which is no news
         assert len(list(stream)) == 700
     assert [record.message for record in caplog.records if "dropped" in record.message] == [
@@ -90,7 +90,7 @@ SOURCES = {
     "txt": lambda folder: load_text_stream(lines(folder / "a.txt", 27)),
     "gz": lambda folder: load_text_stream(lines(folder / "a.txt.gz", 27)),
     "files": lambda folder: load_text_stream([lines(folder / "a.txt", 13), lines(folder / "b.txt", 9, start=13)]),
-    "mapped": lambda folder: resolve_stream_columns(IterableDataset.from_generator(lambda: iter(MAPPED))),
+    "mapped": lambda folder: load_text_stream(IterableDataset.from_generator(lambda: iter(MAPPED))),
 }
 
 

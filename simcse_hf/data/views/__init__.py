@@ -2,26 +2,26 @@
 
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA, SynonymReplacement
-from .words import Crop, DeleteOneWord, DeleteWords, RepeatTokens, Shuffle, TextView, TokenView, Unchanged, check_rate
+from .words import Crop, DeleteOneWord, DeleteWords, RepeatTokens, Shuffle, TextView, TokenView, check_rate
 
 CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
 
 
-#: The class of each view, and [`Unchanged`] for one that is made elsewhere.
+#: The class of each view, and [`TextView`] for one that is made elsewhere.
 _CLASSES: dict[str, type] = {
-    "identity": Unchanged,
-    "fixed_mask": Unchanged,
+    "identity": TextView,
+    "fixed_mask": TextView,
     "crop": Crop,
     "delete_words": DeleteWords,
     "delete_one_word": DeleteOneWord,
     "synonyms": SynonymReplacement,
-    "mlm": Unchanged,
+    "mlm": TextView,
     "crop+mlm": Crop,
     "shuffle": Shuffle,
     "eda": EDA,
     "repeat_words": RepeatTokens,
-    "next_sentence": Unchanged,
-    "next_three_sentences": Unchanged,
+    "next_sentence": TextView,
+    "next_three_sentences": TextView,
 }
 _RATES = {
     "crop": 0.1,
@@ -38,7 +38,7 @@ MASKED_LM_VIEWS = ("mlm", "crop+mlm")
 #: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
 DOCUMENT_VIEWS = ("next_sentence", "next_three_sentences")
 #: Views that `ViewDataset` makes from single sentences.
-DATASET_VIEWS = tuple(name for name in VIEWS if _CLASSES[name] is not Unchanged or name in MASKED_LM_VIEWS)
+DATASET_VIEWS = tuple(name for name in VIEWS if _CLASSES[name] is not TextView or name in MASKED_LM_VIEWS)
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
@@ -58,10 +58,9 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
             no WordNet.
     """
     known = view_rate(name, rate)
-    if name in MASKED_LM_VIEWS:
-        known = CROP_BEFORE_MLM if name == "crop+mlm" else None
-    view: type = _CLASSES[name]
-    return view() if known is None else view(known)
+    if name == "crop+mlm":
+        known = CROP_BEFORE_MLM
+    return _CLASSES[name](known)
 
 
 def view_rate(name: str, rate: float | None = None) -> float | None:

@@ -56,20 +56,14 @@ class MaskedLMView(nn.Module):
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
-        special = torch.tensor(sorted(tokenizer.all_special_ids))
-        self.register_buffer("special", special, persistent=False)
+        self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def train(self, mode: bool = True) -> "MaskedLMView":
         """Stay in evaluation mode, whatever the mode of the model in training."""
         return super().train(False)
 
     @torch.no_grad()
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        view_seed: Tensor,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, view_seed: Tensor) -> Tensor:
         """Replace tokens of a batch; special tokens and padding stay.
 
         Args:
@@ -80,36 +74,28 @@ class MaskedLMView(nn.Module):
         Returns:
             `torch.Tensor`: New token ids of shape `(batch, length)`, on the device of `input_ids`.
         """
-        is_special = torch.isin(input_ids, self.special.to(input_ids.device))
-        replaceable = attention_mask.bool() & ~is_special
+        special = self.special.to(input_ids.device)
+        replaceable = attention_mask.bool() & ~torch.isin(input_ids, special)
         selected = torch.zeros(input_ids.shape, dtype=torch.bool)
         uniform = torch.zeros(input_ids.shape, dtype=torch.float64)
         for row, candidates in enumerate(replaceable.cpu()):
             rng = random.Random(int(view_seed[row]))
             places = candidates.nonzero()[:, 0].tolist()
-            number = draw_count(self.rate, len(places), rng)
-            for place in sorted(rng.sample(places, number)):
+            for place in sorted(rng.sample(places, draw_count(self.rate, len(places), rng))):
                 selected[row, place] = True
                 uniform[row, place] = rng.random()
-        selected = selected.to(input_ids.device)
-        uniform = uniform.to(input_ids.device)
-        replaced = input_ids.clone()
-        for start in range(0, len(input_ids), _ROWS_PER_PASS):
-            rows = slice(start, start + _ROWS_PER_PASS)
-            chosen = selected[rows]
+        tensors = (input_ids, attention_mask, selected.to(input_ids.device), uniform.to(input_ids.device))
+        replaced = []
+        for ids, mask, chosen, draws in zip(*[tensor.split(_ROWS_PER_PASS) for tensor in tensors], strict=True):
+            new_ids = ids.clone()
             if chosen.any():
-                originals = input_ids[rows]
-                masked = originals.masked_fill(chosen, self.mask_token_id)
-                logits = self.model(input_ids=masked, attention_mask=attention_mask[rows]).logits[chosen]
-                drawn = self._sample(logits, originals[chosen], uniform[rows][chosen])
-                replaced[rows][chosen] = drawn
-        return replaced
-
-    def _sample(self, logits: Tensor, originals: Tensor, uniform: Tensor) -> Tensor:
-        """Sample a token for each row of logits: the first whose cumulative probability exceeds a uniform number."""
-        logits = logits[:, : self.vocabulary].float()
-        logits[:, self.special.to(logits.device)] = float("-inf")
-        logits.scatter_(1, originals[:, None], float("-inf"))
-        cumulative = logits.softmax(1).double().cumsum(1)
-        drawn = uniform[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, drawn, right=True)[:, 0]
+                masked = ids.masked_fill(chosen, self.mask_token_id)
+                logits = self.model(input_ids=masked, attention_mask=mask).logits[chosen][:, : self.vocabulary].float()
+                logits[:, special] = float("-inf")
+                logits.scatter_(1, ids[chosen][:, None], float("-inf"))
+                # The sample is the first token whose cumulative probability exceeds a uniform number.
+                cumulative = logits.softmax(1).double().cumsum(1)
+                drawn = draws[chosen][:, None] * cumulative[:, -1:]
+                new_ids[chosen] = torch.searchsorted(cumulative, drawn, right=True)[:, 0]
+            replaced.append(new_ids)
+        return torch.cat(replaced)

@@ -11,11 +11,9 @@ from typing import Any
 from transformers.utils import logging
 
 from ...ops.errors import require_extra
-from .words import TextView, check_rate, is_unspaced
+from .words import TextView, is_unspaced
 
 logger = logging.get_logger(__name__)
-
-Synonyms = Callable[[str], Sequence[str]]
 
 _DOWNLOAD = "python -m nltk.downloader wordnet"
 _PUNCTUATION = re.compile(r"^(\W*)(.*?)(\W*)$", re.DOTALL)
@@ -38,6 +36,7 @@ class SynonymReplacement(TextView):
     and its capital stay. A text without synonyms stays as it is.
 
     Args:
+        rate (`float`, *optional*): Not used.
         synonyms (`Callable`, *optional*): A function from a word to its synonyms. Defaults to WordNet, which is
             English.
 
@@ -45,18 +44,47 @@ class SynonymReplacement(TextView):
         ValueError: If there is no WordNet, see [`WordNetSynonyms`].
     """
 
-    def __init__(self, synonyms: Synonyms | None = None):
+    def __init__(self, rate: float | None = None, synonyms: Callable[[str], Sequence[str]] | None = None):
+        super().__init__(rate)
         self.synonyms = synonyms or WordNetSynonyms()
 
     def __call__(self, text: str, rng: random.Random) -> str:
         """Return the changed text."""
-        _warn_of_unspaced(text)
+        if is_unspaced(text):
+            logger.warning_once(
+                "the views synonyms and eda separate words at white space and know English words only, so they leave "
+                "Chinese, Japanese, Thai and similar text nearly unchanged. Use crop, delete_words or shuffle instead."
+            )
         words = text.split()
-        replaced = replace_words(words, 1, self.synonyms, rng)
-        return " ".join(replaced) if replaced != words else text
+        changed = self.change(words, rng)
+        return " ".join(changed) if changed != words else text
+
+    def change(self, words: list[str], rng: random.Random) -> list[str]:
+        """Return the changed words."""
+        return self.replace(words, 1, rng)
+
+    def of(self, word: str) -> Sequence[str]:
+        """Return the synonyms by which a word may be replaced."""
+        return self.synonyms(word) if word else ()
+
+    def replace(self, words: list[str], number: int, rng: random.Random) -> list[str]:
+        """Replace random words by synonyms, at most `number` of those that have any."""
+        replaced = list(words)
+        for index in rng.sample(range(len(words)), len(words)):
+            if number == 0:
+                break
+            before, core, after = _PUNCTUATION.findall(words[index])[0]  # the pattern matches any text
+            candidates = self.of(core)
+            if candidates:
+                synonym = rng.choice(candidates)
+                if core[0].isupper():
+                    synonym = synonym[0].upper() + synonym[1:]
+                replaced[index] = before + synonym + after
+                number -= 1
+        return replaced
 
 
-class EDA(TextView):
+class EDA(SynonymReplacement):
     """Change a text by Easy Data Augmentation (Wei and Zou 2019, arXiv:1901.11196): one of four random operations.
 
     With n = max(1, int(rate * words)), the operations are: replace n words by synonyms; insert n synonyms of words of
@@ -65,40 +93,30 @@ class EDA(TextView):
     and VICReg for sentence embeddings, which tries 0.1 and 0.2. Words are separated by white space.
 
     Args:
-        rate (`float`, *optional*, defaults to `0.1`): alpha in the paper, which recommends 0.1.
-        synonyms (`Callable`, *optional*): A function from a word to its synonyms. Defaults to WordNet, which is
-            English.
-
-    Raises:
-        ValueError: If the rate is outside [0, 1), or there is no WordNet, see [`WordNetSynonyms`].
+        rate (`float`): alpha in the paper, which recommends 0.1.
+        synonyms (`Callable`, *optional*): See [`SynonymReplacement`].
     """
 
-    def __init__(self, rate: float = 0.1, synonyms: Synonyms | None = None):
-        self.rate = check_rate(rate)
-        self.synonyms = synonyms or WordNetSynonyms()
+    rate: float
 
-    def __call__(self, text: str, rng: random.Random) -> str:
-        """Return the changed text."""
-        _warn_of_unspaced(text)
-        words = text.split()
+    def change(self, words: list[str], rng: random.Random) -> list[str]:
+        """Return the changed words."""
         if not words:
-            return text
+            return words
         number = max(1, int(self.rate * len(words)))
         operation = rng.choice((self.replace, self.insert, self.swap, self.delete))
-        changed = operation(words, number, rng)
-        return " ".join(changed)
+        return operation(words, number, rng)
 
-    def replace(self, words: list[str], number: int, rng: random.Random) -> list[str]:
-        """Replace `number` content words by synonyms."""
-        return replace_words(words, number, self._of_content, rng)
+    def of(self, word: str) -> Sequence[str]:
+        """Return the synonyms by which a word may be replaced: none of a function word."""
+        return () if word.lower() in FUNCTION_WORDS else super().of(word)
 
     def insert(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Insert `number` synonyms of content words at random places."""
         longer = list(words)
         for _ in range(number):
             for word in rng.sample(words, len(words)):
-                _, core, _ = _PUNCTUATION.findall(word)[0]
-                found = self._of_content(core)
+                found = self.of(_PUNCTUATION.findall(word)[0][1])
                 if found:
                     synonym = rng.choice(found)
                     longer.insert(rng.randint(0, len(longer)), synonym)
@@ -108,9 +126,7 @@ class EDA(TextView):
     def swap(self, words: list[str], number: int, rng: random.Random) -> list[str]:
         """Swap two random words, `number` times."""
         swapped = list(words)
-        if len(words) < 2:
-            return swapped
-        for _ in range(number):
+        for _ in range(number if len(words) > 1 else 0):
             first, second = rng.sample(range(len(words)), 2)
             swapped[first], swapped[second] = swapped[second], swapped[first]
         return swapped
@@ -119,51 +135,6 @@ class EDA(TextView):
         """Delete each word with probability `rate`, but keep at least one."""
         kept = [word for word in words if rng.random() >= self.rate]
         return kept or [rng.choice(words)]
-
-    def _of_content(self, word: str) -> Sequence[str]:
-        if word == "" or word.lower() in FUNCTION_WORDS:
-            return ()
-        return self.synonyms(word)
-
-
-def _warn_of_unspaced(text: str) -> None:
-    if is_unspaced(text):
-        logger.warning_once(
-            "the views synonyms and eda separate words at white space and know English words only, so they leave "
-            "Chinese, Japanese, Thai and similar text nearly unchanged. Use crop, delete_words or shuffle instead."
-        )
-
-
-def replace_words(
-    words: list[str],
-    number: int,
-    synonyms: Synonyms,
-    rng: random.Random,
-) -> list[str]:
-    """Replace random words by synonyms.
-
-    Args:
-        words (`list[str]`): The words.
-        number (`int`): How many of the words that have synonyms are replaced, at most.
-        synonyms (`Callable`): A function from a word to its synonyms.
-        rng (`random.Random`): The source of randomness.
-
-    Returns:
-        `list[str]`: The words with synonyms.
-    """
-    replaced = list(words)
-    for index in rng.sample(range(len(words)), len(words)):
-        if number == 0:
-            break
-        before, core, after = _PUNCTUATION.findall(words[index])[0]  # the pattern matches any text
-        candidates = synonyms(core) if core else ()
-        if candidates:
-            synonym = rng.choice(candidates)
-            if core[0].isupper():
-                synonym = synonym[0].upper() + synonym[1:]
-            replaced[index] = before + synonym + after
-            number -= 1
-    return replaced
 
 
 class WordNetSynonyms:
@@ -180,17 +151,13 @@ class WordNetSynonyms:
 
     def __init__(self) -> None:
         nltk = require_extra("nltk", "augment", "a view of synonyms")
-        for resource in ("corpora/wordnet", "corpora/wordnet.zip/wordnet/"):
-            try:
-                self._root = nltk.data.find(resource)
-                break
-            except LookupError:
-                continue
-        else:
+        try:
+            self._root = nltk.data.find("corpora/wordnet/")  # or the same in corpora/wordnet.zip
+        except LookupError:
             raise ValueError(
                 f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
                 f"NLTK_DATA to a folder with corpora/wordnet in it (searched: {', '.join(nltk.data.path)})."
-            )
+            ) from None
         _wordnet(self._root, os.getpid())
 
     def __call__(self, word: str) -> tuple[str, ...]:
@@ -216,8 +183,7 @@ def _synonyms(root: Any, process: int, word: str) -> tuple[str, ...]:
     synonyms = set()
     for synset in _wordnet(root, process).synsets(word):
         for name in synset.lemma_names():
-            lemma = re.sub(r"\((a|p|ip)\)$", "", name)
-            synonym = lemma.replace("_", " ")
+            synonym = re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ")
             if synonym.lower() != word:
                 synonyms.add(synonym)
     return tuple(sorted(synonyms))

@@ -5,7 +5,6 @@ A view changes a text at random so that it should mean the same.
 
 import random
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 # Scripts that put no white space between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
@@ -21,39 +20,47 @@ _UNSPACED = re.compile(_LETTER)
 _WORD = re.compile(rf"\s*(?:{_VOWEL_BEFORE}?{_LETTER}{_MARK}*[^\w\s]*|(?:(?!{_LETTER})\S)+)")
 
 
-class TextView(ABC):
-    """A view of a text, made before it is tokenized."""
-
-    @abstractmethod
-    def __call__(self, text: str, rng: random.Random) -> str:
-        """Return a changed text, which is never empty if `text` holds a word. Randomness comes from `rng` only."""
-
-
-class TokenView(ABC):
-    """A view of the token ids of a text, without its special tokens."""
-
-    @abstractmethod
-    def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
-        """Return changed ids, which are never empty if `ids` is not. Randomness comes from `rng` only."""
-
-    def max_length(self, length: int) -> int:
-        """Return the largest number of ids that this view makes of `length` ids."""
-        return length
-
-
-class Unchanged(TextView):
-    """Leave the text as it is, because the view is made elsewhere: by dropout, a masked-LM, or pairs of a file."""
-
-    def __call__(self, text: str, rng: random.Random) -> str:
-        """Return the text."""
-        return text
-
-
 def check_rate(rate: float) -> float:
     """Return a rate, or raise a `ValueError` if it is no fraction from 0 to below 1."""
     if not 0 <= rate < 1:
         raise ValueError(f"view_rate must be at least 0 and below 1, got {rate}.")
     return rate
+
+
+class _View:
+    def __init__(self, rate: float | None = None):
+        self.rate = rate if rate is None else check_rate(rate)
+
+
+class TextView(_View):
+    """A view of a text, made before it is tokenized.
+
+    This class itself leaves the text as it is: for views that are made elsewhere, by dropout, a masked-LM, or pairs of
+    a file.
+
+    Args:
+        rate (`float`, *optional*): How much is changed, for a view that takes a rate.
+    """
+
+    def __call__(self, text: str, rng: random.Random) -> str:
+        """Return a changed text, which is never empty if `text` holds a word. Randomness comes from `rng` only."""
+        return text
+
+
+class TokenView(_View):
+    """A view of the token ids of a text, without its special tokens.
+
+    Args:
+        rate (`float`, *optional*): How much is changed, for a view that takes a rate.
+    """
+
+    def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
+        """Return changed ids, which are never empty if `ids` is not. Randomness comes from `rng` only."""
+        return ids
+
+    def max_length(self, length: int) -> int:
+        """Return the largest number of ids that this view makes of `length` ids."""
+        return length
 
 
 def draw_count(rate: float, total: int, rng: random.Random) -> int:
@@ -79,43 +86,33 @@ def split_words(text: str) -> list[str]:
         text (`str`): The text.
 
     Returns:
-        `list[str]`: The words. [`join_words`] makes a text of them.
+        `list[str]`: The words, which are the text again when they are joined.
     """
     if not is_unspaced(text):
         return [f" {word}" for word in text.split()]
-    words = []
-    for word in _WORD.findall(text):
-        words.append(f" {word.lstrip()}" if word[0].isspace() else word)
-    return words
-
-
-def join_words(words: list[str]) -> str:
-    """Make a text of words that [`split_words`] gave."""
-    return "".join(words).strip()
+    return [f" {word.lstrip()}" if word[0].isspace() else word for word in _WORD.findall(text)]
 
 
 class Crop(TextView):
     """Keep a contiguous span of the words at a random place (SimCSE, Table 1: "crop k%: keep 100-k% of the length").
 
     Args:
-        rate (`float`, *optional*, defaults to `0.1`): The fraction of the words that is cut off, on average over texts
-            (see [`draw_count`]). At least one word stays.
+        rate (`float`): The fraction of the words that is cut off, on average over texts (see [`draw_count`]). At least
+            one word stays.
     """
 
-    def __init__(self, rate: float = 0.1):
-        self.rate = check_rate(rate)
+    rate: float
 
     def __call__(self, text: str, rng: random.Random) -> str:
-        """Return a part of the text."""
+        """Return a part of the text; a single word stays as it is."""
         words = split_words(text)
         if len(words) < 2:
             return text
-        removed = draw_count(self.rate, len(words), rng)
-        number = max(1, len(words) - removed)
-        kept = self._kept(len(words), number, rng)
-        return join_words([words[index] for index in kept])
+        return "".join(words[index] for index in self.kept(len(words), rng)).strip()
 
-    def _kept(self, total: int, number: int, rng: random.Random) -> Sequence[int]:
+    def kept(self, total: int, rng: random.Random) -> Sequence[int]:
+        """Draw the places of the words that stay, of `total` words."""
+        number = max(1, total - draw_count(self.rate, total, rng))
         start = rng.randint(0, total - number)
         return range(start, start + number)
 
@@ -123,21 +120,19 @@ class Crop(TextView):
 class DeleteWords(Crop):
     """Delete random words (SimCSE, Table 1: "word deletion k%: delete k% words"); the rate is that of [`Crop`]."""
 
-    def _kept(self, total: int, number: int, rng: random.Random) -> Sequence[int]:
+    def kept(self, total: int, rng: random.Random) -> Sequence[int]:
+        """Draw the places of the words that stay, of `total` words."""
+        number = max(1, total - draw_count(self.rate, total, rng))
         return sorted(rng.sample(range(total), number))
 
 
-class DeleteOneWord(TextView):
+class DeleteOneWord(Crop):
     """Delete one random word. A text of a single word stays as it is."""
 
-    def __call__(self, text: str, rng: random.Random) -> str:
-        """Return the text without the word."""
-        words = split_words(text)
-        if len(words) < 2:
-            return text
-        place = rng.randrange(len(words))
-        del words[place]
-        return join_words(words)
+    def kept(self, total: int, rng: random.Random) -> Sequence[int]:
+        """Draw the places of the words that stay, of `total` words."""
+        place = rng.randrange(total)
+        return [*range(place), *range(place + 1, total)]
 
 
 class Shuffle(TokenView):
@@ -147,20 +142,16 @@ class Shuffle(TokenView):
     from 0.05 to 0.5 (its Table 1). All permutations are equally likely, also the one that changes nothing.
 
     Args:
-        rate (`float`, *optional*, defaults to `0.3`): The fraction of the tokens that is permuted, on average over
-            texts (see [`draw_count`]).
+        rate (`float`): The fraction of the tokens that is permuted, on average over texts (see [`draw_count`]).
     """
 
-    def __init__(self, rate: float = 0.3):
-        self.rate = check_rate(rate)
+    rate: float
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
         """Return the changed ids."""
-        number = draw_count(self.rate, len(ids), rng)
-        sources = rng.sample(range(len(ids)), number)
+        sources = rng.sample(range(len(ids)), draw_count(self.rate, len(ids), rng))
         shuffled = list(ids)
-        targets = sorted(sources)  # a sample is in random order
-        for target, source in zip(targets, sources, strict=True):
+        for target, source in zip(sorted(sources), sources, strict=True):  # a sample is in random order
             shuffled[target] = ids[source]
         return shuffled
 
@@ -176,28 +167,17 @@ class RepeatTokens(TokenView):
     that the method removes.
 
     Args:
-        rate (`float`, *optional*, defaults to `0.32`): The largest fraction of the tokens that is repeated. Defaults
-            to the best of the paper.
+        rate (`float`): The largest fraction of the tokens that is repeated.
     """
 
-    def __init__(self, rate: float = 0.32):
-        self.rate = check_rate(rate)
+    rate: float
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
         """Return the changed ids."""
-        number = rng.randint(0, self._most_repeated(len(ids)))
-        number = min(number, len(ids))
-        repeated = set(rng.sample(range(len(ids)), number))
-        changed = []
-        for index, token in enumerate(ids):
-            changed.append(token)
-            if index in repeated:
-                changed.append(token)
-        return changed
+        number = rng.randint(0, max(2, int(self.rate * len(ids))))
+        repeated = rng.sample(range(len(ids)), min(number, len(ids)))
+        return [ids[index] for index in sorted([*range(len(ids)), *repeated])]
 
     def max_length(self, length: int) -> int:
         """Return the largest number of ids that this view makes of `length` ids."""
-        return length + min(length, self._most_repeated(length))
-
-    def _most_repeated(self, length: int) -> int:
-        return max(2, int(self.rate * length))
+        return length + min(length, max(2, int(self.rate * length)))

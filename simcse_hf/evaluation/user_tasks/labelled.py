@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
-from ...data.columns import find_part
+from ...data.columns import find_parts
 from ...data.table import open_table
 from ...search.exact import unit_length
 from ..embeddings import SentenceEmbeddings
@@ -223,7 +223,7 @@ def read_labelled_rows(path: Path) -> tuple:
             continue
         table = open_table(file)
         roles = ["text", "label"]
-        if file == path and find_part(table.columns, "split"):
+        if file == path and find_parts(table.columns, ["split"]):
             roles.append("split")
         rows = None
         repeated = 0

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ...data.class_rows import is_labelled, load_class_rows
-from ...data.columns import LABEL, find_part
-from ...data.read import load_text_dataset
+from ...data.columns import LABEL, find_parts
+from ...data.read import is_labelled, load_class_rows, load_text_dataset
 from ...data.table import open_table, stream_texts
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks, read_task
@@ -145,11 +144,12 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
     columns = open_table(source).columns
     rows: list[dict]
     # The files of STS-B have tabs and no header.
-    if all(find_part(columns, part) for part in _PAIR) or any("\t" in column for column in columns):
+    parts = find_parts(columns, _PAIR)
+    if len(parts) == len(_PAIR) or any("\t" in column for column in columns):
         objective = "cosent"
         pairs = read_scored_pairs(source)
         values = set(pairs.scores)
-        if find_part(columns, "score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
+        if parts.get("score") == "label" and len(values) > 2 and values <= {-1, 0, 1, 2}:
             raise ValueError(
                 f"{source}: the labels 0, 1 and 2 are those of entailment, neutral and contradiction, and not scores "
                 "of similarity. Make triplets of them with `simcse-hf build-nli`, or call the column 'score'."

@@ -76,25 +76,25 @@ def test_loads_a_directory_and_stays_in_evaluation_mode(model, tokenizer, save_c
     assert torch.equal(view(**batch, view_seed=seeds), MaskedLMView(model, tokenizer)(**batch, view_seed=seeds))
 
 
-def test_refuses_a_bad_rate_and_another_vocabulary(model, tokenizer):
-    with pytest.raises(ValueError, match="view_rate must be at least 0 and below 1, got 15"):
-        MaskedLMView(model, tokenizer, 15)
-    small = AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20))
-    with pytest.raises(ValueError, match=f"knows 20 tokens.* has {len(VOCABULARY)}\\. .*same vocabulary"):
-        MaskedLMView(small, tokenizer)
+class Maskless:
+    mask_token_id, name_or_path = None, "maskless"
 
 
-def test_refuses_a_model_without_trained_head(tokenizer, save_checkpoint):
-    headless = save_checkpoint(BertModel(tiny_config()), "headless")
-    with pytest.raises(ValueError, match="view mlm: .*headless has no trained masked-LM head.*--view_model"):
-        MaskedLMView(headless, tokenizer)
-    with pytest.raises(ValueError, match="view mlm: nowhere cannot be loaded"):
-        MaskedLMView("nowhere", tokenizer)
-
-
-def test_refuses_a_tokenizer_without_mask_token(model, tokenizer):
-    class Maskless:
-        mask_token_id, name_or_path = None, "maskless"
-
-    with pytest.raises(ValueError, match="mask token; maskless has none"):
-        MaskedLMView(model, Maskless())
+@pytest.mark.parametrize(
+    ("start", "change", "rate", "message"),
+    [
+        ("nowhere", None, 15, "view_rate must be at least 0 and below 1, got 15"),
+        ("nowhere", None, 0.1, "view mlm: nowhere cannot be loaded"),
+        ("nowhere", Maskless(), 0.1, "mask token; maskless has none"),
+        (AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20)), None, 0.1,
+         f"knows 20 tokens.* has {len(VOCABULARY)}\\. .*same vocabulary"),
+        (BertModel(tiny_config()), None, 0.1, "view mlm: .*headless has no trained masked-LM head.*--view_model"),
+    ],
+)  # fmt: skip
+def test_a_model_or_a_tokenizer_that_cannot_replace_words_is_refused(
+    start, change, rate, message, tokenizer, save_checkpoint
+):
+    if isinstance(start, BertModel):
+        start = save_checkpoint(start, "headless")
+    with pytest.raises(ValueError, match=message):
+        MaskedLMView(start, change or tokenizer, rate)

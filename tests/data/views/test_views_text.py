@@ -5,11 +5,10 @@ import statistics
 from collections import Counter
 
 import pytest
-from transformers.utils.logging import warning_once
 
-from simcse_hf.data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, VIEWS, make_view, view_rate
+from simcse_hf.data.views import MASKED_LM_VIEWS, make_view, view_rate
 from simcse_hf.data.views.synonyms import EDA, FUNCTION_WORDS, SynonymReplacement
-from simcse_hf.data.views.words import join_words, split_words
+from simcse_hf.data.views.words import split_words
 
 WORDS = [f"w{i}" for i in range(20)]
 TEXT = " ".join(WORDS)
@@ -49,7 +48,7 @@ def test_a_short_text_loses_the_rate_on_average(name, words):
 
 
 NEVER_EMPTY = [make_view("crop", 0.95), make_view("delete_words", 0.95), make_view("delete_one_word")]
-NEVER_EMPTY += [make_view("crop+mlm"), SynonymReplacement(synonyms), EDA(0.9, synonyms), EDA(0.1, synonyms)]
+NEVER_EMPTY += [make_view("crop+mlm"), SynonymReplacement(synonyms=synonyms), EDA(0.9, synonyms), EDA(0.1, synonyms)]
 
 
 @pytest.mark.parametrize("view", NEVER_EMPTY)
@@ -59,10 +58,10 @@ def test_a_view_of_words_is_never_empty(view, text):
 
 
 def test_synonym_replacement_changes_one_word_and_keeps_punctuation_and_capital():
-    views = Counter(samples(SynonymReplacement(synonyms), "A Big, dog; (cat)!"))
+    views = Counter(samples(SynonymReplacement(synonyms=synonyms), "A Big, dog; (cat)!"))
     assert set(views) == {"A Large, dog; (cat)!", "A Big, dog; (feline)!", "A Big, dog; (kitty cat)!"}
     assert views["A Large, dog; (cat)!"] == pytest.approx(200, abs=40)  # each word that has any is as likely
-    assert samples(SynonymReplacement(synonyms), "no  such word", 3) == ["no  such word"] * 3
+    assert samples(SynonymReplacement(synonyms=synonyms), "no  such word", 3) == ["no  such word"] * 3
 
 
 @pytest.mark.parametrize("rate, number", [(0.1, 1), (0.5, 3)])
@@ -111,15 +110,6 @@ def test_repeat_words_repeats_at_most_the_number_of_tokens_of_the_paper(size, mo
         assert statistics.mean(len(view) - size for view in views) == pytest.approx(most / 2, abs=0.15)
 
 
-@pytest.mark.parametrize("name", [name for name in VIEWS if name not in ("synonyms", "eda")])
-def test_a_view_depends_on_the_random_state_only(name):
-    text_or_ids = list(range(9)) if name in ("shuffle", "repeat_words") else TEXT
-    assert samples(make_view(name), text_or_ids, 20) == samples(make_view(name), text_or_ids, 20)
-    if name not in ("identity", "fixed_mask", "mlm", *DOCUMENT_VIEWS):
-        assert samples(make_view(name), text_or_ids, 20) != samples(make_view(name), text_or_ids, 20, seed=1)
-        assert name in DATASET_VIEWS
-
-
 def test_the_rate_of_a_view_with_masked_lm_is_that_of_the_masked_lm():
     assert MASKED_LM_VIEWS == ("mlm", "crop+mlm")
     assert view_rate("mlm") == view_rate("crop+mlm") == 0.15
@@ -138,21 +128,4 @@ UNSPACED = {
 
 @pytest.mark.parametrize(("text", "words"), UNSPACED.values(), ids=UNSPACED)
 def test_characters_stand_for_words_in_scripts_without_spaces(text, words):
-    assert split_words(text) == words and join_words(words) == text
-
-
-@pytest.mark.parametrize("name", ["crop", "delete_words", "delete_one_word", "crop+mlm"])
-@pytest.mark.parametrize("text", [text for text, _ in UNSPACED.values()], ids=UNSPACED)
-def test_views_change_text_without_spaces(name, text):
-    rate = 0.5 if name in ("crop", "delete_words") else None
-    views = samples(make_view(name, rate), text, 50)
-    assert len(set(views)) > 2 and all(0 < len(view) <= len(text) for view in views)
-    if rate:
-        words = len(split_words(text))
-        assert statistics.mean(len(split_words(view)) for view in views) == pytest.approx(words / 2, abs=0.5)
-
-
-def test_views_with_synonyms_warn_of_text_without_spaces(caplog):
-    warning_once.cache_clear()
-    SynonymReplacement(synonyms)("我爱北京", random.Random(0))
-    assert "leave Chinese, Japanese, Thai and similar text nearly unchanged" in caplog.text
+    assert split_words(text) == words and "".join(words).strip() == text
