@@ -18,7 +18,7 @@ from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...ops.files import hold, read_json_object, remove, write_json
 from ...ops.launch import check_alone
-from ...publishing.card_adaptation import ADAPTATION
+from ...publishing.card import ADAPTATION
 from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage

@@ -12,8 +12,7 @@ from huggingface_hub import snapshot_download
 from ..._version import __version__
 from ...inference.simcse import SimCSE
 from ...ops.files import write_atomically, write_json
-from ...publishing import write_card
-from ...publishing.card_adaptation import ADAPTATION
+from ...publishing.card import ADAPTATION, write_card
 from ...publishing.card_training import hub_id, public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
