@@ -76,8 +76,7 @@ def export_main(argv: list[str]) -> int:
         parser.error(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
 
     from ..publishing.export import EXPORTS as EXPORTERS
-    from ..publishing.export_checks import Checks
-    from ..publishing.export_int8 import describe_form, export_int8
+    from ..publishing.export_int8 import Checks, describe_form, export_int8
 
     output = Path(arguments.output).expanduser()
     lines = []
@@ -209,15 +208,13 @@ def push_main(argv: list[str]) -> int:
 def _dry_run(arguments: Namespace) -> int:
     """Make all checks of a push, and list the files that it would upload."""
     from ..publishing import CARD
-    from ..publishing.hub import check_model, check_repo_id, files_to_push
+    from ..publishing.hub import check_push
 
-    check_repo_id(arguments.repo_id)
     sizes = {}
     lines = []
-    for path in files_to_push(arguments.directory):
+    for path in check_push(arguments.directory, arguments.repo_id):
         sizes[path] = Path(arguments.directory, path).stat().st_size
         lines.append(f"{sizes[path]:>13,}  {path}")
-    check_model(arguments.directory)
     if CARD not in sizes:
         lines.append(f"{'to be written':>13}  {CARD}")
     lines.append(f"to {arguments.repo_id}, {arguments.revision or 'main'}; nothing was pushed")

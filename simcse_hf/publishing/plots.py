@@ -20,20 +20,20 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
     figure = new_figure(7, 5)
     axes = figure.subplots()
     for number, (name, path) in enumerate(paths.items()):
-        steps, alignment, uniformity = zip(*path, strict=True)
         style = series_style(number)
-        color = style["color"]
+        steps, alignment, uniformity = zip(*path, strict=True)
         if len(path) == 1:
             style["linestyle"] = "none"
         else:
             name = f"{name} ({steps[-1]} steps)"
-            marker = style["marker"]  # the start has a larger, empty one
-            axes.plot(uniformity[0], alignment[0], marker, markersize=11, fillstyle="none", color=color)
+            start = style | {"markersize": 11, "fillstyle": "none"}
+            axes.plot(uniformity[0], alignment[0], **start)
         axes.plot(uniformity, alignment, label=name, **style)
         end = (uniformity[-1], alignment[-1])
-        axes.annotate(f" {number + 1}", end, weight="bold", color=color)
+        axes.annotate(f" {number + 1}", end, weight="bold", color=style["color"])
     axes.margins(0.12)
-    axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
+    axes.set_xlabel("uniformity (lower is better)")
+    axes.set_ylabel("alignment (lower is better)")
     legend_below(figure, axes)
     return figure
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, BertModel
 from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
 from simcse_hf.inference.exported import GRAPHS, INT8_GRAPHS
-from simcse_hf.publishing import export, export_checks, export_int8
+from simcse_hf.publishing import export, export_int8
 
 TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 200, "a small bird slept in the big red tree"]
 EXPORTERS = {"onnx": export.export_onnx, "openvino": export.export_openvino}
@@ -147,10 +147,8 @@ def command(to, model, output, *options):
 def quick(graph, monkeypatch):
     """Take the module's graph in place of a new one, and let every form be as fast as float32."""
     backend, folder = graph
-    monkeypatch.setattr(
-        export_int8, f"export_{backend}", lambda _, new: shutil.copytree(folder, new) / GRAPHS[backend]
-    )
-    monkeypatch.setattr(export_checks, "_seconds", lambda *_: 1.0)
+    monkeypatch.setitem(export.EXPORTS, backend, lambda _, new: shutil.copytree(folder, new) / GRAPHS[backend])
+    monkeypatch.setattr(export_int8, "_seconds", lambda *_: 1.0)
     return backend
 
 
@@ -181,7 +179,7 @@ def test_the_fastest_form_within_the_loss_is_written_beside_float32(quick, model
 )
 def test_an_export_that_loses_too_much_or_is_slow_is_not_written(quick, options, message, model, texts, tmp_path):
     simcse = SimCSE(model)
-    checks = export_checks.Checks(str(texts), None)
+    checks = export_int8.Checks(str(texts), None)
     arguments = {"max_loss": float(options[1]), "allow_slow": "--allow_slow" in options}
     with pytest.raises(ValueError, match=message):
         export_int8.export_int8(simcse, tmp_path / "out", f"{quick}-int8", checks, **arguments)
@@ -195,7 +193,7 @@ def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
         return lambda _, folder: (folder.mkdir(), made.append(backend), folder / GRAPHS[backend])[-1]
 
     for backend in GRAPHS:
-        monkeypatch.setattr(export_int8, f"export_{backend}", make(backend))
+        monkeypatch.setitem(export.EXPORTS, backend, make(backend))
         monkeypatch.setattr(export_int8, f"_quantize_{backend}", lambda _, __, path, *___: path.write_text("graph"))
     monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: f"{backend} {folder.name}")
     speeds = {"onnx-mixed": 1.0, "onnx-dynamic": 2.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
