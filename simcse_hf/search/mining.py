@@ -197,8 +197,7 @@ def mine_hard_negatives(
     draw = random.Random(options.seed)
     groups = list(pairs.items())
     # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
-    numbers_of_pairs = [len(own_pairs) for _, own_pairs in groups]
-    order = sorted(range(len(groups)), key=numbers_of_pairs.__getitem__)
+    order = sorted(range(len(groups)), key=lambda anchor: len(groups[anchor][1]))
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
         _, most_pairs = groups[block[-1]]
@@ -234,22 +233,14 @@ def mine_hard_negatives(
     names = ["sent0", "sent1", "hard_neg"]
     if width > 1:
         names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
-    columns = {}
-    for place, name in enumerate(names):
-        columns[name] = [row[place] for row in found_rows]
-    rows = Dataset.from_dict(columns)
-    negative_scores = []
-    lacking = 0
-    for chosen in negatives:
-        negative_scores += [score for _, score in chosen]
-        if len(chosen) < options.num_negatives:
-            lacking += 1
+    rows = Dataset.from_dict({name: [row[place] for row in found_rows] for place, name in enumerate(names)})
+    negative_scores = [score for chosen in negatives for _, score in chosen]
     report = MiningReport(
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
         rows=len(rows),
-        pairs_without_negatives=lacking,
+        pairs_without_negatives=sum(len(chosen) < options.num_negatives for chosen in negatives),
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,
