@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers.trainer_utils import get_last_checkpoint
 
 from ..evaluation.bootstrap import join_parts
 from ..evaluation.report import read_results
@@ -130,17 +131,12 @@ def read_log(folder: str | Path) -> Run:
     folder = Path(folder)
     path = folder / _STATE
     if not path.is_file():
-        states = {}
-        for state in folder.glob(f"checkpoint-*/{_STATE}"):
-            step = state.parent.name.removeprefix("checkpoint-")
-            if step.isdigit():
-                states[int(step)] = state
-        if not states:
-            raise ValueError(
-                f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
-                "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
-            )
-        path = states[max(states)]
+        path = Path(get_last_checkpoint(str(folder)) or folder, _STATE)
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
+            "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
+        )
     history = read_json_object(path).get("log_history")
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
         raise ValueError(f"{path}: log_history is not a list of objects; the file is damaged")

@@ -264,11 +264,9 @@ def model_context(
         `dict`: Values for the template.
     """
     context = training_context(settings, run, transform.method if transform else None, datasets)
-    encoder_dim = config.hidden_size
+    dim = config.hidden_size
     if settings.dense_layers:
-        encoder_dim = settings.dense_layers[-1]["out_features"]
-    context["widths"] = [width for width in settings.matryoshka_dims if width < encoder_dim]
-    context["dim"] = encoder_dim
+        dim = settings.dense_layers[-1]["out_features"]
     lengths = [max_positions(config), settings.max_length]
     if transform is not None and fit is not None:
         if fit.pooler != settings.inference_pooler:
@@ -281,13 +279,14 @@ def model_context(
                 dense_layers=[],
             )
         lengths.append(fit.max_length)
-        context["dim"] = transform.output_dim
+        dim = transform.output_dim
         context["transform"] = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
     roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
     threshold = getattr(config, THRESHOLD, None)
     return context | {
         "settings": settings.to_dict(),
         "model_type": config.model_type,
+        "dim": dim,
         "pooler": settings.inference_pooler,
         "max_length": min((length for length in lengths if length is not None), default=None),
         "template": settings.templates[0] if settings.templates else None,
@@ -311,10 +310,10 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     if is_written_by_hand(directory / CARD):
         return
     placeholder = _placeholder(directory)
-    for path, before, after in ((directory / CARD, '"', '"'), (directory / EVAL_RESULTS, f"{_HUB}/", "/blob/")):
+    for path in (directory / CARD, directory / EVAL_RESULTS):
         if path.exists():
-            text = path.read_text(encoding="utf-8")
-            write_text(path, text.replace(f"{before}{placeholder}{after}", f"{before}{repo_id}{after}"))
+            text = path.read_text(encoding="utf-8").replace(f'"{placeholder}"', f'"{repo_id}"')
+            write_text(path, text.replace(f"{_HUB}/{placeholder}/blob/", f"{_HUB}/{repo_id}/blob/"))
 
 
 def _placeholder(directory: Path) -> str:

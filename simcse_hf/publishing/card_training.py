@@ -139,7 +139,7 @@ def training_context(
             others.append(option)
 
     # 2. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
-    papers = list(objective.papers) if objective else []
+    papers = list(getattr(objective, "papers", ()))
     num_encoders = 1
     for loss, options in settings.losses().values():
         chosen = [value for name, value in options.items() if _last(name) == "encoders"]
@@ -166,8 +166,8 @@ def training_context(
         "run": run,
         "objective": {
             "name": settings.objective,
-            "summary": objective.summary if objective else "",
-            "papers": objective.papers if objective else (),
+            "summary": getattr(objective, "summary", ""),
+            "papers": getattr(objective, "papers", ()),
             "options": scoring + others,
         },
         "base_model": public_name(run.get("base_model")),

@@ -139,9 +139,9 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
         )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     inputs = _example(simcse, rows=5, length=12)
-    ids, mask = (x.numpy() for x in inputs)
-    actual = session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
-    _check_against_torch(actual, module, inputs, path)
+    names = ("input_ids", "attention_mask")
+    feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    _check_against_torch(session.run([EMBEDDING], feeds)[0], module, inputs, path)
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
     if simcse.pooler_type not in (*NOT_IN_SENTENCE_TRANSFORMERS, *SECOND_LAYER):
@@ -170,9 +170,8 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     shutil.rmtree(onnx_graph.parent)
     inputs = _example(simcse, rows=5, length=12)
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    outputs = compiled([x.numpy() for x in inputs])
-    actual = outputs[compiled.output(EMBEDDING)]
-    _check_against_torch(actual, _Embedder(simcse.model).eval(), inputs, path)
+    outputs = compiled([tensor.numpy() for tensor in inputs])
+    _check_against_torch(outputs[compiled.output(EMBEDDING)], _Embedder(simcse.model).eval(), inputs, path)
     return path
 
 

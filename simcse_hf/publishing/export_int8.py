@@ -90,11 +90,11 @@ class Checks:
         }
         if self.data is not None:
             if self.before is None:
-                self.before = self._score(simcse)
+                self.before = self._score(simcse)["value"]
             after = self._score(exported)
-            result["loss"] = self.before["value"] - after["value"]
+            result["loss"] = self.before - after["value"]
             result["sts_tasks"] = after["tasks"]
-            result["sts_before"] = self.before["value"]
+            result["sts_before"] = self.before
             result["sts_after"] = after["value"]
         plain = []
         int8 = []
@@ -219,11 +219,7 @@ def processor_instructions() -> str:
 def _feeds(simcse: SimCSE, texts: list[str]) -> list[dict[str, np.ndarray]]:
     """Return the inputs of the graph for each text."""
     rows = simcse.tokenize(texts, simcse.resolve_prompt(), long_texts="cut")
-    feeds = []
-    for row in rows:
-        mask = np.ones((1, len(row)), np.int64)
-        feeds.append({"input_ids": np.array([row]), "attention_mask": mask})
-    return feeds
+    return [{"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), np.int64)} for row in rows]
 
 
 def _quantize_onnx(
