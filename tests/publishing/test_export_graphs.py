@@ -110,16 +110,6 @@ def test_clients_that_pool_the_first_output_themselves_get_the_same_embeddings(g
     np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-6)
 
 
-def test_sentence_transformers_loads_the_folder_with_its_backend(graph, model):
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    pytest.importorskip("optimum", reason="optimum is not installed")
-    backend, folder = graph
-    kwargs = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}} if backend == "openvino" else {}
-    theirs = library.SentenceTransformer(str(folder), device="cpu", backend=backend, model_kwargs=kwargs)
-    vectors = theirs.encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(vectors, SimCSE(model).encode(TEXTS).numpy(), atol=1e-6)
-
-
 def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
     backend, folder = graph
     shutil.copytree(folder, tmp_path / "earlier")
@@ -212,31 +202,36 @@ def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
     assert sorted(made) == ["onnx", "openvino"]
 
 
-def test_weights_get_7_bits_where_sums_of_products_overflow(graph, model, tmp_path):
+@pytest.fixture
+def quantized(graph, model, tmp_path):
+    """`quantized(method, instructions)` returns the graph of ONNX in int8."""
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     backend, folder = graph
     if backend != "onnx":
         pytest.skip("OpenVINO chooses when it loads the graph")
-    for method in export_int8.METHODS["onnx"]:
-        largest = {}
-        for instructions in ("vnni", "avx2"):
-            path = tmp_path / instructions
-            export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, method, TEXTS, instructions)
-            arrays = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer]
-            largest[instructions] = max(abs(a.astype(int)).max() for a in arrays if a.dtype == "int8" and a.ndim == 2)
-        assert largest["avx2"] <= 64 < largest["vnni"] <= 127
+
+    def make(method, instructions):
+        path = tmp_path / "int8"
+        export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, method, TEXTS, instructions)
+        return onnx.load(path).graph
+
+    return make
 
 
-def test_the_mixed_form_keeps_the_wide_products_of_the_first_half_of_the_layers(graph, model, tmp_path):
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    backend, folder = graph
-    if backend != "onnx":
-        pytest.skip("OpenVINO has no such form")
+@pytest.mark.parametrize("method", export_int8.METHODS["onnx"])
+def test_weights_get_7_bits_where_sums_of_products_overflow(method, quantized):
+    largest = {}
+    for instructions in ("vnni", "avx2"):
+        tensors = quantized(method, instructions).initializer
+        weights = [pytest.importorskip("onnx").numpy_helper.to_array(tensor) for tensor in tensors]
+        largest[instructions] = max(abs(x.astype(int)).max() for x in weights if x.dtype == "int8" and x.ndim == 2)
+    assert largest["avx2"] <= 64 < largest["vnni"] <= 127
+
+
+def test_the_mixed_form_keeps_the_wide_products_of_the_first_half_of_the_layers(quantized, model):
     products = {}
     for method in ("dynamic", "mixed"):
-        path = tmp_path / method
-        export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, method, TEXTS, "vnni")
-        products[method] = [node.op_type for node in onnx.load(path).graph.node].count("MatMulInteger")
+        products[method] = [node.op_type for node in quantized(method, "vnni").node].count("MatMulInteger")
     layers = SimCSE(model).model.config.num_hidden_layers
     assert products["dynamic"] - products["mixed"] == (layers + 1) // 2
 
