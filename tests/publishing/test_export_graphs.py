@@ -93,19 +93,14 @@ def test_openvino_is_called_once_before_threads_share_it(graph, monkeypatch):
 def test_clients_that_pool_the_first_output_themselves_get_the_same_embeddings(graph, model):
     """As optimum, transformers.js, infinity and fastembed do, by the tokenizer's own limit."""
     backend, folder = graph
+    if backend == "openvino":
+        pytest.skip("its graph is converted from that of ONNX")
     inputs = dict(AutoTokenizer.from_pretrained(folder)(TEXTS, truncation=True, padding=True, return_tensors="np"))
     feed = {name: inputs[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
-    if backend == "onnx":
-        session = pytest.importorskip("onnxruntime").InferenceSession(folder / GRAPHS[backend])
-        names, states = [x.name for x in session.get_outputs()], session.run(None, feed)[0]
-    else:
-        openvino = pytest.importorskip("openvino")
-        path = folder / GRAPHS[backend]
-        compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        names, states = [x.any_name for x in compiled.outputs], compiled(feed)[0]
-    assert names == ["last_hidden_state", "sentence_embedding"]
+    session = pytest.importorskip("onnxruntime").InferenceSession(folder / GRAPHS[backend])
+    assert [output.name for output in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
     weights = inputs["attention_mask"][:, :, None]
-    vectors = (states * weights).sum(axis=1) / weights.sum(axis=1)
+    vectors = (session.run(None, feed)[0] * weights).sum(axis=1) / weights.sum(axis=1)
     expected = SimCSE(model).encode(TEXTS, normalize_embeddings=False)
     np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-6)
 
