@@ -170,13 +170,11 @@ def mine_hard_negatives(
     for pair, text in enumerate(first):
         pairs.setdefault(fold_text(text), []).append(pair)
     texts = [*second, *chain(*given), *corpus]
-    candidate_of: dict[str, int] = {}
-    candidate_texts: list[str] = []
+    distinct: dict[str, str] = {}
     for text in texts:
-        key = fold_text(text)
-        if key not in candidate_of:
-            candidate_of[key] = len(candidate_texts)
-            candidate_texts.append(text)
+        distinct.setdefault(fold_text(text), text)
+    candidate_of = {key: number for number, key in enumerate(distinct)}
+    candidate_texts = list(distinct.values())
     anchor_texts = [first[own_pairs[0]] for own_pairs in pairs.values()]
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
@@ -218,8 +216,7 @@ def mine_hard_negatives(
                     ranked.append((candidate, score))
             ranked = ranked[options.range_min : options.last_rank]
             own_vector = torch.as_tensor(anchors[[anchor]])
-            positive_vectors = torch.as_tensor(candidates[positives])
-            own_scores = similarity_matrix(own_vector, positive_vectors, similarity)
+            own_scores = similarity_matrix(own_vector, torch.as_tensor(candidates[positives]), similarity)
             for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
                 positive_scores.append(positive_score)
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
