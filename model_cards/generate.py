@@ -15,7 +15,6 @@ from transformers import AutoConfig
 
 from simcse_hf.models.resolve import resolve_settings
 from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
-from simcse_hf.publishing.card_tables import Table
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "simcse_hf" / "training" / "recipes"
@@ -29,7 +28,7 @@ TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
 PATHS = ("dataset_name", "dev_file", "output_dir")
 
 
-def paper_tables(name: str, paper: dict) -> list[Table]:
+def paper_tables(name: str, paper: dict) -> list[dict]:
     """Build the tables of the paper's figures for a model, where the paper has a row for it."""
     tables = []
     for kind, protocol in PROTOCOLS.items():
@@ -37,7 +36,7 @@ def paper_tables(name: str, paper: dict) -> list[Table]:
         if figures:
             row = [f"{figure:.2f}" for figure in figures]
             source = f"{NOT_THE_PAPERS} ({paper[kind]['table']}). {protocol}"
-            tables.append(Table(TITLES[kind], source, paper[kind]["tasks"], [row]))
+            tables.append({"title": TITLES[kind], "protocol": source, "header": paper[kind]["tasks"], "rows": [row]})
     return tables
 
 

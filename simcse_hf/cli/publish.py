@@ -78,8 +78,7 @@ def export_main(argv: list[str]) -> int:
         raise ValueError(f"{', '.join(unused)}: only for --to {', '.join(INT8_EXPORTS)}")
 
     from ..publishing.export import EXPORTS as EXPORTERS
-    from ..publishing.export_checks import Checks
-    from ..publishing.export_int8 import describe_form, export_int8
+    from ..publishing.export_int8 import Checks, describe_form, export_int8
 
     lines = []
     measured: dict[str, Any] = {}
@@ -186,7 +185,7 @@ def push_main(argv: list[str]) -> int:
         raise ValueError(f"{arguments.repo_id!r} names no owner: give OWNER/NAME, as in your-name/{arguments.repo_id}")
 
     from ..publishing import CARD
-    from ..publishing.hub import check_model, check_repo_id, files_to_push, push_model
+    from ..publishing.hub import check_push, push_model
 
     if not arguments.dry_run:
         url = push_model(
@@ -201,13 +200,11 @@ def push_main(argv: list[str]) -> int:
         return 0
 
     # Make all checks of a push, and list the files that it would upload.
-    check_repo_id(arguments.repo_id)
     sizes = {}
     lines = []
-    for path in files_to_push(arguments.directory):
+    for path in check_push(arguments.directory, arguments.repo_id):
         sizes[path] = Path(arguments.directory, path).stat().st_size
         lines.append(f"{sizes[path]:>13,}  {path}")
-    check_model(arguments.directory)
     if CARD not in sizes:
         lines.append(f"{'to be written':>13}  {CARD}")
     lines.append(f"to {arguments.repo_id}, {arguments.revision or 'main'}; nothing was pushed")

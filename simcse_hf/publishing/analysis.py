@@ -1,37 +1,28 @@
-"""Compute the numbers of the pictures of `simcse-hf analyze`, and write both."""
+"""Read training runs and evaluated models, and write the numbers and the pictures of `simcse-hf analyze`."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers.trainer_utils import get_last_checkpoint
 
 from ..evaluation.bootstrap import join_parts
 from ..evaluation.report import read_results
 from ..ops.errors import require_extra
-from ..ops.files import write_atomically, write_json
+from ..ops.files import read_json_object, write_atomically, write_json
 from . import plots
-from .run_log import Run, read_log
 
 STSB = "STSBenchmark"
+_STATE = "trainer_state.json"
+#: Endings of dev metrics that describe the geometry of the embeddings or the evaluation itself.
+_NOT_QUALITY = ("_alignment", "_uniformity", "_mean_cosine", "_effective_rank", "_loss", "_runtime", "_per_second")
 BANDS = 5
 DENSITY_POINTS = 201
 #: Fewer distinct cosines than this have no density estimate.
 _FEWEST = 3
-_DRAW = {
-    "alignment_uniformity": plots.draw_alignment_uniformity,
-    "cosine_densities": plots.draw_cosine_densities,
-    "singular_values": plots.draw_singular_values,
-    "training_curves": plots.draw_training_curves,
-}
-_NEEDS = {
-    "alignment_uniformity": "no run logged alignment and uniformity (train with --dev_file and --eval_steps), and no "
-    "model was evaluated with --geometry",
-    "cosine_densities": "no result file has the cosines of scored pairs beside it (.scores.npz)",
-    "singular_values": "no model was evaluated with --geometry",
-    "training_curves": "no run logged a loss or dev scores",
-}
 
 
 def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
@@ -53,16 +44,21 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
         ValueError: If a source is neither a run nor a result file.
     """
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
-    runs: dict = {}
     scores: dict = {}
     paths: dict = {}
     spectra: dict = {}
+    curves: dict = {}
     for name, source in sources.items():
         if Path(source).is_dir():
-            runs[name] = read_log(source)
-            path = runs[name].geometry()
-            if path:
-                paths[name] = path
+            run = read_log(source)
+            shown = {key: run.series.get(key) for key in ("loss", "eval_loss", run.dev_metric)}
+            if run.geometry:
+                paths[name] = run.geometry
+                shown["alignment"] = {step: alignment for step, alignment, _ in run.geometry}
+                shown["uniformity"] = {step: uniformity for step, _, uniformity in run.geometry}
+            for key, values in shown.items():
+                if values:
+                    curves.setdefault(key, {})[name] = values
             continue
         results, scores[name] = read_results(source)
         geometry = results["results"].get("geometry")
@@ -70,27 +66,101 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
             paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
             if "singular_spectrum" in geometry:
                 spectra[name] = geometry["singular_spectrum"]
-    numbers = {
-        "alignment_uniformity": paths,
-        "cosine_densities": cosine_densities(scores),
-        "singular_values": spectra,
-        "training_curves": training_curves(runs),
-    }
+    pictures = [
+        (
+            "alignment_uniformity",
+            paths,
+            plots.draw_alignment_uniformity,
+            "no run logged alignment and uniformity (train with --dev_file and --eval_steps), and no model was "
+            "evaluated with --geometry",
+        ),
+        (
+            "cosine_densities",
+            cosine_densities(scores),
+            plots.draw_cosine_densities,
+            "no result file has the cosines of scored pairs beside it (.scores.npz)",
+        ),
+        ("singular_values", spectra, plots.draw_singular_values, "no model was evaluated with --geometry"),
+        ("training_curves", curves, plots.draw_training_curves, "no run logged a loss or dev scores"),
+    ]
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     document: dict = {}
     omitted = {}
     with matplotlib.rc_context(plots.STYLE):
-        for name, found in numbers.items():
-            if not found:
-                omitted[name] = _NEEDS[name]
+        for name, numbers, draw, reason in pictures:
+            if not numbers:
+                omitted[name] = reason
                 continue
-            document[name] = found
+            document[name] = numbers
             with write_atomically(folder / f"{name}.png") as temporary:
-                _DRAW[name](found).savefig(temporary, dpi=120, facecolor="white", format="png")
+                draw(numbers).savefig(temporary, dpi=120, facecolor="white", format="png")
     document["omitted"] = omitted
     write_json(folder / "analysis.json", document)
     return document
+
+
+@dataclass(frozen=True)
+class Run:
+    """The log of a training run.
+
+    Args:
+        series (`dict[str, dict[int, float]]`): The finite values of each logged metric by step.
+        dev_metric (`str`): Name of the dev metric in the log, such as `"eval_stsb_spearman"`; empty if there is none.
+        geometry (`list`): Step, alignment and uniformity of each evaluation on the first dev set that has both.
+    """
+
+    series: dict[str, dict[int, float]]
+    dev_metric: str
+    geometry: list[tuple[int, float, float]]
+
+
+def read_log(folder: str | Path) -> Run:
+    """Read the log of a training run, or of the last checkpoint if the run was interrupted.
+
+    Args:
+        folder (`str` or `Path`): The output directory of the run.
+
+    Returns:
+        `Run`: The log.
+
+    Raises:
+        ValueError: If the folder holds no log, or a file is damaged.
+    """
+    # 1. The log, of the run or of its last checkpoint.
+    folder = Path(folder)
+    path = folder / _STATE
+    if not path.is_file():
+        path = Path(get_last_checkpoint(str(folder)) or folder, _STATE)
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no training run ({_STATE} is missing). To draw a model, evaluate it first: simcse-hf "
+            "evaluate --model MODEL --data_dir FOLDER --geometry --output MODEL.json"
+        )
+    history = read_json_object(path).get("log_history")
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        raise ValueError(f"{path}: log_history is not a list of objects; the file is damaged")
+
+    # 2. Its metrics by step.
+    series: dict[str, dict[int, float]] = {}
+    logged = [entry for entry in history if "step" in entry]
+    for entry in sorted(logged, key=lambda entry: entry["step"]):
+        for name, value in entry.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                series.setdefault(name, {})[entry["step"]] = float(value)
+
+    # 3. The metric of the dev set, and its geometry.
+    results = folder / "results.json"
+    metric = read_json_object(results).get("dev_metric") if results.is_file() else None
+    scores = [name for name in series if name.startswith("eval_") and not name.endswith(_NOT_QUALITY)]
+    dev_metric = f"eval_{metric}" if metric else next(iter(scores), "")
+    for name in sorted(series):
+        if name.startswith("eval_") and name.endswith("_alignment"):
+            uniformity = series.get(name.replace("_alignment", "_uniformity"), {})
+            steps = [step for step in series[name] if step in uniformity]
+            if steps:
+                return Run(series, dev_metric, [(step, series[name][step], uniformity[step]) for step in steps])
+    return Run(series, dev_metric, [])
 
 
 def cosine_densities(scores: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -152,20 +222,3 @@ def _density(cosines: np.ndarray) -> dict:
         "cosine": points.tolist(),
         "density": density(points).tolist(),
     }
-
-
-def training_curves(runs: Mapping[str, Run]) -> dict:
-    """Collect the loss, the dev score, alignment and uniformity of runs: metric, name of the run, value by step."""
-    curves: dict = {}
-    for name, run in runs.items():
-        path = run.geometry()
-        series = {}
-        for key in ("loss", "eval_loss", run.dev_metric):
-            if key:
-                series[key] = run.series(key)
-        series["alignment"] = {step: alignment for step, alignment, _ in path}
-        series["uniformity"] = {step: uniformity for step, _, uniformity in path}
-        for key, values in series.items():
-            if values:
-                curves.setdefault(key, {})[name] = values
-    return curves

@@ -8,31 +8,40 @@ from typing import Any
 
 import jinja2
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from ..evaluation.compare import describe_difference
 from ..evaluation.threshold import describe_threshold
-from ..models.pooling import TANH
 from ..models.resolve import settings_of_config
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
-from ..ops.files import explain_damage, read_json, write_text
+from ..ops.files import explain_damage, read_json, read_json_object, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
-from .card_adaptation import ADAPTATION, adaptation_table, adaptation_text, read_adaptation
-from .card_sources import Measured, comparison_text, read_measured, read_run, without_outdated
-from .card_tables import Table, dev_table, evaluation_tables
-from .card_training import PAPERS, bibtex_of, hub_id, hyperparameters, papers_of, training_context
-from .hub_results import dev_metric_id, eval_result_entries, model_index
+from .card_results import (
+    comparison_text,
+    dev_facts,
+    dev_metric_id,
+    eval_result_entries,
+    evaluation_facts,
+    is_outdated,
+    model_index,
+    protocol_of,
+    read_measured,
+)
+from .card_training import PAPERS, VIEWS, hub_id, hyperparameters, read_run, training_context
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
+#: The record of `simcse-hf adapt` beside a model that it made.
+ADAPTATION = "adaptation.json"
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 #: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
-_WRITTEN_HERE = ("citation", "training_text", "template", "prompt", "roles", "comparison")
+_WRITTEN_HERE = ("training_text", "template", "prompt", "roles", "comparisons")
 FRONT_MATTER: dict = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
@@ -81,49 +90,46 @@ def write_card(
         ValueError: If the directory holds no model of this package or a damaged transform, if its README.md was not
             written by this function, or if a results file is broken or belongs to another model.
     """
+    # 1. What the files say about the model and its training.
     directory = Path(directory)
+    path = directory / CARD
     config, weights = _read_model(directory)
     settings = settings_of_config(config)
-    previous = _previous_front_matter(directory / CARD)
+    if is_written_by_hand(path):
+        raise ValueError(
+            f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
+        )
+    previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
     transform, fit = find_transform(directory, {})
-    method = transform.method if transform else None
-    pooler = fit.pooler if fit else settings.inference_pooler
     run = read_run(directory / "results.json", run)
     adaptation = {}
-    if (directory / ADAPTATION).is_file():
-        adaptation = read_adaptation(directory)
+    record = directory / ADAPTATION
+    if record.is_file() and not is_outdated(record, directory):
+        adaptation = read_json_object(record, advice="Remove it, or adapt the model again.")
     chosen = adaptation.get("chosen", {})
-    trained = run or chosen
 
+    # 2. What was measured.
     if evaluations is None:
-        evaluations = without_outdated(sorted(directory.glob("evaluation*.json")), directory)
+        found = sorted(directory.glob("evaluation*.json"))
+        evaluations = [file for file in found if not is_outdated(file, directory)]
     if comparisons is None:
         comparisons = sorted(directory.glob("comparison*.json"))
-    measured = []
-    for path in evaluations:
-        measured.append(read_measured(Path(path), directory, repo_id, trained, pooler, method))
-    tables = []
-    if run.get("final"):
-        tables.append(dev_table(run, method))
-    if adaptation:
-        tables.append(adaptation_table(adaptation))
+    pooler = fit.pooler if fit else settings.inference_pooler
+    method = transform.method if transform else None
+    measured = [read_measured(Path(file), directory, repo_id, run or chosen, pooler, method) for file in evaluations]
     scores = []
     for each in measured:
-        tables += evaluation_tables(each, trained)
         scores += model_index(each.document)
 
+    # 3. The card. What an earlier one says in its front matter stays, unless it is given anew.
     name = (repo_id or directory.resolve().name).rpartition("/")[2]
     repo_id = repo_id or _placeholder(directory)
-    base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
     if not datasets:
         datasets = [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
     datasets = list(dict.fromkeys(datasets)) or None
-    in_sentence_transformers = _is_sentence_transformers_model(directory)
-    library = FRONT_MATTER["library_name"] if in_sentence_transformers else "transformers"
-    front_matter = FRONT_MATTER | {
-        "library_name": library,
-        "tags": _tags(settings.objective, library, run, tags or ()),
-    }
+    base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
+    metrics = {score.metric_type for score in scores}
+    front_matter = _front_matter(directory, settings.objective, run, metrics, tags or ())
     data = ModelCardData(
         language=language or previous.get("language"),
         license=license or previous.get("license"),
@@ -133,23 +139,67 @@ def write_card(
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
         **front_matter,
-        **_about(scores, run),
     )
     content = render_card(
         data,
         name=name,
         repo_id=repo_id,
         own_pooler=any("pooler." in weight for weight in weights),
-        tables=tables,
-        comparison=comparison_text([Path(path) for path in comparisons]),
-        training_text=adaptation_text(adaptation) if adaptation else "",
+        dev=dev_facts(run) if run.get("final") else None,
+        adaptation=adaptation,
+        evaluations=[evaluation_facts(each) for each in measured],
+        comparisons=[comparison_text(Path(file)) for file in comparisons],
         hyperparameters=hyperparameters(settings, config, run),
-        sentence_transformers=in_sentence_transformers,
+        sentence_transformers=front_matter["library_name"] == FRONT_MATTER["library_name"],
         **model_context(config, settings, run, transform, fit, datasets),
     )
-    write_text(directory / CARD, content)
-    _write_eval_results(directory, measured, repo_id)
-    return directory / CARD
+    write_text(path, content)
+
+    # 4. The scores on the hub's benchmarks. A result file in another folder is not pushed, but the card names its
+    # protocol.
+    entries = []
+    for each in measured:
+        source = each.path.name if (directory / each.path.name).exists() else CARD
+        entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
+    if entries:
+        (directory / EVAL_RESULTS).parent.mkdir(exist_ok=True)
+        results = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
+        write_text(directory / EVAL_RESULTS, results)
+    else:
+        (directory / EVAL_RESULTS).unlink(missing_ok=True)
+    return path
+
+
+def _front_matter(directory: Path, objective: str, run: dict, metrics: set[str], more_tags: Sequence[str]) -> dict:
+    """Return what the hub searches and shows: the library, tags, metrics, and an example from the dev set.
+
+    The tags about a run are written as sentence-transformers does.
+    """
+    front_matter = dict(FRONT_MATTER)
+    tags = list(TAGS)
+    modules = directory / "modules.json"
+    types = [module["type"] for module in read_json(modules)] if modules.exists() else [""]
+    if not all(kind.startswith("sentence_transformers.") for kind in types):  # it refuses to load ours, such as a flow
+        front_matter["library_name"] = "transformers"
+        tags.remove("sentence-transformers")
+    objectives = [part.partition(":")[0] for part in objective.split("+")]
+    if "simcse" not in objectives:
+        tags.remove("simcse")
+    tags += objectives
+    if run:
+        tags.append("generated_from_trainer")
+        tags += [f"loss:{name}" for name in objectives]
+    if run.get("train_rows"):
+        tags.append(f"dataset_size:{run['train_rows']}")
+    front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
+
+    reported = metrics | {dev_metric_id(key) for key in run.get("final") or ()}
+    if reported - {None}:
+        front_matter["metrics"] = sorted(reported - {None})
+    texts = run.get("dev_texts") or []
+    if len(texts) > 1:
+        front_matter["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
+    return front_matter
 
 
 def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> str:
@@ -169,7 +219,15 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> st
     for name, value in context.items():
         if name not in _WRITTEN_HERE:
             context[name] = _plain(value)
-    text = template.render(card_data=data.to_yaml(), marker=marker, papers=PAPERS, **context)
+    text = template.render(
+        card_data=data.to_yaml(),
+        marker=marker,
+        papers=PAPERS,
+        views=VIEWS,
+        describe_difference=describe_difference,
+        protocol_of=protocol_of,
+        **context,
+    )
     return text.strip() + "\n"
 
 
@@ -178,11 +236,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return " ".join(value.split()).replace("<", "&lt;")
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, Table):
-        return replace(value, **_plain(vars(value)))
     return value
 
 
@@ -207,14 +263,10 @@ def model_context(
     Returns:
         `dict`: Values for the template.
     """
-    context = training_context(settings, run, datasets)
-    papers = papers_of(settings, run, transform.method if transform else None)
-    context["citation"] = bibtex_of(papers)
-    encoder_dim = config.hidden_size
+    context = training_context(settings, run, transform.method if transform else None, datasets)
+    dim = config.hidden_size
     if settings.dense_layers:
-        encoder_dim = settings.dense_layers[-1]["out_features"]
-    context["widths"] = [width for width in context["matryoshka_dims"] if width < encoder_dim]
-    context["dim"] = encoder_dim
+        dim = settings.dense_layers[-1]["out_features"]
     lengths = [max_positions(config), settings.max_length]
     if transform is not None and fit is not None:
         if fit.pooler != settings.inference_pooler:
@@ -227,36 +279,22 @@ def model_context(
                 dense_layers=[],
             )
         lengths.append(fit.max_length)
-        context["dim"] = transform.output_dim
-        context["transform"] = {
-            "method": transform.method,
-            "url": PAPERS[transform.method].url,
-            "folder": TRANSFORM_FOLDER,
-            "input_dim": transform.input_dim,
-            "sentences": fit.sentences,
-            "file": fit.file,
-            "columns": fit.columns,
-        }
-    dense_layers = []
-    for number, layer in enumerate(settings.dense_layers):
-        activation = layer.get("activation_function", TANH).rpartition(".")[2]  # its name in torch.nn
-        dense_layers.append({"folder": f"{DENSE_FOLDER}/{number}", "activation": activation, **layer})
-    limits = [length for length in lengths if length is not None]
-    threshold = getattr(config, THRESHOLD, None)
+        dim = transform.output_dim
+        context["transform"] = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
     roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
+    threshold = getattr(config, THRESHOLD, None)
     return context | {
+        "settings": settings.to_dict(),
         "model_type": config.model_type,
-        "dense_layers": dense_layers,
+        "dim": dim,
         "pooler": settings.inference_pooler,
-        "mlp_only_train": settings.mlp_only_train,
-        "max_length": min(limits, default=None),
+        "max_length": min((length for length in lengths if length is not None), default=None),
         "template": settings.templates[0] if settings.templates else None,
-        "denoising": settings.denoising,
-        "template_edges": settings.template_edges,
         "prompt": settings.prompts.get(settings.default_prompt_name or ""),
         "roles": roles if any(roles.values()) else None,
-        "similarity": settings.similarity_fn_name,
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
+        "dense_folder": DENSE_FOLDER,
+        "transform_folder": TRANSFORM_FOLDER,
         "threshold": describe_threshold(threshold) if threshold else None,
     }
 
@@ -272,14 +310,14 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     if is_written_by_hand(directory / CARD):
         return
     placeholder = _placeholder(directory)
-    _replace_text(directory / CARD, f'"{placeholder}"', f'"{repo_id}"')
-    _replace_text(directory / EVAL_RESULTS, f"{_HUB}/{placeholder}/blob/", f"{_HUB}/{repo_id}/blob/")
+    for path in (directory / CARD, directory / EVAL_RESULTS):
+        if path.exists():
+            text = path.read_text(encoding="utf-8").replace(f'"{placeholder}"', f'"{repo_id}"')
+            write_text(path, text.replace(f"{_HUB}/{placeholder}/blob/", f"{_HUB}/{repo_id}/blob/"))
 
 
-def _replace_text(path: Path, old: str, new: str) -> None:
-    if path.exists():
-        text = path.read_text(encoding="utf-8")
-        write_text(path, text.replace(old, new))
+def _placeholder(directory: Path) -> str:
+    return f"your-name/{directory.resolve().name}"
 
 
 def _read_model(directory: Path) -> tuple[PreTrainedConfig, list[str]]:
@@ -305,78 +343,3 @@ def _read_model(directory: Path) -> tuple[PreTrainedConfig, list[str]]:
             "unknown. Load the model with AutoModelForCL and save it first."
         )
     return config, weights
-
-
-def _tags(objective: str, library: str, run: dict, more: Sequence[str]) -> list[str]:
-    """Return the tags by which the hub searches; those about a run are written as sentence-transformers does."""
-    objectives = [part.partition(":")[0] for part in objective.split("+")]
-    tags = list(TAGS)
-    if library != FRONT_MATTER["library_name"]:
-        tags.remove("sentence-transformers")
-    if "simcse" not in objectives:
-        tags.remove("simcse")
-    tags += objectives
-    if run:
-        tags.append("generated_from_trainer")
-        tags += [f"loss:{name}" for name in objectives]
-    if run.get("train_rows"):
-        tags.append(f"dataset_size:{run['train_rows']}")
-    return list(dict.fromkeys([*tags, *more]))
-
-
-def _about(scores: Sequence[EvalResult], run: dict) -> dict:
-    """Return the metrics that the card reports, and an example from the dev set for the page of the model."""
-    about: dict = {}
-    metrics = {score.metric_type for score in scores}
-    for key in run.get("final") or {}:
-        metric = dev_metric_id(key)
-        if metric is not None:
-            metrics.add(metric)
-    if metrics:
-        about["metrics"] = sorted(metrics)
-    texts = run.get("dev_texts") or []
-    if len(texts) > 1:
-        about["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
-    return about
-
-
-def _is_sentence_transformers_model(directory: Path) -> bool:
-    """Return whether all modules are sentence-transformers' own. It refuses to load ours (a flow)."""
-    path = directory / "modules.json"
-    if not path.exists():
-        return False
-    for module in read_json(path):
-        if not module["type"].startswith("sentence_transformers."):
-            return False
-    return True
-
-
-def _placeholder(directory: Path) -> str:
-    return f"your-name/{directory.resolve().name}"
-
-
-def _previous_front_matter(path: Path) -> dict:
-    if not path.exists():
-        return {}
-    if is_written_by_hand(path):
-        raise ValueError(
-            f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
-        )
-    return ModelCard.load(path).data.to_dict()
-
-
-def _write_eval_results(directory: Path, measured: Sequence[Measured], repo_id: str) -> None:
-    path = directory / EVAL_RESULTS
-    entries = []
-    for each in measured:
-        # A result file in another folder is not pushed, but the card names its protocol.
-        source = each.path.name
-        if not (directory / source).exists():
-            source = CARD
-        entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
-    if not entries:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(exist_ok=True)
-    content = eval_result_entries_to_yaml(entries)
-    write_text(path, yaml.safe_dump(content, sort_keys=False))

@@ -1,10 +1,9 @@
 """Describe the training of a model and the papers to cite, as values for the template of the card."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
@@ -13,45 +12,24 @@ from transformers import PreTrainedConfig
 from ..models.resolve import resolve_options
 from ..models.settings import ContrastiveSettings
 from ..objectives import build_objective, find_objective, part_weights
+from ..ops.files import read_json_object
 
-_ENTRY = re.compile(r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?\n\})$", re.MULTILINE | re.DOTALL)
 
-
-@dataclass(frozen=True)
-class Paper:
-    """A BibTeX entry."""
+class Paper(NamedTuple):
+    """A BibTeX entry with its key, and where to read the paper."""
 
     key: str
     bibtex: str
-
-    def field(self, name: str) -> str:
-        """Return a field of the entry, such as `url` or `year`."""
-        match = re.search(rf"^  {name} = \{{(.*)\}},?$", self.bibtex, re.MULTILINE)
-        if match is None:
-            raise KeyError(f"papers.bib: the entry {self.key} has no field {name}")
-        return match[1]
-
-    @property
-    def url(self) -> str:
-        """Where to read the paper."""
-        return self.field("url")
+    url: str
 
 
-def _read_papers() -> dict[str, Paper]:
-    text = Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")
-    papers = {}
-    for entry in _ENTRY.finditer(text):
-        papers[entry["name"]] = Paper(entry["key"], entry["bibtex"])
-    return papers
-
-
-PAPERS = _read_papers()
-
-
-def bibtex_of(names: Iterable[str]) -> str:
-    """Return the BibTeX entries of the named papers, each once, in the order of the names."""
-    return "\n\n".join(PAPERS[name].bibtex for name in dict.fromkeys(names))
-
+_ENTRY = re.compile(
+    r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?^  url = \{(?P<url>[^}]+)\}.*?^\})$",
+    re.MULTILINE | re.DOTALL,
+)
+PAPERS = {}
+for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
+    PAPERS[_entry["name"]] = Paper(_entry["key"], _entry["bibtex"], _entry["url"])
 
 #: How each view makes the positive of a sentence, and the paper that introduced it for sentence embeddings.
 VIEWS = {
@@ -85,6 +63,32 @@ _NOT_LISTED = (
 )
 
 
+def read_run(path: Path, described: dict | None = None) -> dict:
+    """Read the `results.json` of a training run.
+
+    Args:
+        path (`Path`): The file, which need not exist.
+        described (`dict`, *optional*): The result of `describe_run`, which is completed by the file, or returned as it
+            is if the file belongs to another run.
+
+    Returns:
+        `dict`: What is known about the run; empty without a record.
+
+    Raises:
+        ValueError: If the file was not written by a training run.
+    """
+    run = {}
+    if path.exists():
+        advice = "A training run writes this file: restore it, or move it out of the model's directory."
+        run = read_json_object(path, "settings", advice=advice)
+    if described is None:
+        return run
+    for name in ("steps", "train_loss"):
+        if run.get(name) != described[name]:
+            return described
+    return run | described
+
+
 def hub_id(name: str | None) -> str | None:
     """Return `name` if it can be the id of a hub model and is not a local directory."""
     if not name or Path(name).exists():
@@ -103,62 +107,75 @@ def public_name(name: str | None) -> str | None:
     return hub_id(name) or Path(name).name
 
 
-def training_context(settings: ContrastiveSettings, run: dict[str, Any], datasets: Sequence[str] | None) -> dict:
-    """Collect what the template says about the training.
+def training_context(
+    settings: ContrastiveSettings, run: dict[str, Any], transform: str | None, datasets: Sequence[str] | None
+) -> dict[str, Any]:
+    """Collect what the template says about the training, and the papers to cite.
 
     Args:
         settings (`ContrastiveSettings`): The settings of the model.
         run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
+        transform (`str`, *optional*): The method of the transform that is saved with the model.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data.
 
     Returns:
         `dict`: Values for the template.
     """
-    view = run.get("view")
-    if view is not None:
-        description, _ = VIEWS.get(view["name"], ("a view of it", None))
-        view = {**view, "description": description}
     sources = list(datasets or ())
     texts = public_name(run.get("train_texts"))
     if texts and not sources:
-        sources = [texts]
-    return {
-        "run": run,
-        "view": view,
-        "objective": _objective_context(settings),
-        "dataset_objectives": settings.dataset_objectives,
-        "base_model": public_name(run.get("base_model")),
-        "sources": sources,
-        "num_encoders": num_encoders(settings),
-        "num_templates": len(settings.templates),
-        "matryoshka_dims": settings.matryoshka_dims,
-        "do_mlm": settings.do_mlm,
-        "mlm_weight": settings.mlm_weight,
-        "duration": _duration(run.get("train_seconds") or 0),
-        "max_seq_length": settings.max_seq_length if run else None,
-    }
+        sources.append(texts)
 
-
-def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
-    """Collect the name, summary, link and options of the objective."""
+    # 1. The objective, with the options that somebody chose. The similarity and its temperature are always named.
     objective = described_objective(settings.objective)
-    url = None
-    if objective and objective.papers:
-        url = PAPERS[objective.papers[0]].url
     defaults = _default_options(settings)
     scoring = []
     others = []
     for name, value in public_options(settings).items():
-        number = f"{value:g}" if isinstance(value, float) else value
+        option = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
         if _last(name) in ("temperature", "similarity"):
-            scoring.append(f"`{name}` {number}")
+            scoring.append(option)
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
-            others.append(f"`{name}` {number}")
+            others.append(option)
+
+    # 2. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
+    papers = list(getattr(objective, "papers", ()))
+    num_encoders = 1
+    for loss, options in settings.losses().values():
+        chosen = [value for name, value in options.items() if _last(name) == "encoders"]
+        own = described_objective(loss)
+        if own:
+            papers += own.papers
+            chosen.append(own.encoders)
+        num_encoders = max(num_encoders, *chosen)
+
+    # 3. The papers, that of the objective first.
+    view = (run.get("view") or {}).get("name")
+    positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders == 2)
+    if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
+        papers.append(VIEWS[view][1])
+    if settings.do_mlm and settings.objective != "declutr":
+        papers.append("simcse")
+    if settings.matryoshka_dims:
+        papers.append("matryoshka")
+    if run.get("arguments", {}).get("gradcache_chunk_size"):
+        papers.append("gradcache")
+    if transform is not None:
+        papers.append(transform)
     return {
-        "name": settings.objective,
-        "summary": objective.summary if objective else "",
-        "url": url,
-        "options": scoring + others,
+        "run": run,
+        "objective": {
+            "name": settings.objective,
+            "summary": getattr(objective, "summary", ""),
+            "papers": getattr(objective, "papers", ()),
+            "options": scoring + others,
+        },
+        "base_model": public_name(run.get("base_model")),
+        "sources": sources,
+        "num_encoders": num_encoders,
+        "num_templates": len(settings.templates),
+        "matryoshka_dims": settings.matryoshka_dims,
+        "cited": list(dict.fromkeys(papers)) or ["simcse"],
     }
 
 
@@ -168,6 +185,15 @@ def described_objective(name: str) -> Any:
         return None
     with torch.device("meta"):  # its weights are not needed
         return build_objective(name, dim=8)
+
+
+def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
+    """Return the objective's options without paths of this machine."""
+    options = dict(settings.objective_options)
+    for name, value in options.items():
+        if _last(name) == "generator":
+            options[name] = public_name(value)
+    return options
 
 
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
@@ -202,95 +228,22 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
         `list[tuple[str, Any]]`: Names and values, by name: arguments of the Trainer, settings, options of the
         objective and rates of dropout.
     """
-    values = dict(run.get("arguments", {}))
-    if not run.get("view"):
-        values = {name: value for name, value in values.items() if not name.startswith("view")}
-    if not settings.do_mlm:
-        values.pop("mlm_probability", None)
-    unread = _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight")
-    changed = _changed(settings.to_dict(), ContrastiveSettings().to_dict())
-    for name, value in changed.items():
-        if name not in unread:
-            values[name] = value
-    values |= _changed(public_options(settings), _default_options(settings))
-    rates = {}
+    listed = {}
+    for name, value in run.get("arguments", {}).items():
+        is_unread_view = name.startswith("view") and not run.get("view")
+        if not is_unread_view and (settings.do_mlm or name != "mlm_probability"):
+            listed[name] = value
+    used = settings.to_dict()
+    for name in _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight"):
+        del used[name]
+    used |= public_options(settings)
+    defaults = ContrastiveSettings().to_dict() | _default_options(settings)
+    fresh = type(config)().to_dict()
     for name, value in config.to_dict().items():
         if "dropout" in name and "classifier" not in name:
-            rates[name] = value
-    values |= _changed(rates, type(config)().to_dict())
-    return sorted(values.items())
-
-
-def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value != defaults.get(name)}
-
-
-def papers_of(settings: ContrastiveSettings, run: dict, transform: str | None) -> list[str]:
-    """List the papers that a model should be cited with.
-
-    Args:
-        settings (`ContrastiveSettings`): The settings of the model.
-        run (`dict`): As for [`training_context`].
-        transform (`str`, *optional*): The method of the transform that is saved with the model.
-
-    Returns:
-        `list[str]`: Names in [`PAPERS`], the objective's own paper first.
-    """
-    papers: list[str] = []
-    names = [settings.objective]
-    names += [name for name, _ in settings.losses().values()]
-    for name in names:
-        objective = described_objective(name)
-        papers += objective.papers if objective else ()
-    view = (run.get("view") or {}).get("name")
-    positive_from_objective = len(settings.templates) > 1
-    if view == "identity" and num_encoders(settings) == 2:
-        positive_from_objective = True
-    if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
-        papers.append(VIEWS[view][1])
-    if _encoders_option(settings) == 2 or (settings.do_mlm and settings.objective != "declutr"):
-        papers.append("simcse")
-    if settings.matryoshka_dims:
-        papers.append("matryoshka")
-    if run.get("arguments", {}).get("gradcache_chunk_size"):
-        papers.append("gradcache")
-    if transform is not None:
-        papers.append(transform)
-    return list(dict.fromkeys(papers)) or ["simcse"]
-
-
-def num_encoders(settings: ContrastiveSettings) -> int:
-    """Return how many independent encoders took part in training."""
-    numbers = [_encoders_option(settings)]
-    for name, _ in settings.losses().values():
-        objective = described_objective(name)
-        if objective:
-            numbers.append(objective.encoders)
-    return max(numbers)
-
-
-def _encoders_option(settings: ContrastiveSettings) -> int:
-    """Return the number of encoders that an option asks for (SimCSE, Table 2)."""
-    numbers = [1]
-    for _, options in settings.losses().values():
-        numbers += [value for name, value in options.items() if _last(name) == "encoders"]
-    return max(numbers)
-
-
-def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
-    """Return the objective's options without paths of this machine."""
-    options = dict(settings.objective_options)
-    for name, value in options.items():
-        if _last(name) == "generator":
-            options[name] = public_name(value)
-    return options
-
-
-def _duration(seconds: float) -> str:
-    if not seconds:
-        return ""
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
+            used[name] = value
+            defaults[name] = fresh.get(name)
+    for name, value in used.items():
+        if value != defaults.get(name):
+            listed[name] = value
+    return sorted(listed.items())

@@ -100,7 +100,22 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     """
     onnxruntime = require_extra("onnxruntime", "onnx", "the export to ONNX")
     require_extra("onnxscript", "onnx", "torch's exporter to ONNX")
-    _refuse_what_a_graph_lacks(simcse)
+    settings = simcse.model.settings
+    if simcse.postprocessing is not None:
+        raise ValueError(
+            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the ONNX graph ends at the pooler. "
+            "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
+        )
+    if settings.templates:
+        raise ValueError(
+            "this model puts each text into a template, which the tokenizer of an ONNX graph would not do. Load the "
+            "model with SimCSE instead."
+        )
+    if settings.default_prompt_name is not None:
+        logger.warning(
+            f"The model puts its prompt {settings.default_prompt_name!r} before each text, but the graph does not: "
+            "add the prompt before you tokenize."
+        )
     directory = _empty_directory(directory)
     module = _Embedder(simcse.model.cpu().float()).eval()
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}  # torch 2.6 refuses named ones
@@ -124,9 +139,9 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
         )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     inputs = _example(simcse, rows=5, length=12)
-    ids, mask = (x.numpy() for x in inputs)
-    actual = session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
-    _check_against_torch(actual, module, inputs, path)
+    names = ("input_ids", "attention_mask")
+    feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    _check_against_torch(session.run([EMBEDDING], feeds)[0], module, inputs, path)
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
     if simcse.pooler_type not in (*NOT_IN_SENTENCE_TRANSFORMERS, *SECOND_LAYER):
@@ -155,29 +170,9 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     shutil.rmtree(onnx_graph.parent)
     inputs = _example(simcse, rows=5, length=12)
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    outputs = compiled([x.numpy() for x in inputs])
-    actual = outputs[compiled.output(EMBEDDING)]
-    _check_against_torch(actual, _Embedder(simcse.model).eval(), inputs, path)
+    outputs = compiled([tensor.numpy() for tensor in inputs])
+    _check_against_torch(outputs[compiled.output(EMBEDDING)], _Embedder(simcse.model).eval(), inputs, path)
     return path
-
-
-def _refuse_what_a_graph_lacks(simcse: SimCSE) -> None:
-    settings = simcse.model.settings
-    if simcse.postprocessing is not None:
-        raise ValueError(
-            f"{simcse.name_or_path} applies a {simcse.postprocessing.method}, but the ONNX graph ends at the pooler. "
-            "Export without it (--no_postprocess, or postprocess=False) and transform the embeddings afterwards."
-        )
-    if settings.templates:
-        raise ValueError(
-            "this model puts each text into a template, which the tokenizer of an ONNX graph would not do. Load the "
-            "model with SimCSE instead."
-        )
-    if settings.default_prompt_name is not None:
-        logger.warning(
-            f"The model puts its prompt {settings.default_prompt_name!r} before each text, but the graph does not: "
-            "add the prompt before you tokenize."
-        )
 
 
 def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -220,10 +215,7 @@ def silent() -> Iterator[None]:
 
 def _empty_directory(directory: str | os.PathLike) -> Path:
     directory = Path(directory)
-    is_empty = not directory.exists()
-    if directory.is_dir():
-        is_empty = not any(directory.iterdir())
-    if not is_empty:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
     directory.mkdir(parents=True, exist_ok=True)
     return directory

@@ -1,8 +1,11 @@
-"""Exports a model to int8: makes the forms that the runtimes have, measures them, and keeps the fastest one."""
+"""Exports a model to int8: makes the forms of the runtimes, measures what each loses and gains, keeps the fastest."""
 
 import os
 import platform
+import random
 import shutil
+import time
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -11,11 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.table import stream_texts
+from ..evaluation.embeddings import SentenceEmbeddings
+from ..evaluation.scoring import read_tasks, score_tasks
+from ..evaluation.sts import STS_TASKS
 from ..inference.exported import INT8_GRAPHS, weights_of
 from ..inference.simcse import SimCSE
 from ..ops.errors import require_extra
-from .export import export_onnx, export_openvino, silent
-from .export_checks import LEAST_SPEED, Checks
+from .export import EXPORTS, silent
 
 #: What a processor multiplies integers of 8 bits with.
 INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
@@ -25,6 +31,97 @@ INT8_EXPORTS = {"int8": ("openvino", "onnx"), "onnx-int8": ("onnx",), "openvino-
 #: of each batch. `mixed` is dynamic, but in the first half of the layers the second product of the feed-forward layer,
 #: whose inputs spread most, stays in float32: it loses about a third less, at about 0.8 times the speed.
 METHODS = {"onnx": ("static", "dynamic", "mixed"), "openvino": ("static", "dynamic")}
+#: The lowest ratio to the speed of float32 at which an export pays.
+LEAST_SPEED = 1.2
+_TEXTS = 1000
+_CALIBRATION = 300
+_TURNS = 5
+
+
+class Checks:
+    """The texts with which exports in int8 are calibrated and measured.
+
+    Args:
+        file (`str`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of the STS sets.
+        data_dir (`str`, *optional*): SentEval's `downstream` folder. The STS sets that it has are scored.
+        calibrate (`str`, *optional*): A file of texts, the first 300 of which give the ranges of activations. By
+            default they are the 300 texts after those that are encoded, or as many as there are.
+
+    Raises:
+        ValueError: If a file has no texts, or the folder no STS sets.
+    """
+
+    def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
+        self.data: Any = None
+        self.before: Any = None  # the STS average in float32, which is the same for every export
+        texts = []
+        if file is not None:
+            texts = _read(file, _TEXTS + _CALIBRATION)
+        if data_dir is not None:
+            self.data = read_tasks(STS_TASKS, data_dir)
+            if not texts:
+                distinct = sorted(set(self.data.texts()))
+                texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
+        self.texts = texts[:_TEXTS]
+        if calibrate is not None:
+            self.calibration = _read(calibrate, _CALIBRATION)
+        else:
+            self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
+
+    def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
+        """Measure the loss and the speed of an export.
+
+        Args:
+            simcse (`SimCSE`): The model, on the CPU in float32.
+            exported (`SimCSE`): Its export, loaded with its backend.
+
+        Returns:
+            `dict[str, Any]`: `loss` in points: of the STS average with `data_dir`, else 100 * (1 - mean cosine to the
+                float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
+                what they were computed from.
+        """
+        cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
+        mean = cosines.mean().item()
+        result: dict[str, Any] = {
+            "texts": len(self.texts),
+            "mean_cosine": mean,
+            "lowest_cosine": cosines.min().item(),
+            "loss": 100 * (1 - mean),
+        }
+        if self.data is not None:
+            if self.before is None:
+                self.before = self._score(simcse)["value"]
+            after = self._score(exported)
+            result["loss"] = self.before - after["value"]
+            result["sts_tasks"] = after["tasks"]
+            result["sts_before"] = self.before
+            result["sts_after"] = after["value"]
+        plain = []
+        int8 = []
+        for _ in range(_TURNS):
+            plain.append(_seconds(simcse, self.texts))
+            int8.append(_seconds(exported, self.texts))
+        result["speed"] = float(np.median(np.divide(plain, int8)))
+        result["float32_sentences_per_second"] = len(self.texts) / float(np.median(plain))
+        result["int8_sentences_per_second"] = len(self.texts) / float(np.median(int8))
+        return result
+
+    def _score(self, model: SimCSE) -> Any:
+        embeddings = SentenceEmbeddings(model, self.data.texts())
+        return score_tasks(self.data, embeddings, STS_TASKS).results["average"]
+
+
+def _read(file: str, count: int) -> list[str]:
+    texts = [text for _, text in islice(stream_texts(file), count)]
+    if not texts:
+        raise ValueError(f"{file} has no texts to measure the export with: name a file of texts.")
+    return texts
+
+
+def _seconds(model: SimCSE, texts: list[str]) -> float:
+    start = time.perf_counter()
+    model.encode(texts)
+    return time.perf_counter() - start
 
 
 def export_int8(
@@ -63,8 +160,7 @@ def export_int8(
     forms = []
     with TemporaryDirectory() as work:
         for backend in INT8_EXPORTS[to]:
-            export = export_onnx if backend == "onnx" else export_openvino
-            plain = export(simcse, Path(work, backend))
+            plain = EXPORTS[backend](simcse, Path(work, backend))
             for method in METHODS[backend]:
                 folder = Path(work, f"{backend}-{method}")
                 simcse.save_settings(folder)
@@ -123,11 +219,7 @@ def processor_instructions() -> str:
 def _feeds(simcse: SimCSE, texts: list[str]) -> list[dict[str, np.ndarray]]:
     """Return the inputs of the graph for each text."""
     rows = simcse.tokenize(texts, simcse.resolve_prompt(), long_texts="cut")
-    feeds = []
-    for row in rows:
-        mask = np.ones((1, len(row)), np.int64)
-        feeds.append({"input_ids": np.array([row]), "attention_mask": mask})
-    return feeds
+    return [{"input_ids": np.array([row]), "attention_mask": np.ones((1, len(row)), np.int64)} for row in rows]
 
 
 def _quantize_onnx(

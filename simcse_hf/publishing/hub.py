@@ -72,7 +72,17 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
     if missing:
         raise ValueError(f"{directory} lacks {' and '.join(missing)}. Save the model and its tokenizer there first.")
     for path in paths:
-        _check_file(directory, path)
+        file = directory / path
+        if not file.resolve().is_relative_to(directory.resolve()):
+            raise ValueError(
+                f"{file} is a symbolic link to {file.resolve()}, outside of the model's directory, so nothing was "
+                "pushed. Copy the file into the directory, or remove the link."
+            )
+        if file.suffix != ".onnx" and file_holds_secret(file):
+            raise ValueError(
+                f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
+                "revoke it."
+            )
     base = adapter_base(directory)
     if base is not None and hub_id(base) is None:
         raise ValueError(
@@ -82,30 +92,27 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
     return paths
 
 
-def _check_file(directory: Path, name: str) -> None:
-    path = directory / name
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise ValueError(
-            f"{path} is a symbolic link to {path.resolve()}, outside of the model's directory, so nothing was pushed. "
-            "Copy the file into the directory, or remove the link."
-        )
-    if path.suffix != ".onnx" and file_holds_secret(path):
-        raise ValueError(
-            f"{path} contains an access token or a password, so nothing was pushed. Remove it from the file and "
-            "revoke it."
-        )
-
-
-def check_model(directory: str | os.PathLike) -> None:
-    """Load a model as its users will, which refuses weights that are missing or not finite.
+def check_push(directory: str | os.PathLike, repo_id: str) -> list[str]:
+    """Make all checks of a push that need no hub. The model is loaded as its users will load it.
 
     Args:
         directory (`str` or `os.PathLike`): The directory of the model.
+        repo_id (`str`): `org/name` or `name`.
+
+    Returns:
+        `list[str]`: What [`files_to_push`] lists.
 
     Raises:
-        ValueError: If the model cannot be loaded. The message says why.
+        ValueError: If the hub accepts no such name, for the reasons given in [`files_to_push`], or if weights are
+            missing or not finite.
     """
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
+    paths = files_to_push(directory)
     SimCSE(directory, device="cpu")
+    return paths
 
 
 def push_model(
@@ -137,14 +144,11 @@ def push_model(
         `str`: The URL of the commit or of the pull request.
 
     Raises:
-        ValueError: If `repo_id` is not a valid repository name, or for the reasons given in [`files_to_push`] and
-            [`check_model`].
+        ValueError: For the reasons given in [`check_push`].
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
     """
     directory = Path(directory)
-    check_repo_id(repo_id)
-    files_to_push(directory)
-    check_model(directory)
+    check_push(directory, repo_id)
     if (directory / CARD).exists():
         name_repository(directory, repo_id)
     else:
@@ -180,21 +184,6 @@ def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:
     return yaml.safe_dump(kept, sort_keys=False).encode()
 
 
-def check_repo_id(repo_id: str) -> None:
-    """Check a repository name.
-
-    Args:
-        repo_id (`str`): `org/name` or `name`.
-
-    Raises:
-        ValueError: If the hub does not accept such a name.
-    """
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
-
-
 def _advice(error: BaseException, api: HfApi) -> str:
     """Say why a push failed, and what to do."""
     if isinstance(error, _OIDC_ERRORS):
@@ -204,9 +193,12 @@ def _advice(error: BaseException, api: HfApi) -> str:
     if not isinstance(error, HfHubHTTPError):
         if isinstance(error, ValueError):
             return str(error)
+        while error.__cause__ is not None:
+            error = error.__cause__
+        cause = f"{type(error).__name__}: {error}".rstrip(": ")
         return (
-            f"the connection to {api.endpoint} failed ({_root_cause(error)}). Nothing is lost. Run the same command "
-            "again; files that were already uploaded are not sent twice."
+            f"the connection to {api.endpoint} failed ({cause}). Nothing is lost. Run the same command again; files "
+            "that were already uploaded are not sent twice."
         )
     status = error.response.status_code
     if status == 401 and (api.token or get_token()) is None:
@@ -216,9 +208,3 @@ def _advice(error: BaseException, api: HfApi) -> str:
     if status == 403:
         return "the access token may not write to this repository. Use another token, or --create_pr."
     return f"the hub answered {status}: {error.server_message or 'no message'}"
-
-
-def _root_cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}".rstrip(": ")

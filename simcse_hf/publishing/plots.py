@@ -20,20 +20,20 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
     figure = new_figure(7, 5)
     axes = figure.subplots()
     for number, (name, path) in enumerate(paths.items()):
-        steps, alignment, uniformity = zip(*path, strict=True)
         style = series_style(number)
-        color = style["color"]
+        steps, alignment, uniformity = zip(*path, strict=True)
         if len(path) == 1:
             style["linestyle"] = "none"
         else:
             name = f"{name} ({steps[-1]} steps)"
-            marker = style["marker"]  # the start has a larger, empty one
-            axes.plot(uniformity[0], alignment[0], marker, markersize=11, fillstyle="none", color=color)
+            start = style | {"markersize": 11, "fillstyle": "none"}
+            axes.plot(uniformity[0], alignment[0], **start)
         axes.plot(uniformity, alignment, label=name, **style)
         end = (uniformity[-1], alignment[-1])
-        axes.annotate(f" {number + 1}", end, weight="bold", color=color)
+        axes.annotate(f" {number + 1}", end, weight="bold", color=style["color"])
     axes.margins(0.12)
-    axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
+    axes.set_xlabel("uniformity (lower is better)")
+    axes.set_ylabel("alignment (lower is better)")
     legend_below(figure, axes)
     return figure
 
@@ -78,8 +78,7 @@ def draw_singular_values(spectra: dict) -> "Figure":
     axes = figure.subplots()
     for number, (name, values) in enumerate(spectra.items()):
         ranks = range(1, len(values) + 1)
-        every = max(1, len(values) // 8)
-        axes.plot(ranks, values, label=name, markevery=every, **series_style(number))
+        axes.plot(ranks, values, label=name, markevery=0.12, **series_style(number))
     axes.set_xlabel("rank of the singular value")
     axes.set_ylabel("singular value / largest")
     axes.set_xlim(left=0)
@@ -130,6 +129,5 @@ def legend_below(figure: "Figure", axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     labels = [f"{number} {name}" for number, name in enumerate(labels, start=1)]
     longest = max(map(len, labels)) + 6  # with the line before it; 12 characters take an inch
-    columns = int(figure.get_figwidth() * 12 / longest)
-    columns = max(1, min(len(labels), columns))
+    columns = np.clip(int(figure.get_figwidth() * 12 / longest), 1, len(labels))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)

@@ -94,8 +94,9 @@ class ExactIndex:
             found.append(best)
         keys = torch.cat(found)
         positions = -keys % 2**32
-        scores = _ordered(((keys + positions) >> 32).int())
-        return scores.view(torch.float32).numpy(), positions.numpy()
+        bits = ((keys + positions) >> 32).int()
+        scores = _ordered(bits).view(torch.float32)
+        return scores.numpy(), positions.numpy()
 
     def save(self, folder: Path) -> None:
         """Write the embeddings block by block into one npy file."""
@@ -105,10 +106,7 @@ class ExactIndex:
             for block in self._blocks:
                 block.numpy().tofile(stream)
 
-    @classmethod
-    def load(cls, folder: Path, similarity: str = "cosine") -> "ExactIndex":
+    def load(self, folder: Path) -> None:
         """Map the embeddings from what `save` wrote; changes to them never reach the file."""
-        vectors = np.lib.format.open_memmap(folder / cls.FILE, mode="c")  # unlike np.load, it opens no pickles
-        index = cls(vectors.shape[1], similarity)
-        index._blocks.extend(torch.from_numpy(vectors).split(_BLOCK))
-        return index
+        vectors = np.lib.format.open_memmap(folder / self.FILE, mode="c")  # unlike np.load, it opens no pickles
+        self._blocks = list(torch.from_numpy(vectors).split(_BLOCK))

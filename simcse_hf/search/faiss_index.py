@@ -145,22 +145,10 @@ class FaissIndex:
         self._train()
         self._faiss.write_index(self._index, str(folder / self.FILE))
 
-    @classmethod
-    def load(cls, folder: Path, dim: int, backend: str) -> "FaissIndex":
-        """Read what `save` wrote, and leave the lists of an inverted file on the disk.
-
-        Args:
-            folder (`Path`): The folder that `save` wrote to.
-            dim (`int`): Embedding size.
-            backend (`str`): The description that the index was built with.
-
-        Returns:
-            `FaissIndex`: The index.
-        """
-        index = cls(dim, backend)
-        index._mapped = folder / cls.FILE
-        index._index = index._faiss.read_index(str(index._mapped), index._faiss.IO_FLAG_MMAP)
-        return index
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote, and leave the lists of an inverted file on the disk."""
+        self._mapped = folder / self.FILE
+        self._index = self._faiss.read_index(str(self._mapped), self._faiss.IO_FLAG_MMAP)
 
     def _read_whole(self) -> None:
         """Read the lists that are still on the disk: faiss neither extends nor copies them there."""

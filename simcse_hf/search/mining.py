@@ -170,13 +170,11 @@ def mine_hard_negatives(
     for pair, text in enumerate(first):
         pairs.setdefault(fold_text(text), []).append(pair)
     texts = [*second, *chain(*given), *corpus]
-    candidate_of: dict[str, int] = {}
-    candidate_texts: list[str] = []
+    distinct: dict[str, str] = {}
     for text in texts:
-        key = fold_text(text)
-        if key not in candidate_of:
-            candidate_of[key] = len(candidate_texts)
-            candidate_texts.append(text)
+        distinct.setdefault(fold_text(text), text)
+    candidate_of = {key: number for number, key in enumerate(distinct)}
+    candidate_texts = list(distinct.values())
     anchor_texts = [first[own_pairs[0]] for own_pairs in pairs.values()]
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
@@ -197,8 +195,7 @@ def mine_hard_negatives(
     draw = random.Random(options.seed)
     groups = list(pairs.items())
     # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
-    numbers_of_pairs = [len(own_pairs) for _, own_pairs in groups]
-    order = sorted(range(len(groups)), key=numbers_of_pairs.__getitem__)
+    order = sorted(range(len(groups)), key=lambda anchor: len(groups[anchor][1]))
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
         _, most_pairs = groups[block[-1]]
@@ -219,8 +216,7 @@ def mine_hard_negatives(
                     ranked.append((candidate, score))
             ranked = ranked[options.range_min : options.last_rank]
             own_vector = torch.as_tensor(anchors[[anchor]])
-            positive_vectors = torch.as_tensor(candidates[positives])
-            own_scores = similarity_matrix(own_vector, positive_vectors, similarity)
+            own_scores = similarity_matrix(own_vector, torch.as_tensor(candidates[positives]), similarity)
             for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
                 positive_scores.append(positive_score)
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
@@ -234,22 +230,14 @@ def mine_hard_negatives(
     names = ["sent0", "sent1", "hard_neg"]
     if width > 1:
         names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
-    columns = {}
-    for place, name in enumerate(names):
-        columns[name] = [row[place] for row in found_rows]
-    rows = Dataset.from_dict(columns)
-    negative_scores = []
-    lacking = 0
-    for chosen in negatives:
-        negative_scores += [score for _, score in chosen]
-        if len(chosen) < options.num_negatives:
-            lacking += 1
+    rows = Dataset.from_dict({name: [row[place] for row in found_rows] for place, name in enumerate(names)})
+    negative_scores = [score for chosen in negatives for _, score in chosen]
     report = MiningReport(
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
         rows=len(rows),
-        pairs_without_negatives=lacking,
+        pairs_without_negatives=sum(len(chosen) < options.num_negatives for chosen in negatives),
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,

@@ -106,6 +106,8 @@ class SentenceIndex:
         vectors (`ExactIndex` or `FaissIndex`): The embeddings.
         rows (`pa.Table`): The sentences and the columns kept beside them.
         backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
+        similarity (`str`): What ranks the sentences: the model's own similarity.
+        kept (`list[str]`): The names of the kept columns.
         truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
     """
 
@@ -120,6 +122,8 @@ class SentenceIndex:
         self.vectors = vectors
         self.rows = rows
         self.backend = vectors.backend
+        self.similarity = _similarity_of(model)
+        self.kept = [name.removeprefix(_KEPT) for name in rows.column_names[1:]]
         self.truncate_dim = truncate_dim
         self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
 
@@ -129,16 +133,6 @@ class SentenceIndex:
     def __getitem__(self, row: int) -> str:
         """Return a sentence by its number."""
         return str(self.rows[_SENTENCE][row])
-
-    @property
-    def similarity(self) -> str:
-        """Return the similarity that ranks the sentences: the model's own."""
-        return _similarity_of(self.model)
-
-    @property
-    def kept(self) -> list[str]:
-        """Return the names of the kept columns."""
-        return [name.removeprefix(_KEPT) for name in self.rows.column_names[1:]]
 
     @classmethod
     def build(
@@ -203,8 +197,6 @@ class SentenceIndex:
         total = None
         if isinstance(sentences, (str, os.PathLike)):
             rows = (row for _, row in stream_rows(sentences, column, self.kept))
-            if show_progress_bar:
-                total = sum(1 for _ in stream_rows(sentences, column))
         else:
             if self.kept:
                 raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")
@@ -214,20 +206,16 @@ class SentenceIndex:
         with tqdm(total=total, desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
-                columns = []
-                for cells in zip(*part, strict=True):
-                    columns.append(pa.array(cells, pa.large_string()))
-                added = pa.table(columns, schema=self.rows.schema)
+                columns = [pa.array(cells, pa.large_string()) for cells in zip(*part, strict=True)]
                 self.vectors.add(embeddings)
-                self.rows = pa.concat_tables([self.rows, added])
+                self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
                 bar.update(len(part))
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
         """Yield rows with their embeddings."""
         while part := list(islice(rows, _WINDOW)):
-            texts = [row[0] for row in part]
             try:
-                yield part, _encode_documents(self.model, texts, self.truncate_dim)
+                yield part, _encode_documents(self.model, [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
                 place = len(self) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
@@ -248,8 +236,7 @@ class SentenceIndex:
             embeddings = comparable(embeddings, self.similarity)
             place = int(draw.integers(len(part)))
             text = part[place][0]
-            expected = _encode_documents(self.model, [text], self.truncate_dim)[0]
-            cosine = _agreement(expected, embeddings[place])
+            cosine = _agreement(_encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
                     f"the vectors are not this model's for these sentences: for sentence {count + place}, "
@@ -291,24 +278,49 @@ class SentenceIndex:
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
         self.check_threshold(threshold)
-        embeddings, single = self._encode_queries(queries)
+
+        # 1. The embeddings of the queries.
+        single = isinstance(queries, str)
+        if isinstance(queries, (ndarray, torch.Tensor)):
+            embeddings = torch.as_tensor(queries).float().cpu().numpy()
+            single = embeddings.ndim == 1
+            embeddings = np.atleast_2d(embeddings)
+            if embeddings.shape[1:] != (self.vectors.dim,):
+                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
+        else:
+            encode = getattr(self.model, "encode_query", self.model.encode)
+            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
+        check_finite(embeddings, "query {}")
+        embeddings = comparable(embeddings, self.similarity)
+
+        # 2. The rows whose kept columns pass the filters.
         among = None
-        most = len(self)
         if filters:
-            among = self._select(filters)
-            most = int(among.sum())
-        top_k = min(top_k, most)
+            among = np.ones(len(self), dtype=bool)
+            for name, value in filters.items():
+                if name not in self.kept:
+                    kept = ", ".join(map(repr, self.kept)) or "none"
+                    raise ValueError(
+                        f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep."
+                    )
+                among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
+        top_k = min(top_k, len(self) if among is None else int(among.sum()))
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
+
+        # 3. The nearest of them.
         results: list[Results] = [[] for _ in embeddings]
         if top_k and results:
             scores, rows = self.vectors.search(embeddings, top_k, among)
-            found = zip(results, scores.tolist(), rows.tolist(), strict=True)
-            for result, own_scores, own_rows in found:
-                for score, row in zip(own_scores, own_rows, strict=True):
+            for number, result in enumerate(results):
+                for row, score in zip(rows[number].tolist(), scores[number].tolist(), strict=True):
                     is_found = row >= 0  # faiss gives -1 where it finds fewer
                     if is_found and (threshold is None or score >= threshold):
-                        result.append(self._match(row, score))
+                        sentence, *cells = (column[row].as_py() for column in self.rows.columns)
+                        match = Match(sentence, score)
+                        match.row = row
+                        match.columns = dict(zip(self.kept, cells, strict=True))
+                        result.append(match)
             empty = [number for number, result in enumerate(results) if not result]
             if threshold is not None and empty:
                 logger.warning(
@@ -322,39 +334,6 @@ class SentenceIndex:
         most = 1 if self.similarity == "cosine" else np.inf
         if threshold is not None and not -most <= threshold <= most:
             raise ValueError(f"threshold must be a {self.similarity}, between {-most} and {most}, got {threshold}")
-
-    def _match(self, row: int, score: float) -> Match:
-        sentence, *cells = (column[row].as_py() for column in self.rows.columns)
-        match = Match(sentence, score)
-        match.row = row
-        match.columns = dict(zip(self.kept, cells, strict=True))
-        return match
-
-    def _encode_queries(self, queries: str | Sequence[str] | ndarray | torch.Tensor) -> tuple[ndarray, bool]:
-        """Return embeddings of shape `(queries, dim)`, and whether there was a single query."""
-        if isinstance(queries, (ndarray, torch.Tensor)):
-            embeddings = torch.as_tensor(queries).float().cpu().numpy()
-            single = embeddings.ndim == 1
-            embeddings = np.atleast_2d(embeddings)
-            if embeddings.shape[1:] != (self.vectors.dim,):
-                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
-        else:
-            single = isinstance(queries, str)
-            encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
-        check_finite(embeddings, "query {}")
-        return comparable(embeddings, self.similarity), single
-
-    def _select(self, filters: Mapping[str, str]) -> ndarray:
-        """Return whether the kept columns of each row hold some values."""
-        among = np.ones(len(self), dtype=bool)
-        for name, value in filters.items():
-            if name not in self.kept:
-                kept = ", ".join(map(repr, self.kept)) or "none"
-                raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
-            has_value = pc.equal(self.rows[_KEPT + name], str(value))
-            among &= has_value.to_numpy()
-        return among
 
     def save(self, folder: StrPath) -> None:
         """Write the index to a folder, completely or not at all; an index in the folder is replaced.
@@ -370,6 +349,19 @@ class SentenceIndex:
                 the index there, or has changed it since this one was loaded.
         """
         check_target(folder)
+        model = self.model
+        name = str(getattr(model, "name_or_path", type(model).__name__))
+        if Path(name).is_dir():  # an absolute path, so that the index can be searched from any folder
+            name = str(Path(name).resolve())
+        description = {
+            "model": name,
+            **{entry: getattr(model, *attribute) for entry, attribute in _SETTINGS.items()},
+            "document_prompt": getattr(model, "prompts", {}).get("document"),
+            "backend": self.backend,
+            "truncate_dim": self.truncate_dim,
+            "count": len(self),
+            "probe": _encode_documents(model, [PROBE], self.truncate_dim)[0].tolist(),
+        }
         target = Path(folder).expanduser().resolve()
         data = f"data-{secrets.token_hex(8)}"
         try:
@@ -377,38 +369,20 @@ class SentenceIndex:
                 saved = None
                 if (target / _DESCRIPTION).exists():
                     saved = describe(target)["data"]
-                own_folder, own_data = self._saved or (None, None)
-                if own_folder == target and own_data != saved:
+                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
                     raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
                     self.vectors.save(temporary)
                     pq.write_table(self.rows, temporary / _ROWS)
                     digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
-                description = {**self._describe(), "data": data, "digests": digests}
-                write_json(target / _DESCRIPTION, description)
+                write_json(target / _DESCRIPTION, {**description, "data": data, "digests": digests})
                 for path in target.iterdir():  # the data that was replaced, and what killed processes have left
                     if path.name != data and _OWN.fullmatch(path.name):
                         remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
             raise ValueError(f"cannot write the index to {folder}, which is as it was: {error}. Make room.") from error
         self._saved = target, data
-
-    def _describe(self) -> dict[str, Any]:
-        model = self.model
-        name = str(getattr(model, "name_or_path", type(model).__name__))
-        if Path(name).is_dir():  # an absolute path, so that the index can be searched from any folder
-            name = str(Path(name).resolve())
-        settings = {key: getattr(model, *attribute) for key, attribute in _SETTINGS.items()}
-        return {
-            "model": name,
-            **settings,
-            "document_prompt": getattr(model, "prompts", {}).get("document"),
-            "backend": self.backend,
-            "truncate_dim": self.truncate_dim,
-            "count": len(self),
-            "probe": _encode_documents(model, [PROBE], self.truncate_dim)[0].tolist(),
-        }
 
     @classmethod
     def load(cls, folder: StrPath, model: Any, *, parameters: str | None = None) -> "SentenceIndex":
@@ -429,17 +403,14 @@ class SentenceIndex:
         described = describe(folder)
         _check_model(model, described, folder)
         data = folder / described["data"]
-        backend = described["backend"]
-        vectors: ExactIndex | FaissIndex
         try:
             for name, saved in described["digests"].items():
                 if digest(data / Path(name).name) != saved:
                     raise ValueError(f"{data / name} is damaged (its digest is not the saved one).")
             rows = pq.ParquetFile(data / _ROWS).read()
-            if backend == "exact":
-                vectors = ExactIndex.load(data, described.get("similarity", "cosine"))
-            else:
-                vectors = FaissIndex.load(data, len(described["probe"]), backend)
+            similarity = described.get("similarity", "cosine")
+            vectors = new_index(len(described["probe"]), described["backend"], similarity)
+            vectors.load(data)
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             if describe(folder)["data"] != described["data"]:  # another process has just replaced it
                 return cls.load(folder, model, parameters=parameters)

@@ -7,7 +7,6 @@ is a refusal, which comes before a vector is computed.
 from functools import cache
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, tiny_config
@@ -17,7 +16,6 @@ from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.inference.shards import encode_file
 from simcse_hf.models.adapters import add_lora
 from simcse_hf.publishing.export import export_onnx
 from simcse_hf.search import SentenceIndex
@@ -160,12 +158,6 @@ def exported(folder):
     return folder.with_name("onnx")
 
 
-def shards(folder, tmp_path):
-    (tmp_path / "texts.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS))
-    encode_file(SimCSE(folder, device="cpu"), tmp_path / "texts.csv", tmp_path / "out", file_format="parquet")
-    return np.stack(pd.read_parquet(tmp_path / "out")["vector"])
-
-
 def faiss_index(folder, tmp_path):
     faiss = pytest.importorskip("faiss")
     SentenceIndex.build(SimCSE(folder, device="cpu"), TEXTS, backend="Flat").save(tmp_path / "index")
@@ -180,7 +172,6 @@ CLIENTS = {
     "peft": peft_model,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
-    "pandas": shards,
     "faiss": faiss_index,
 }
 

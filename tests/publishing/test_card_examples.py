@@ -43,15 +43,26 @@ def test_of_a_pooler_that_sentence_transformers_lacks(saved, capsys):
     check_examples(card, SimCSE(directory).encode(EXAMPLES), ("simcse_hf", "transformers"))
 
 
-def test_of_a_model_with_a_default_prompt(save_checkpoint, capsys):
-    prompts = {"query": "the big ", "passage": "a small "}
-    model = AutoModelForCL.from_config(
-        tiny_config(initializer_range=0.3), pooler_type="avg", prompts=prompts, default_prompt_name="query"
-    )
-    directory = save_checkpoint(model)
-    card = write_card(directory, repo_id=str(directory)).read_text()
+@pytest.fixture
+def prompted(save_checkpoint):
+    """`prompted(prompts, **settings)` returns a model with prompts, and its card."""
+
+    def make(prompts, **settings):
+        config = tiny_config(initializer_range=0.3)
+        directory = save_checkpoint(AutoModelForCL.from_config(config, pooler_type="avg", prompts=prompts, **settings))
+        return SimCSE(directory, device="cpu"), write_card(directory, repo_id=str(directory)).read_text()
+
+    return make
+
+
+def with_transformers(card):
+    return "```python" + card.rpartition("```python")[2]
+
+
+def test_of_a_model_with_a_default_prompt(prompted, capsys):
+    model, card = prompted({"query": "the big ", "passage": "a small "}, default_prompt_name="query")
     assert 'texts = ["the big " + text for text in texts]' in card
-    check_examples("```python" + card.rpartition("```python")[2], SimCSE(directory).encode(EXAMPLES), LIBRARIES[2:])
+    check_examples(with_transformers(card), model.encode(EXAMPLES), LIBRARIES[2:])
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")])
@@ -79,19 +90,13 @@ def test_cuts_texts_where_the_model_does(directory):
     assert "| longest text | 8 tokens |" in card and "max_length=8," in card and "| `max_length`" not in card
 
 
-def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(save_checkpoint, capsys):
-    prompts = {"query": "the big ", "document": "a small "}
-    model = AutoModelForCL.from_config(
-        tiny_config(initializer_range=0.3), pooler_type="avg", prompts=prompts, similarity_fn_name="dot"
-    )
-    directory = save_checkpoint(model)
-    card = write_card(directory, repo_id=str(directory)).read_text()
+def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(prompted, capsys):
+    model, card = prompted({"query": "the big ", "document": "a small "}, similarity_fn_name="dot")
     assert card.count("model.encode_query(") == card.count("model.encode_document(") == 2
     assert "| similarity | dot |" in card and "model.encode(" not in card
-    wanted = SimCSE(directory).encode_document(EXAMPLES)
+    wanted = torch.as_tensor(model.encode_document(EXAMPLES))
     for block in blocks(card)[:2]:
         variables = {}
         exec(block, variables)
-        torch.testing.assert_close(torch.as_tensor(variables["documents"]), torch.as_tensor(wanted), atol=1e-5, rtol=0)
-    wanted = torch.nn.functional.normalize(torch.as_tensor(wanted), dim=-1)
-    check_examples("```python" + card.rpartition("```python")[2], wanted, LIBRARIES[2:])
+        torch.testing.assert_close(torch.as_tensor(variables["documents"]), wanted, atol=1e-5, rtol=0)
+    check_examples(with_transformers(card), torch.nn.functional.normalize(wanted, dim=-1), LIBRARIES[2:])

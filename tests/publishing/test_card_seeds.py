@@ -6,11 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.stats
-from card_helpers import PROTOCOL, card_of
+from card_helpers import PROTOCOL
 
 from simcse_hf.cli.evaluate import compare_main
-from simcse_hf.cli.publish import card_main
-from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
@@ -114,26 +112,11 @@ def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(direc
     for name, noise in (("start", 2.0), ("trained", 0.5)):
         write_evaluation(tmp_path / f"{name}.json", f"org/{name}", noise, 1)
     names = [str(tmp_path / f"{name}.json") for name in ("start", "trained")]
-    assert compare_main([*names, "--output", str(tmp_path / "table.json")]) == 0
+    assert compare_main([*names, "--output", str(directory / "comparison.json")]) == 0
     printed = capsys.readouterr().out
-    assert card_main([str(directory), "--comparison", str(tmp_path / "table.json")]) == 0
-    text = (directory / "README.md").read_text()
+    text = write_card(directory).read_text()
     assert "### Comparison with other models" in text and "trained.json - start.json" in " ".join(text.split())
     assert str(tmp_path) not in text and printed.splitlines()[0] in text
-
-
-def test_a_comparison_in_the_folder_is_found(directory):
-    found = compare_evaluations({"a": evaluation(2.0, 2), "b": evaluation(0.5, 1)})
-    assert "Comparison with other models" in card_of(directory, comparison=found)
-
-
-def test_seeds_widen_the_interval_of_a_comparison():
-    seeds = [evaluation(noise, seed) for seed, noise in ((42, 0.6), (43, 1.0), (44, 1.6))]
-    several, alone = (
-        compare_evaluations({"start": evaluation(1.05, 2), "model": model})["differences"]["model"]["average"]
-        for model in (seeds, seeds[1])
-    )
-    assert several["high"] - several["low"] > 1.5 * (alone["high"] - alone["low"])
 
 
 # --- the dev set during training ---

@@ -155,12 +155,6 @@ def test_exporting_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, 
 # --- the files of every save --------------------------------------------------------------------------------------
 
 
-def test_saving_another_pooler_replaces_the_modules(save_checkpoint):
-    for pooler in ("avg_top2", "cls", "avg"):
-        directory = save_checkpoint(perturb(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler)))
-        agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
-
-
 @pytest.mark.parametrize("pooler", LACKING)
 def test_saving_a_pooler_that_sentence_transformers_lacks_writes_no_modules(pooler, save_checkpoint, caplog):
     save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
@@ -195,23 +189,9 @@ def test_the_export_command_names_the_pooler_and_does_not_change_the_source(publ
     assert {path.name: path.read_bytes() for path in published.iterdir()} == before
 
 
-def test_exporting_a_model_without_a_pooler_is_refused(published, tmp_path):
-    with pytest.raises(ValueError, match="pooler"):
-        AutoModelForCL.from_config(tiny_config("distilbert")).base_model.save_pretrained(tmp_path / "bare")
-        AutoTokenizer.from_pretrained(published).save_pretrained(tmp_path / "bare")
-        export_main([str(tmp_path / "bare"), "--to", "sentence-transformers", "--output", str(tmp_path / "x")])
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.mark.slow
 def test_a_graph_with_wrong_embeddings_is_deleted(onnx, published, tmp_path, monkeypatch):
     monkeypatch.setattr("simcse_hf.publishing.export.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="differ from torch's"):
         export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")
     assert not (tmp_path / "x" / ONNX_FILE).exists()
-
-
-def test_a_missing_onnx_package_names_the_extra(published, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"simcse-hf\[onnx\]"):
-        export_onnx(SimCSE(published, pooler_type="avg"), tmp_path / "x")

@@ -1,8 +1,5 @@
 """A push is complete or changes nothing, keeps the local files, and gives everyone the same embeddings."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import huggingface_hub
@@ -14,7 +11,7 @@ from datasets import Dataset
 from hub_server import Refusal
 from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from safetensors.torch import load
-from transformers import AutoModel, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.main import exit_status
@@ -39,50 +36,6 @@ def paths(hub, method):
 
 def is_upload(method, path):
     return method == "PUT" and path.startswith("/lfs/")
-
-
-# --- there and back -----------------------------------------------------------------------------------------------
-
-LOAD = """
-import sys, torch
-from transformers import AutoModel, AutoTokenizer
-texts = sys.argv[2:]
-tokenizer, model = AutoTokenizer.from_pretrained("org/name"), AutoModel.from_pretrained("org/name").eval()
-with torch.no_grad():
-    output = model(**tokenizer(texts, padding=True, return_tensors="pt"))
-found = {"last_hidden_state": output.last_hidden_state, "pooler_output": output.get("pooler_output")}
-from simcse_hf import SimCSE
-found["simcse"] = SimCSE("org/name").encode(texts, normalize_embeddings=False)
-try:
-    from sentence_transformers import SentenceTransformer
-    found["sentence_transformers"] = SentenceTransformer("org/name").encode(texts, convert_to_tensor=True)
-except ImportError:
-    pass
-torch.save(found, sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_pushed_model_gives_bit_identical_embeddings_on_another_machine(family, hub, saved, tmp_path):
-    directory = saved(family)
-    push_model(directory, "org/name")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
-    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "elsewhere"), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "found.pt"), *TEXTS]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = torch.load(tmp_path / "found.pt")
-    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
-    with torch.no_grad():
-        wanted = model(**tokenizer(TEXTS, padding=True, return_tensors="pt"))
-    ours = SimCSE(directory, device="cpu").encode(TEXTS, normalize_embeddings=False)
-    assert torch.equal(found["last_hidden_state"], wanted.last_hidden_state)
-    assert torch.equal(found["simcse"], ours)
-    if family == "bert":
-        assert torch.equal(found["pooler_output"], wanted.pooler_output)
-    if "sentence_transformers" in found:
-        torch.testing.assert_close(found["sentence_transformers"], ours, rtol=0, atol=1e-6)
 
 
 def test_push_uploads_exactly_the_listed_files(hub, saved):

@@ -10,7 +10,7 @@ from scipy.integrate import trapezoid
 
 from simcse_hf.cli.analyze import analyze_main
 from simcse_hf.evaluation.report import write_results
-from simcse_hf.publishing import analysis, plots, run_log
+from simcse_hf.publishing import analysis, plots
 
 PNG = b"\x89PNG"
 
@@ -79,7 +79,7 @@ def test_a_band_with_few_cosines_has_its_mean_and_no_density():
 def test_the_log_of_an_interrupted_run_is_that_of_its_last_checkpoint(tmp_path):
     for step in (5, 10):
         write_run(tmp_path / "run" / f"checkpoint-{step}", step)
-    assert max(run_log.read_log(tmp_path / "run").series("loss")) == 10
+    assert max(analysis.read_log(tmp_path / "run").series["loss"]) == 10
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path, content, message):
     if content is not None:
         (tmp_path / "trainer_state.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
-        run_log.read_log(tmp_path)
+        analysis.read_log(tmp_path)
 
 
 def test_two_sources_of_one_name_need_names(tmp_path):

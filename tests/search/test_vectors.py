@@ -5,7 +5,7 @@ import pytest
 
 from simcse_hf.search import exact
 from simcse_hf.search.exact import ExactIndex
-from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.search.faiss_index import new_index
 
 DIM = 16
 #: With few vectors and all cells probed, the approximate indexes are exact as well.
@@ -27,17 +27,18 @@ def numpy_search(vectors, queries, top_k, among=None):
 
 
 def make(backend, parameters=None):
-    if backend == "exact":
-        return ExactIndex(DIM)
-    pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
-    index = FaissIndex(DIM, backend)
+    if backend != "exact":
+        pytest.importorskip("faiss", reason="the extra `faiss` is not installed")
+    index = new_index(DIM, backend, "cosine")
     if parameters:
         index.set_parameters(parameters)
     return index
 
 
-def load(index, folder):
-    return ExactIndex.load(folder) if isinstance(index, ExactIndex) else FaissIndex.load(folder, DIM, index.backend)
+def load(backend, folder):
+    index = make(backend)
+    index.load(folder)
+    return index
 
 
 def assert_finds(index, vectors, queries, top_k, among=None):
@@ -64,15 +65,15 @@ def test_an_index_finds_what_numpy_finds_while_it_grows_and_after_loading(backen
     assert len(index) == 600
     assert_finds(index, vectors[:600], queries, 7)
     index.save(tmp_path)
-    loaded = load(index, tmp_path)
+    loaded = load(backend, tmp_path)
     assert len(loaded) == 600 and loaded.dim == DIM
     assert_finds(loaded, vectors[:600], queries, 7)
     loaded.add(vectors[600:])
     assert_finds(loaded, vectors, queries, 7)
-    assert len(load(index, tmp_path)) == 600, "the file is as it was"
+    assert len(load(backend, tmp_path)) == 600, "the file is as it was"
     (tmp_path / "again").mkdir()
     loaded.save(tmp_path / "again")
-    assert_finds(load(index, tmp_path / "again"), vectors, queries, 7)
+    assert_finds(load(backend, tmp_path / "again"), vectors, queries, 7)
 
 
 @pytest.mark.parametrize("top_k", [1, 100, 1000])
@@ -105,8 +106,8 @@ def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
         recall[parameters] = np.mean(index.search(queries, 10)[1] == truth)
     assert recall["nprobe=1"] < recall[None] < recall["nprobe=1000"] == 1
     index.save(tmp_path)
-    assert np.mean(FaissIndex.load(tmp_path, DIM, "ivf").search(queries, 10)[1] == truth) == 1
-    narrow = FaissIndex.load(tmp_path, DIM, "ivf")
+    assert np.mean(load("ivf", tmp_path).search(queries, 10)[1] == truth) == 1
+    narrow = load("ivf", tmp_path)
     narrow.set_parameters("nprobe=1")
     assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
     narrow.add(vectors[:1])  # reads the whole file, which says nprobe=1000

@@ -22,8 +22,7 @@ from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...ops.errors import refuse_changes
 from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
-from ...publishing import write_card
-from ...publishing.card_adaptation import ADAPTATION
+from ...publishing.card import ADAPTATION, write_card
 from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
