@@ -221,7 +221,7 @@ class ContrastiveModel(PreTrainedModel):
         self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in resolved.dense_layers)
         if resolved.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
-            self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
+            self._tied_weights_keys = dict(self._stock_mlm_head.stock._tied_weights_keys or {})
             self._register_mlm_head()
         self.post_init()
         self.freeze_unused_parameters()
@@ -315,11 +315,11 @@ class ContrastiveModel(PreTrainedModel):
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
         if not self.settings.do_mlm:
             return None
-        return self._stock_mlm_head.output_embeddings()
+        return self._stock_mlm_head.stock.get_output_embeddings()
 
     def set_output_embeddings(self, embeddings: nn.Module) -> None:
         """Replace the output layer of the masked-LM head."""
-        self._stock_mlm_head.set_output_embeddings(embeddings)
+        self._stock_mlm_head.stock.set_output_embeddings(embeddings)
         self._register_mlm_head()
 
     def _register_mlm_head(self) -> None:

@@ -18,7 +18,6 @@ from .promptbert import PromptBERT
 from .registry import (
     OBJECTIVES,
     build_objective,
-    find_objective,
     import_objective,
     objective_class,
     part_weights,
@@ -35,7 +34,6 @@ __all__ = [
     "Objective",
     "TrainingRows",
     "build_objective",
-    "find_objective",
     "import_objective",
     "objective_class",
     "part_weights",

@@ -1,6 +1,7 @@
 """The interface of an objective, and small functions that several objectives need."""
 
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,33 +18,23 @@ class TrainingRows:
 
     Args:
         num_sentences (`int`): Sentences in a row. A row of one sentence is its own positive.
-        batch_size (`int`): Rows in a batch of one process.
-        processes (`int`, *optional*, defaults to `1`): Number of processes.
-        dataset (`Dataset`, *optional*): The rows, with the column `input_ids` and possibly `relations`.
+        global_batch (`int`): Rows in a batch of all processes.
+        columns (`Collection[str]`, *optional*): The columns of the rows: `input_ids` and possibly `relations`, how
+            each hypothesis relates to its premise, `label` or `score`.
+        dataset (`Dataset`, *optional*): The rows.
     """
 
     num_sentences: int
-    batch_size: int
-    processes: int = 1
+    global_batch: int
+    columns: Collection[str] = ()
     dataset: Any = None
-
-    @property
-    def has_relations(self) -> bool:
-        """Whether the rows say how each hypothesis relates to its premise."""
-        return self.dataset is not None and "relations" in self.dataset.column_names
-
-    @property
-    def global_batch(self) -> int:
-        """Rows in a batch of all processes."""
-        return self.batch_size * self.processes
 
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
 
     A new objective is a subclass with a `forward` and a name from [`register`]. The keyword arguments of its
-    constructor after `dim` are its options, which `objective_options` of a run sets, such as the temperature. An
-    objective keeps the value of each option under the option's name.
+    constructor after `dim` are its options, which `objective_options` of a run sets, such as the temperature.
 
     The parameters and buffers of an objective are trained with the model and saved beside it in a file of their own
     (`_objective.safetensors`). `AutoModel` does not load them.
@@ -75,8 +66,8 @@ class Objective(nn.Module):
         dim (`int`): Embedding size.
     """
 
-    #: The name that the class is registered under, or the name of the class.
-    name = "Objective"
+    #: The name that the class is registered under.
+    name = ""
     summary = ""
     papers: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
@@ -90,9 +81,6 @@ class Objective(nn.Module):
     needs_hidden_states = False
     needs_text_ids = False
 
-    def __init_subclass__(cls) -> None:
-        cls.name = cls.__name__
-
     def __init__(self, dim: int):
         super().__init__()
         self.dim = dim
@@ -102,10 +90,6 @@ class Objective(nn.Module):
         """Return the options with their defaults."""
         parameters = inspect.signature(cls).parameters.values()
         return {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
-
-    def used_options(self) -> dict[str, Any]:
-        """Return the options with the values that this objective uses."""
-        return {name: getattr(self, name) for name in self.options()}
 
     def of_dataset(self, number: int) -> "Objective":
         """Return the objective of one of several data sets: this one, if they share it."""
@@ -160,24 +144,23 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-def as_full_precision(embeddings: Tensor) -> Tensor:
-    """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
-    if embeddings.dtype in (torch.float16, torch.bfloat16):
-        return embeddings.float()
-    return embeddings
+def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:
+    """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03.
+
+    Args:
+        embeddings (`torch.Tensor`): Of shape `(..., dim)`.
+        normalize (`bool`, *optional*, defaults to `False`): Scale them to length 1: their dot product is the cosine.
+
+    Returns:
+        `torch.Tensor`: Of the same shape, in float32 or wider.
+    """
+    embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 
 def no_autocast(tensor: Tensor) -> torch.autocast:
     """Return the context in which the operations on a tensor have the tensor's own precision."""
     return torch.autocast(tensor.device.type, enabled=False)
-
-
-def comparable(embeddings: Tensor, similarity: str) -> Tensor:
-    """Return embeddings whose dot product is the similarity, `"cosine"` or `"dot"`, in full precision."""
-    embeddings = as_full_precision(embeddings)
-    if similarity == "cosine":
-        return F.normalize(embeddings, dim=-1)
-    return embeddings
 
 
 def named_losses(loss: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,13 +1,12 @@
 """Another objective for each data set of a run."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
 
 from .base import Objective, named_losses
-from .combined import Combined, options_by_name
+from .combined import Combined
 from .encoder import EncodedBatch
 
 
@@ -49,10 +48,6 @@ class ByDataset(Combined):
     def of_dataset(self, number: int) -> Objective:
         """Return the objective of a data set."""
         return list(self.by_name.values())[number]
-
-    def used_options(self) -> dict[str, Any]:
-        """Return the options of every data set's objective, as `dataset.option`."""
-        return options_by_name(self.by_name)
 
     def mlm_columns(self, num_sentences: int) -> list[int] | None:
         """Return what all objectives say; see [`Objective.mlm_columns`].

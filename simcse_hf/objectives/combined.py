@@ -1,6 +1,6 @@
 """The base class of objectives that are made of several."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ class Combined(Objective):
     """Base class of objectives that are made of several, its `objectives`, which read the same batches.
 
     What it says about itself follows from them. It needs what any of them needs, works with GradCache if all do, and
-    has the rows, the view and the defaults of the first one. The subclass registers them as modules.
+    has the rows of the first one. The subclass registers them as modules.
 
     Args:
         dim (`int`): Embedding size.
@@ -22,13 +22,10 @@ class Combined(Objective):
     def __init__(self, dim: int, objectives: Iterable[Objective]):
         super().__init__(dim)
         self.objectives: tuple[Any, ...] = tuple(objectives)
-        first = self.objectives[0]
         self.name = ", ".join(dict.fromkeys(self._of_parts("name")))
-        self.summary = first.summary
-        self.defaults = first.defaults
-        self.rows = first.rows
-        self.view = first.view
-        self.reconstructs = first.reconstructs
+        self.summary = self.objectives[0].summary
+        self.rows = self.objectives[0].rows
+        self.reconstructs = self.objectives[0].reconstructs
         self.papers = tuple(dict.fromkeys(chain(*self._of_parts("papers"))))
         self.vectors = tuple(dict.fromkeys(chain(*self._of_parts("vectors"))))
         self.encoders = max(self._of_parts("encoders"))
@@ -62,12 +59,3 @@ class Combined(Objective):
             if columns is not None:
                 return columns
         return None
-
-
-def options_by_name(objectives: Mapping[str, Objective]) -> dict[str, Any]:
-    """Return the options that several objectives use, as `name.option`."""
-    options = {}
-    for name, objective in objectives.items():
-        for option, value in objective.used_options().items():
-            options[f"{name}.{option}"] = value
-    return options

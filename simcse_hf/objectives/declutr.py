@@ -66,11 +66,8 @@ class DeCLUTR(Objective):
         super().__init__(dim)
         check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
         self.info_nce = InfoNCE(temperature, symmetric=True)
-        self.temperature = temperature
         self.anchors = anchors
         self.positives = positives
-        self.max_span = max_span
-        self.min_span = min_span
 
     def attach(self, model: Encoder) -> None:
         """Ask for the hidden states of the anchors if the model has a masked-LM loss."""

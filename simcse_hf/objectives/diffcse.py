@@ -13,7 +13,7 @@ from .base import as_full_precision
 from .checks import check_options
 from .dimension_contrastive import GlobalBatchNorm
 from .encoder import EncodedBatch, Encoder
-from .info_nce import ContrastiveInputs, SimCSEObjective
+from .info_nce import Prepared, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
 
 
@@ -99,10 +99,6 @@ class DiffCSE(SimCSEObjective):
                 GlobalBatchNorm(dim, affine=False),
             )
 
-    def used_options(self) -> dict[str, Any]:
-        """Return the options; `projector` is also the name of the module."""
-        return super().used_options() | {"projector": self.projector is not None}
-
     def attach(self, model: Encoder) -> None:
         """Copy the encoder as the discriminator, and load the generator.
 
@@ -145,49 +141,42 @@ class DiffCSE(SimCSEObjective):
         self._masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=self.mask_ratio)
         self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+    def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the embeddings and, in training, this process's share of the weighted loss `replaced_tokens`."""
-        inputs = super().prepare(batch)
+        embeddings = batch.embeddings
         if not self.training:
-            return inputs
+            return Prepared(embeddings)
         if self.projector is not None:
-            flat = batch.embeddings.flatten(0, 1)
-            projected = self.projector(flat.to(self.classifier.weight.dtype))
-            inputs.embeddings = projected.view_as(batch.embeddings)
+            flat = embeddings.flatten(0, 1).to(self.classifier.weight.dtype)
+            embeddings = self.projector(flat).view_as(embeddings)
         mask = batch.inputs["attention_mask"].flatten(0, 1)
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
         mask = mask[present]
         ids = batch.inputs["input_ids"].flatten(0, 1)[present]
+        # 1. The generator's likeliest tokens for the masked sentence replace the tokens of the sentence.
+        with torch.no_grad():
+            masked, _ = mask_tokens(ids, self._masker)
+            generator = self._generator[0].to(ids.device)
+            likeliest = generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
         is_special = torch.isin(ids, self._special_ids.to(ids.device))
         tokens = (mask == 1) & ~is_special
-        edited = torch.where(tokens, self._generate(ids, mask), ids)
-        embeddings = inputs.embeddings.flatten(0, 1)[present]
-        logits = self._replaced_logits(edited, mask, embeddings)[tokens]
-        is_replaced = (edited != ids)[tokens]
-        targets = is_replaced.to(logits.dtype)
-        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        loss = mean_over_processes(total, tokens.sum())
-        inputs.other_losses["replaced_tokens"] = self.replaced_weight * loss
-        return inputs
-
-    @torch.no_grad()
-    def _generate(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
-        generator = self._generator[0].to(ids.device)
-        masked, _ = mask_tokens(ids, self._masker)
-        return generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
-
-    def _replaced_logits(self, ids: Tensor, mask: Tensor, embeddings: Tensor) -> Tensor:
-        """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""
+        edited = torch.where(tokens, likeliest, ids)
+        # 2. The discriminator reads the embedding of the sentence in the place of the first token of the edited one.
+        of_texts = embeddings.flatten(0, 1)[present]
 
         def put_embeddings_first(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-            first = embeddings[:, None].to(output.dtype)
+            first = of_texts[:, None].to(output.dtype)
             return torch.cat([first, output[:, 1:]], dim=1)
 
         # A hook, because each architecture has its own way from its embedding layer to its first attention layer.
         hook = self.discriminator.embeddings.register_forward_hook(put_embeddings_first)
         try:
-            hidden = self.discriminator(input_ids=ids, attention_mask=mask).last_hidden_state
+            hidden = self.discriminator(input_ids=edited, attention_mask=mask).last_hidden_state
         finally:
             hook.remove()
-        return as_full_precision(self.classifier(hidden).squeeze(-1))
+        # 3. It predicts for each token whether it was replaced.
+        logits = as_full_precision(self.classifier(hidden).squeeze(-1))[tokens]
+        is_replaced = (edited != ids)[tokens].to(logits.dtype)
+        total = F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")
+        loss = mean_over_processes(total, tokens.sum())
+        return Prepared(embeddings, other_losses={"replaced_tokens": self.replaced_weight * loss})

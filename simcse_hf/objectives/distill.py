@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, own_rows
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_choice, check_options, check_relations
+from .checks import check_options, check_relations
 from .encoder import EncodedBatch
 from .ragged import ABSENT
 
@@ -66,7 +66,7 @@ class Distill(Objective):
         teacher_dim: int | None = None,
     ):
         super().__init__(dim)
-        check_choice("loss", loss, LOSSES)
+        check_options(LOSSES, loss=loss)
         check_options("a number above 0", temperature=temperature, student_temperature=student_temperature)
         check_options("a number above 0", teacher_temperature=teacher_temperature)
         check_options("a number of 0 or more", consistency_weight=consistency_weight)
@@ -78,7 +78,6 @@ class Distill(Objective):
         self.student_temperature = student_temperature
         self.teacher_temperature = teacher_temperature or student_temperature / 2
         self.consistency_weight = consistency_weight
-        self.teacher_dim = teacher_dim
         self.ranks = loss in ("listnet", "listmle")
         self.num_views = 2 if self.ranks and consistency_weight else 1
         self.projection = nn.Linear(dim, teacher_dim) if teacher_dim else nn.Identity()
@@ -124,32 +123,29 @@ class Distill(Objective):
             if "relations" in batch.inputs:
                 is_present = batch.inputs["relations"] != ABSENT
                 present[:, 1:] = is_present.to(present.dtype)
-            return self._copying(embeddings, teacher, present.flatten())
+            present = present.flatten()
+            student = embeddings.flatten(0, 1)
+            teacher = teacher.flatten(0, 1)
+            wanted = self._cosines(teacher, teacher)
+            errors = (self._cosines(student, student) - wanted).square()
+            pairs = present[:, None] * gather_rows(present, self.training)
+            similarities = (errors * pairs).sum() / pairs.sum()
+            if self.loss == "similarities":
+                return similarities
+            projected = self.projection(student)
+            if projected.shape != teacher.shape:
+                raise ValueError(
+                    f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with "
+                    f"{projected.shape[1]}: set objective_options teacher_dim={teacher.shape[1]}"
+                )
+            distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
+            mean = (distances * present).sum() / present.sum()
+            return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}
 
     def _cosines(self, texts: Tensor, candidates: Tensor) -> Tensor:
         """Compare texts of this process with candidates of all processes."""
         candidates = gather_rows(F.normalize(candidates, dim=-1), self.training)
         return F.normalize(texts, dim=-1) @ candidates.T
-
-    def _copying(self, embeddings: Tensor, teacher: Tensor, present: Tensor) -> Tensor | dict[str, Tensor]:
-        """Compute the loss of the similarities, and perhaps that of the vectors, of the texts that are there."""
-        student = embeddings.flatten(0, 1)
-        teacher = teacher.flatten(0, 1)
-        wanted = self._cosines(teacher, teacher)
-        errors = (self._cosines(student, student) - wanted).square()
-        pairs = present[:, None] * gather_rows(present, self.training)
-        similarities = (errors * pairs).sum() / pairs.sum()
-        if self.loss == "similarities":
-            return similarities
-        projected = self.projection(student)
-        if projected.shape != teacher.shape:
-            raise ValueError(
-                f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with {projected.shape[1]}: "
-                f"set objective_options teacher_dim={teacher.shape[1]}"
-            )
-        distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
-        mean = (distances * present).sum() / present.sum()
-        return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}
 
     def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
         """Compute the loss of the ranks, and perhaps the consistency."""
@@ -161,7 +157,12 @@ class Distill(Objective):
         losses = {}
         if self.consistency_weight:
             back = self._cosines(positives, anchors)
-            divergence = jensen_shannon(cosines / self.temperature, back / self.temperature)
+            log_p = torch.log_softmax(cosines / self.temperature, dim=1)
+            log_q = torch.log_softmax(back / self.temperature, dim=1)
+            log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+            of_p = (log_p.exp() * (log_p - log_m)).sum(1)
+            of_q = (log_q.exp() * (log_q - log_m)).sum(1)
+            divergence = (of_p + of_q) / 2  # of Jensen and Shannon
             losses["consistency"] = self.consistency_weight * divergence.mean()
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
         itself = own_rows(cosines, self.training)
@@ -177,13 +178,3 @@ class Distill(Objective):
             differences = worst_first.logcumsumexp(1) - worst_first
             losses["listmle"] = differences.sum(1).mean()
         return losses
-
-
-def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the Jensen-Shannon divergence of two distributions with the logits `(n, m)`, of shape `(n,)`."""
-    log_p = torch.log_softmax(first, dim=1)
-    log_q = torch.log_softmax(second, dim=1)
-    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-    of_p = (log_p.exp() * (log_p - log_m)).sum(1)
-    of_q = (log_q.exp() * (log_q - log_m)).sum(1)
-    return (of_p + of_q) / 2

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ class Matryoshka(Combined):
     an embedding of their own. The objective normalizes what it reads, so normalization comes after the cut.
 
     There is one objective per width. [`SimCSEObjective`] and its subclasses have no parameters that depend on the
-    width: a single one serves all widths, and its second encoder runs once per step.
+    width: a single one takes its loss at all widths, and its second encoder runs once per step.
 
     Args:
         dim (`int`): Embedding size.
@@ -50,34 +49,28 @@ class Matryoshka(Combined):
                     "without matryoshka_dims"
                 )
         objectives = [whole]
-        if not isinstance(whole, SimCSEObjective):
+        if isinstance(whole, SimCSEObjective):
+            whole.widths = widths
+        else:
             objectives += map(build, widths[1:])
         super().__init__(dim, objectives)
         self.parts = nn.ModuleList(self.objectives)
-        self.matryoshka_dims = list(dims)
         #: The widths, the largest first.
         self.dims = widths
 
-    def used_options(self) -> dict[str, Any]:
-        """Return the options of the objective, and the widths."""
-        return self.objectives[0].used_options() | {"matryoshka_dims": self.matryoshka_dims}
-
-    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
         """Compute the loss of every width.
 
         Args:
             batch (`EncodedBatch`): The encoded batch.
 
         Returns:
-            `dict[str, torch.Tensor]`: `loss_256` for a width of 256, or `{part}_256` for each part of the wrapped
-                objective.
+            `dict[str, torch.Tensor]`: `loss_256` for a width of 256 and so on, or `{part}_256` for each part of the
+                wrapped objective.
         """
-        first = self.objectives[0]
-        if isinstance(first, SimCSEObjective):
-            inputs = first.prepare(batch)
-            of_widths = {f"loss_{dim}": first.loss_at(inputs, dim) for dim in self.dims}
-            return of_widths | inputs.other_losses
-        losses: dict[str, Tensor] = {}
+        if isinstance(self.objectives[0], SimCSEObjective):
+            return self.objectives[0](batch)
+        losses = {}
         for dim, objective in zip(self.dims, self.objectives, strict=True):
             states = None if batch.hidden_states is None else batch.hidden_states[..., :dim]
             narrow = replace(batch, embeddings=batch.embeddings[..., :dim], hidden_states=states)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .base import TrainingRows
 from .checks import check_options
 from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
-from .info_nce import ContrastiveInputs, SimCSEObjective
+from .info_nce import Prepared, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
 DENOISINGS = ("none", "transform", "tanh")
@@ -121,10 +121,6 @@ class PromptBERT(SimCSEObjective):
         self.has_head = head
         self.head: Any = None
 
-    def used_options(self) -> dict[str, Any]:
-        """Return the options; `head` is also the name of the module."""
-        return super().used_options() | {"head": self.has_head}
-
     def attach(self, model: Encoder) -> None:
         """Make the head, and take over the model's templates.
 
@@ -158,48 +154,32 @@ class PromptBERT(SimCSEObjective):
         """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
-        if rows.dataset is None:
-            return
-        lengths = [len(ids) for ids in rows.dataset[0]["input_ids"][:2]]
-        if min(lengths) < longest:
+        if min(map(len, rows.dataset[0]["input_ids"][:2])) < longest:
             raise ValueError(
                 f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
                 "texts, or token ids that were made with the templates"
             )
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+    def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the batch's embeddings; in training, denoised and passed through the head."""
-        inputs = super().prepare(batch)
-        if not self.training:
-            return inputs
-        if self.denoise:
-            inputs.embeddings = batch.embeddings - self._template_embeddings(batch)
-        if self.head is not None:
-            precision = self.head[0].weight.dtype
-            inputs.embeddings = self.head(inputs.embeddings.to(precision))
-        return inputs
-
-    def _template_embeddings(self, batch: EncodedBatch) -> Tensor:
-        """Embed the templates without the texts, in the shape of the batch's embeddings."""
-        rows, columns = batch.embeddings.shape[:2]
-        numbers = torch.arange(columns, device=batch.embeddings.device)
-        last = len(self.template_edges) - 1
-        template = numbers.clamp(max=last).repeat(rows)
-        present = None
-        if "relations" in batch.inputs:  # rows may have fewer texts than others
-            has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
-            present = has_tokens.nonzero()[:, 0]
-            template = template[present]
-        tokens = []
-        for name in TEXT_INPUTS:
-            of_texts = batch.inputs.get(name)
-            if of_texts is not None:
-                of_texts = of_texts.flatten(0, 1)
-            if of_texts is not None and present is not None:
-                of_texts = of_texts[present]
-            tokens.append(of_texts)
-        alone = embed_templates(batch.model.embed, tokens, template, self.template_edges)
-        if present is not None:
-            zeros = alone.new_zeros(rows * columns, alone.shape[-1])
-            alone = zeros.index_copy(0, present, alone)
-        return alone.view_as(batch.embeddings)
+        embeddings = batch.embeddings
+        if self.training and self.denoise:
+            # Embed the templates without the texts. Rows may have fewer texts than others.
+            rows, columns, dim = embeddings.shape
+            numbers = torch.arange(columns, device=embeddings.device)
+            template = numbers.clamp(max=len(self.template_edges) - 1).repeat(rows)
+            present: Any = slice(None)
+            if "relations" in batch.inputs:
+                has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
+                present = has_tokens.nonzero()[:, 0]
+            tokens = []
+            for name in TEXT_INPUTS:
+                of_texts = batch.inputs.get(name)
+                tokens.append(None if of_texts is None else of_texts.flatten(0, 1)[present])
+            alone = embed_templates(batch.model.embed, tokens, template[present], self.template_edges)
+            subtracted = alone.new_zeros(rows * columns, dim)
+            subtracted[present] = alone
+            embeddings = embeddings - subtracted.view_as(embeddings)
+        if self.training and self.head is not None:
+            embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
+        return Prepared(embeddings)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -28,13 +29,8 @@ def register(name: str, objective: type[Objective]) -> None:
     objective.name = name
 
 
-def find_objective(name: str) -> type[Objective] | None:
-    """Return the class of an objective by its name, or `None` if it is not registered. Nothing is imported."""
-    return OBJECTIVES.get(name)
-
-
 def objective_class(name: str) -> type[Objective]:
-    """Look up the class of an objective.
+    """Look up the class of an objective. Nothing is imported.
 
     Args:
         name (`str`): The name that it was registered under.
@@ -45,9 +41,8 @@ def objective_class(name: str) -> type[Objective]:
     Raises:
         ValueError: If no objective has this name.
     """
-    found = find_objective(name)
-    if found is not None:
-        return found
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
     module, colon, _ = name.partition(":")
     if colon and module not in OBJECTIVES:
         raise ValueError(
@@ -143,25 +138,13 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
             if name in own and addressee in ("", part):
                 readers.append(part)
         if not readers:
+            names = [f"{part}.{name}" if len(known) > 1 else name for part, own in known.items() for name in own]
             raise ValueError(
-                f"objective {objective!r} has no option {option}; its options are: {', '.join(_option_names(known))}"
+                f"objective {objective!r} has no option {option}; its options are: {', '.join([*names, WIDTHS])}"
             )
         for part in readers:
             split[part][name] = options[option]
     return split
-
-
-def _option_names(known: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what an option of a sum may be called, by the options of its parts."""
-    names = []
-    prefixed = []
-    for part, options in known.items():
-        for name in options:
-            names.append(name)
-            prefixed.append(f"{part}.{name}")
-    if len(known) > 1:
-        names += prefixed
-    return [*dict.fromkeys(names), WIDTHS]
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:
@@ -179,17 +162,13 @@ def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -
     Raises:
         ValueError: If the name or an option is unknown, or if a value is not valid.
     """
-    weights = part_weights(objective)
-    split = split_options(objective, options)
-
-    def build(width: int) -> Objective:
-        parts = {}
-        for name, own in split.items():
-            parts[name] = objective_class(name)(width, **own)
-        if weights == {objective: 1.0}:
-            return parts[objective]
-        return Sum(width, parts, weights)
-
     if options.get(WIDTHS):
-        return Matryoshka(dim, options[WIDTHS], build)
-    return build(dim)
+        others = {name: value for name, value in options.items() if name != WIDTHS}
+        return Matryoshka(dim, options[WIDTHS], partial(build_objective, objective, options=others))
+    parts = {}
+    for name, own in split_options(objective, options).items():
+        parts[name] = OBJECTIVES[name](dim, **own)
+    weights = part_weights(objective)
+    if weights == {objective: 1.0}:
+        return parts[objective]
+    return Sum(dim, parts, weights)

@@ -1,20 +1,18 @@
 """A weighted sum of objectives."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor, nn
 
 from .base import Objective, named_losses
-from .combined import Combined, options_by_name
+from .combined import Combined
 from .encoder import EncodedBatch
 
 
 class Sum(Combined):
     """A weighted sum of objectives on the same embeddings: `simcse+barlow_twins:0.1`, where 1 is left out.
 
-    It has as many views and encoders as the most demanding part, and works with GradCache if all parts do. The
-    defaults and the view are those of the first part.
+    It has as many views and encoders as the most demanding part, and works with GradCache if all parts do.
 
     Args:
         dim (`int`): Embedding size.
@@ -29,11 +27,10 @@ class Sum(Combined):
         super().__init__(dim, parts.values())
         self.weights = dict(weights)
         self.parts = nn.ModuleDict()
-        for name, part in parts.items():
-            self.parts[name.replace(".", "_")] = part
         terms = []
         summaries = []
         for name, part in parts.items():
+            self.parts[name.replace(".", "_")] = part
             weight = weights[name]
             terms.append(name if weight == 1 else f"{name}:{weight:g}")
             summaries.append(f"{part.summary} (weight {weight:g})")
@@ -46,11 +43,6 @@ class Sum(Combined):
                     "they cannot be summed"
                 )
 
-    def used_options(self) -> dict[str, Any]:
-        """Return the options of every part, as `part.option`."""
-        parts = zip(self.weights, self.objectives, strict=True)
-        return options_by_name(dict(parts))
-
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the weighted loss of every part.
 
@@ -61,10 +53,8 @@ class Sum(Combined):
             `dict[str, torch.Tensor]`: `simcse_loss` for the part `simcse`, or `esimcse_info_nce` and the like if the
                 part has named parts of its own.
         """
-        losses: dict[str, Tensor] = {}
-        parts = zip(self.weights, self.objectives, strict=True)
-        for name, part in parts:
-            weight = self.weights[name]
+        losses = {}
+        for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
             for what, value in named_losses(part(batch)).items():
                 losses[f"{name}_{what}"] = weight * value
         return losses

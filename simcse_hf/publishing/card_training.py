@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from ..models.resolve import resolve_options
 from ..models.settings import ContrastiveSettings
-from ..objectives import build_objective, find_objective, part_weights
+from ..objectives import OBJECTIVES, build_objective, part_weights
 
 _ENTRY = re.compile(r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?\n\})$", re.MULTILINE | re.DOTALL)
 
@@ -164,7 +164,7 @@ def _objective_context(settings: ContrastiveSettings) -> dict[str, Any]:
 
 def described_objective(name: str) -> Any:
     """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
-    if any(find_objective(part) is None for part in part_weights(name)):
+    if any(part not in OBJECTIVES for part in part_weights(name)):
         return None
     with torch.device("meta"):  # its weights are not needed
         return build_objective(name, dim=8)

@@ -1,7 +1,5 @@
 """Barlow Twins and VICReg: the papers' projector and terms over the rows of the batch."""
 
-import inspect
-
 import pytest
 import torch
 from objective_helpers import assert_same
@@ -9,7 +7,7 @@ from torch import nn
 
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.base import total_and_parts
-from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm, Projector
+from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
 WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
@@ -18,7 +16,7 @@ PARTS = ["invariance_loss", "variance_loss", "covariance_loss"]
 
 def unprojected(name, dim, **options):
     objective = build_objective(name, dim, {"projector_dim": 4} | options)
-    objective.projector = nn.Identity()
+    objective.project = lambda batch: batch.embeddings.unbind(1)
     return objective
 
 
@@ -104,12 +102,14 @@ def test_batch_norm_equals_torch_with_batch_statistics_in_both_modes(training):
 
 
 def test_the_layers_are_those_of_the_paper():
-    projector = Projector(4, 6).double()
+    objective = build_objective("barlow_twins", 4, {"projector_dim": 6}).double()
+    projector = objective.projector
     shapes = [tuple(p.shape) for p in projector.parameters()]
     assert shapes == [(6, 4), (6,), (6,), (6, 6), (6,), (6,), (6, 6)]
-    x = torch.randn(5, 4, dtype=torch.float64)
+    x = torch.randn(5, 2, 4)
     first, second, third = (layer.weight for layer in projector if isinstance(layer, nn.Linear))
     norm = nn.BatchNorm1d(6, affine=False).double()
-    expected = norm(norm(x @ first.T).relu() @ second.T).relu() @ third.T
-    torch.testing.assert_close(projector(x), expected, rtol=1e-10, atol=1e-10)
-    assert inspect.signature(Projector).parameters["width"].default == 8192
+    for view, projected in enumerate(objective.project(EncodedBatch(x))):
+        expected = norm(norm(x[:, view].double() @ first.T).relu() @ second.T).relu() @ third.T
+        torch.testing.assert_close(projected, expected, rtol=1e-10, atol=1e-10)
+    assert objective.options()["projector_dim"] == 8192

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simcse_hf.objectives import EncodedBatch, InfoNCE, build_objective, info_nce
-from simcse_hf.objectives.base import comparable
+from simcse_hf.objectives.base import as_full_precision
 
 DIM = 5
 
@@ -38,7 +38,9 @@ def test_all_variants_equal_their_terms(
     everything, extra = draw(8, columns, seed=1), draw(1, queue, seed=3)[0] if queue else None
     ids = torch.randint(0, 9, (8, columns), generator=torch.Generator().manual_seed(4)) if duplicates else None
     start = 0 if symmetric else 1
-    of_other = [comparable(everything[:4, start:], similarity), *([ids[:4, start:]] if duplicates else ())]
+    of_other = [as_full_precision(everything[:4, start:], similarity == "cosine")]
+    if duplicates:
+        of_other.append(ids[:4, start:])
     gathered = iter(of_other)
     monkeypatch.setattr(info_nce, "gather_columns", lambda x, missing, gather: torch.cat([next(gathered), x]))
     monkeypatch.setattr(info_nce, "own_rows", lambda rows, gather: torch.arange(4, 8))

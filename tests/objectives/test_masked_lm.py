@@ -6,7 +6,7 @@ from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, GPT2Config
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.objectives.masked_lm import IGNORED, StockMaskedLMHead, mask_tokens, masked_lm_class
+from simcse_hf.objectives.masked_lm import IGNORED, StockMaskedLMHead, mask_tokens
 
 
 @pytest.fixture
@@ -73,4 +73,4 @@ def test_the_model_has_the_encoder_only_once(family):
 def test_an_encoder_without_masked_lm_class_is_refused():
     config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=30)
     with pytest.raises(ValueError, match="do_mlm needs a masked-LM head, and transformers has none for .*'gpt2'"):
-        masked_lm_class(config)
+        StockMaskedLMHead(config, None)

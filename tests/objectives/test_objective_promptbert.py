@@ -102,10 +102,10 @@ def test_settings_that_contradict_each_other_are_refused_before_training(tokeniz
     bare = Dataset.from_dict({"input_ids": [[[CLS, 7, SEP]]]})
     objective = model_of(tokenizer).objective
     with pytest.raises(ValueError, match="row 1 .* fewer tokens than the template"):
-        objective.check(TrainingRows(1, 4, dataset=bare))
+        objective.check(TrainingRows(1, 4, [], bare))
     longest = max(sum(edges) for edges in objective.template_edges)
     empty_text = Dataset.from_dict({"input_ids": [[[CLS] * longest]]})  # only the tokens of the template
-    objective.check(TrainingRows(1, 4, dataset=empty_text))
+    objective.check(TrainingRows(1, 4, [], empty_text))
 
 
 def test_token_ids_without_a_mask_token_are_refused(tokenizer):

@@ -84,7 +84,7 @@ def test_every_weight_of_the_decoder_but_the_cross_attention_is_the_encoders(mod
     new = [name for name, p in model.objective.decoder.named_parameters() if id(p) not in encoder]
     assert new and all(".crossattention." in name for name in new)
     embeddings = model.base_model.get_input_embeddings().weight
-    assert model.objective._head.output_embeddings().weight is embeddings
+    assert model.objective._head.stock.get_output_embeddings().weight is embeddings
     model(**random_batch(3, 2)).loss.backward()
     assert without_gradient(model) == []
 

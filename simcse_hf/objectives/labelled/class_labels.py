@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...ops.distributed import gather_rows, mean_over_processes, own_rows
-from ..base import Objective, TrainingRows, comparable, no_autocast
+from ..base import Objective, TrainingRows, as_full_precision, no_autocast
 from ..checks import check_similarity
 from ..encoder import EncodedBatch
 from ..ragged import ABSENT, POSITIVE, gather_ragged
@@ -93,8 +93,8 @@ class ClassLabels(Objective):
             ValueError: If rows have neither labels nor relations, or a batch has fewer than four rows or an odd number
                 of texts with labels.
         """
-        has_labels = rows.dataset is not None and "label" in rows.dataset.column_names
-        if not has_labels and not rows.has_relations:
+        has_labels = "label" in rows.columns
+        if not has_labels and "relations" not in rows.columns:
             raise ValueError(
                 f"objective {self.name!r} learns from texts with a class label or from anchors with a list of "
                 "positives: give the columns text and label, or anchor and positives"
@@ -114,7 +114,7 @@ class ClassLabels(Objective):
         Returns:
             `torch.Tensor`: A scalar; 0, with a gradient of 0, if no text has a positive.
         """
-        vectors = comparable(batch.embeddings, self.similarity)
+        vectors = as_full_precision(batch.embeddings, self.similarity == "cosine")
         if "labels" in batch.inputs:
             classes = batch.inputs["labels"]
             relations = classes.new_full(vectors.shape[:2], POSITIVE)

@@ -1,7 +1,6 @@
 """SBERT's classifier and supervised contrastive learning: a premise and its labelled hypotheses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,13 +9,11 @@ from pyarrow.compute import list_value_length
 from torch import Tensor, nn
 
 from ...ops.distributed import gather_rows, mean_over_processes, own_rows
-from ..base import Objective, TrainingRows, as_full_precision, comparable, no_autocast
-from ..checks import check_choice, check_options, check_similarity
+from ..base import Objective, TrainingRows, as_full_precision, no_autocast
+from ..checks import check_options, check_similarity
 from ..encoder import EncodedBatch
-from ..ragged import ABSENT, POSITIVE, gather_ragged
+from ..ragged import ABSENT, NEGATIVE, POSITIVE, gather_ragged
 from .class_labels import supervised_contrastive
-
-CONTRADICTION = 2
 
 #: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
 #: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
@@ -45,7 +42,7 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     Raises:
         ValueError: If there are no relations, or a row has none, too many or too few, or one that is not 0, 1 or 2.
     """
-    if not rows.has_relations or rows.dataset is None:
+    if "relations" not in rows.columns:
         raise ValueError(
             "the objectives softmax and supcon need a column `relations`: rows of a premise and its "
             "labelled hypotheses. build_nli_groups makes them from pairs with the labels entailment, neutral and "
@@ -54,8 +51,7 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     table = rows.dataset.with_format("arrow").select_columns(["input_ids", "relations"])[:]
     relations = table["relations"].to_pylist()
     sentences = list_value_length(table["input_ids"]).to_pylist()
-    rows_and_counts = zip(relations, sentences, strict=True)
-    for number, (row, count) in enumerate(rows_and_counts, 1):
+    for number, (row, count) in enumerate(zip(relations, sentences, strict=True), 1):
         if not row or len(row) != count - 1:
             raise ValueError(
                 f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and "
@@ -67,69 +63,6 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
                 "2 (contradiction)"
             )
     return relations
-
-
-@dataclass
-class PremiseCandidates:
-    """The premises of a batch that have a positive, and which hypotheses are their positives and negatives.
-
-    Args:
-        premises (`torch.Tensor`): Embeddings of shape `(a, dim)`: one anchor for each premise.
-        hypotheses (`torch.Tensor`): Embeddings of shape `(m, dim)`: all hypotheses of the batch.
-        positives (`torch.Tensor`): Of shape `(a, m)` and type bool: the entailed hypotheses of each premise.
-        negatives (`torch.Tensor`): Of shape `(a, m)` and type bool: its other hypotheses, and those of the other
-            premises.
-        labels (`torch.Tensor`): Integers of shape `(a, m)`: the relation of each hypothesis to each premise. A
-            hypothesis of another premise counts as a contradiction.
-    """
-
-    premises: Tensor
-    hypotheses: Tensor
-    positives: Tensor
-    negatives: Tensor
-    labels: Tensor
-
-
-def premise_candidates(
-    batch: EncodedBatch, gather: bool, max_positives: int | None = None, max_negatives: int | None = None
-) -> PremiseCandidates:
-    """Find the positives and negatives of each premise in the batch (Liao 2021, sections 3 and 4.4).
-
-    Rows with the same premise belong together. Example: three pairs, of premises A, A and B, with the relations 0, 2
-    and 1 and hypotheses h0, h1 and h2. Premise A is one anchor with the positive h0 and the negatives h1 and h2.
-    Premise B has no positive, so it is no anchor, but its hypothesis is a negative of A.
-
-    Args:
-        batch (`EncodedBatch`): The encoded batch, with `relations` and `text_ids`.
-        gather (`bool`): Whether to use the hypotheses of all processes.
-        max_positives (`int`, *optional*): The paper's N+. If a premise has more positives in the batch, this many are
-            drawn from torch's generator.
-        max_negatives (`int`, *optional*): The paper's N-, drawn from *all* negatives in the batch in the same way.
-
-    Returns:
-        `PremiseCandidates`: The candidates of this process's premises.
-
-    Raises:
-        ValueError: If the batch has no `text_ids`, by which rows of one premise are recognized.
-    """
-    premise_ids = batch.text_ids[:, 0]
-    hypotheses, relations = gather_ragged(batch.embeddings[:, 1:], batch.inputs["relations"], gather)
-    row, column = (relations != ABSENT).nonzero(as_tuple=True)
-    relation = relations[row, column]
-    same_premise = premise_ids[:, None] == gather_rows(premise_ids, gather)
-    is_own = same_premise[:, row]
-    positives = is_own & (relation == POSITIVE)
-    # argmax returns the first row of the batch with this premise, perhaps one of another process.
-    is_first = same_premise.int().argmax(1) == own_rows(premise_ids, gather)
-    is_anchor = is_first & positives.any(1)
-    positives = positives[is_anchor]
-    return PremiseCandidates(
-        premises=batch.embeddings[is_anchor, 0],
-        hypotheses=hypotheses[row, column],
-        positives=_draw(positives, max_positives),
-        negatives=_draw(~positives, max_negatives),
-        labels=torch.where(is_own[is_anchor], relation, CONTRADICTION),
-    )
 
 
 def _draw(mask: Tensor, limit: int | None) -> Tensor:
@@ -157,11 +90,47 @@ class NLIObjective(Objective):
 
     def __init__(self, dim: int, nli_sampling: str, max_positives: int | None, max_negatives: int | None):
         super().__init__(dim)
-        check_choice("nli_sampling", nli_sampling, SAMPLINGS)
+        check_options(SAMPLINGS, nli_sampling=nli_sampling)
         check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
-        self.nli_sampling = nli_sampling
         self.max_positives = max_positives
         self.max_negatives = max_negatives
+
+    def candidates(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the positives and negatives of each premise in the batch (Liao 2021, sections 3 and 4.4).
+
+        Rows with the same premise belong together. Example: three pairs, of premises A, A and B, with the relations 0,
+        2 and 1 and hypotheses h0, h1 and h2. Premise A is one anchor with the positive h0 and the negatives h1 and h2.
+        Premise B has no positive, so it is no anchor, but its hypothesis is a negative of A.
+
+        In training, the hypotheses are those of all processes, and at most `max_positives` and `max_negatives` of
+        *all* positives and negatives in the batch are drawn for each premise from torch's generator.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch, with `relations` and `text_ids`.
+
+        Returns:
+            `tuple[torch.Tensor, torch.Tensor, torch.Tensor]`: One embedding for each of the a premises of this process
+                that have a positive, of shape `(a, dim)`; all m hypotheses of the batch, of shape `(m, dim)`; and
+                their relations to the premises, of shape `(a, m)`. A hypothesis of another premise counts as a
+                contradiction, and one that was not drawn is absent (-100).
+
+        Raises:
+            ValueError: If the batch has no `text_ids`, by which rows of one premise are recognized.
+        """
+        premise_ids = batch.text_ids[:, 0]
+        hypotheses, relations = gather_ragged(batch.embeddings[:, 1:], batch.inputs["relations"], self.training)
+        row, column = (relations != ABSENT).nonzero(as_tuple=True)
+        same_premise = premise_ids[:, None] == gather_rows(premise_ids, self.training)
+        labels = torch.where(same_premise[:, row], relations[row, column], NEGATIVE)
+        # argmax returns the first row of the batch with this premise, perhaps one of another process.
+        is_first = same_premise.int().argmax(1) == own_rows(premise_ids, self.training)
+        is_anchor = is_first & (labels == POSITIVE).any(1)
+        labels = labels[is_anchor]
+        if self.training:
+            positives = labels == POSITIVE
+            drawn = _draw(positives, self.max_positives) | _draw(~positives, self.max_negatives)
+            labels = labels.masked_fill(~drawn, ABSENT)
+        return batch.embeddings[is_anchor, 0], hypotheses[row, column], labels
 
 
 class Softmax(NLIObjective):
@@ -171,7 +140,7 @@ class Softmax(NLIObjective):
     batch, including those of the other processes. The paper's "SBERT baseline" is this objective on pairs.
 
     With `augment` it is the paper's "-Augment" baseline: the classifier also learns from the positives and negatives
-    that the contrastive loss would read, each paired with its premise (see [`premise_candidates`]). The loss is then
+    that the contrastive loss would read, each paired with its premise (see [`candidates`]). The loss is then
     the mean of the two cross-entropies (lambda = 0.5 in the authors' notes). The paper does not say how to label a
     hypothesis of another premise; here it is a contradiction. In evaluation mode nothing is augmented.
 
@@ -207,7 +176,7 @@ class Softmax(NLIObjective):
         nli_sampling: str = "pairs",
     ):
         super().__init__(dim, nli_sampling, max_positives, max_negatives)
-        check_choice("layers", layers, (1, 2))
+        check_options((1, 2), layers=layers)
         check_options("true or false", augment=augment)
         check_options("an integer above 0", hidden_dim=hidden_dim)
         if layers == 1 and hidden_dim:
@@ -216,17 +185,11 @@ class Softmax(NLIObjective):
             raise ValueError("max_positives and max_negatives limit the pairs that augment adds: set augment to true")
         self.augment = augment
         self.needs_text_ids = augment
-        self.hidden_dim = hidden_dim
-        self.layers = layers
         if layers == 1:
             self.classifier = nn.Sequential(nn.Linear(3 * dim, 3, bias=False))
         else:
             width = hidden_dim or dim
-            self.classifier = nn.Sequential(
-                nn.Linear(3 * dim, width),
-                nn.ReLU(),
-                nn.Linear(width, 3),
-            )
+            self.classifier = nn.Sequential(nn.Linear(3 * dim, width), nn.ReLU(), nn.Linear(width, 3))
 
     def check(self, rows: TrainingRows) -> None:
         """Check that every row has valid relations; see [`row_relations`]."""
@@ -239,35 +202,18 @@ class Softmax(NLIObjective):
         loss = self._cross_entropy(premises, batch.embeddings[:, 1:], relations)
         if not (self.augment and self.training):
             return loss
-        candidates = premise_candidates(batch, True, self.max_positives, self.max_negatives)
-        is_pair = candidates.positives | candidates.negatives
-        premise, hypothesis = is_pair.nonzero(as_tuple=True)
-        augmented = self._cross_entropy(
-            candidates.premises[premise],
-            candidates.hypotheses[hypothesis],
-            candidates.labels[premise, hypothesis],
-        )
+        anchors, others, labels = self.candidates(batch)
+        premise, hypothesis = (labels != ABSENT).nonzero(as_tuple=True)
+        augmented = self._cross_entropy(anchors[premise], others[hypothesis], labels[premise, hypothesis])
         return (loss + augmented) / 2
-
-    def logits(self, premises: Tensor, hypotheses: Tensor) -> Tensor:
-        """Classify pairs.
-
-        Args:
-            premises (`torch.Tensor`): Embeddings of shape `(..., dim)`.
-            hypotheses (`torch.Tensor`): Embeddings of the same shape.
-
-        Returns:
-            `torch.Tensor`: Logits of shape `(..., 3)`: of entailment, neutral and contradiction.
-        """
-        u = as_full_precision(premises)
-        v = as_full_precision(hypotheses)
-        features = torch.cat([u, v, (u - v).abs()], dim=-1)
-        precision = next(self.classifier.parameters()).dtype
-        return self.classifier(features.to(precision))
 
     def _cross_entropy(self, premises: Tensor, hypotheses: Tensor, relations: Tensor) -> Tensor:
         with no_autocast(premises):
-            logits = as_full_precision(self.logits(premises, hypotheses))
+            u = as_full_precision(premises)
+            v = as_full_precision(hypotheses)
+            features = torch.cat([u, v, (u - v).abs()], dim=-1)
+            precision = next(self.classifier.parameters()).dtype
+            logits = as_full_precision(self.classifier(features.to(precision)))
             # Hypotheses that a row lacks are ignored. To select the others, the host would wait for their number.
             targets = relations.flatten()
             total = F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=ABSENT, reduction="sum")
@@ -357,12 +303,11 @@ class SupCon(NLIObjective):
         Returns:
             `torch.Tensor`: A scalar.
         """
-        limits = (self.max_positives, self.max_negatives) if self.training else (None, None)
-        candidates = premise_candidates(batch, self.training, *limits)
-        with no_autocast(batch.embeddings):
-            premises = comparable(candidates.premises, self.similarity)
-            hypotheses = comparable(candidates.hypotheses, self.similarity)
+        premises, hypotheses, labels = self.candidates(batch)
+        with no_autocast(premises):
+            normalize = self.similarity == "cosine"
+            premises = as_full_precision(premises, normalize)
+            hypotheses = as_full_precision(hypotheses, normalize)
             logits = premises @ hypotheses.T / self.temperature
-            counted = candidates.positives | candidates.negatives
-            losses = supervised_contrastive(logits, candidates.positives, counted)
+            losses = supervised_contrastive(logits, labels == POSITIVE, labels != ABSENT)
         return mean_over_processes(losses.sum(), len(losses), self.training)
