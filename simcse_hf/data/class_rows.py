@@ -7,7 +7,7 @@ from itertools import islice
 from datasets import Dataset
 from transformers.utils import logging
 
-from ..objectives.ragged import NEGATIVE, POSITIVE
+from ..objectives.base import NEGATIVE, POSITIVE
 from .columns import LABEL, RowCleaner, class_columns, first_few, quote
 from .read import (
     apply_transform,

@@ -11,8 +11,7 @@ from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
 from ..objectives import EncodedBatch, Objective
-from ..objectives.base import total_and_parts
-from ..objectives.encoder import ROW_INPUTS
+from ..objectives.base import ROW_INPUTS, total_and_parts
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import gather_rows, sum_over_processes, world
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state

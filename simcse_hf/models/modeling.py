@@ -17,8 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
-from ..objectives.base import as_full_precision, total_and_parts
-from ..objectives.encoder import ROW_INPUTS
+from ..objectives.base import ROW_INPUTS, as_full_precision, total_and_parts
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout

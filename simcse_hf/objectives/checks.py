@@ -4,8 +4,7 @@ import math
 from collections.abc import Collection
 from typing import Any, Literal
 
-from .base import TrainingRows
-from .ragged import POSITIVE
+from .base import POSITIVE, TrainingRows
 
 #: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}

@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, own_rows
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
-from .encoder import EncodedBatch
 
 
 class ContrastiveTension(Objective):

@@ -2,9 +2,8 @@
 
 import torch
 
-from .base import Objective, TrainingRows, as_full_precision
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision
 from .checks import check_options
-from .encoder import EncodedBatch, Encoder
 from .info_nce import InfoNCE
 
 

@@ -9,10 +9,9 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from ..ops.distributed import mean_over_processes
 from ..ops.loading import load_pretrained
-from .base import as_full_precision
+from .base import EncodedBatch, Encoder, as_full_precision
 from .checks import check_options
 from .dimension_contrastive import GlobalBatchNorm
-from .encoder import EncodedBatch, Encoder
 from .info_nce import Prepared, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
 

@@ -5,9 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
-from .encoder import EncodedBatch
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper

@@ -7,10 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, own_rows
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import ABSENT, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_relations
-from .encoder import EncodedBatch
-from .ragged import ABSENT
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 

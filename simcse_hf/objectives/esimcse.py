@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from ..ops.distributed import gather_rows
-from .base import TrainingRows
+from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .checks import check_options
-from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
 from .info_nce import Prepared, SimCSEObjective
 
 

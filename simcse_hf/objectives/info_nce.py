@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import gather_columns, missing_columns, own_rows
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import ABSENT, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_relations, check_similarity
-from .encoder import EncodedBatch
-from .ragged import ABSENT
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import TrainingRows
+from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .checks import check_options
-from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
 from .info_nce import Prepared, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.

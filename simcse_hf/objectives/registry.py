@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from .base import Objective
-from .matryoshka import Matryoshka
+from .combined import Matryoshka
 from .sum import Sum
 
 OBJECTIVES: dict[str, type[Objective]] = {}

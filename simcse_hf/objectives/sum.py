@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from .base import Objective, named_losses
+from .base import EncodedBatch, Objective, named_losses
 from .combined import Combined
-from .encoder import EncodedBatch
 
 
 class Sum(Combined):

@@ -10,9 +10,8 @@ from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
 from ..ops.packing import token_index
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_rows
-from .encoder import EncodedBatch, Encoder
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
 logger = logging.get_logger(__name__)

@@ -8,7 +8,7 @@ from objective_helpers import assert_same, cosine
 from relation_helpers import ROWS, embedded
 
 from simcse_hf.objectives import EncodedBatch
-from simcse_hf.objectives.labelled.nli import Softmax, SupCon
+from simcse_hf.objectives.labelled.contrastive import Softmax, SupCon
 
 
 def encoded(embeddings, relations, premise_ids):

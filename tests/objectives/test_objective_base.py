@@ -18,7 +18,7 @@ from simcse_hf.objectives import (
     register,
     registry,
 )
-from simcse_hf.objectives.encoder import Encoder
+from simcse_hf.objectives.base import Encoder
 from simcse_hf.publishing.card_training import PAPERS
 
 

@@ -7,7 +7,7 @@ from objective_helpers import assert_same
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.labelled.class_labels import supervised_contrastive
+from simcse_hf.objectives.labelled.contrastive import supervised_contrastive
 
 
 def slow_loss(vectors, classes, tau, kind="cosine"):

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...ops.distributed import gather_rows, mean_over_processes
-from ..base import Objective, TrainingRows, as_full_precision, no_autocast
+from ..base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from ..checks import check_options
-from ..encoder import EncodedBatch
 from ..info_nce import InfoNCE
 
 
