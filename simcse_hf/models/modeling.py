@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
-from ..objectives.base import ROW_INPUTS, as_full_precision, total_and_parts
+from ..objectives.base import ROW_INPUTS, as_full_precision
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
@@ -661,8 +661,11 @@ class ContrastiveModel(PreTrainedModel):
         loss = contrastive_loss = mlm_loss = parts = None
         if objective is not None and input_ids.shape[1] >= objective.num_views:
             encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, lengths)  # type: ignore[arg-type]
-            contrastive_loss, parts = total_and_parts(objective(encoded))
-            loss = contrastive_loss
+            losses: Any = objective(encoded)
+            if isinstance(losses, dict):
+                parts = losses
+                losses = sum(parts.values())
+            loss = contrastive_loss = losses
         if mlm_targets is not None:
             if mlm_input_ids is not None:
                 masked = _flatten(texts | {"input_ids": mlm_input_ids})

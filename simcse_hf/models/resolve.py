@@ -242,7 +242,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         raise ValueError(f"objective_options of the checkpoint: {error}") from None
     resolved: dict[str, Any] = {}
     for part in parts:
-        options = objective_class(part).options() | saved_parts[part]
+        options = objective_class(part).options | saved_parts[part]
         new = given_parts[part]
         if "similarity" in new and new["similarity"] != options["similarity"]:
             options["temperature"] = None  # that of the checkpoint belongs to the other similarity

@@ -258,7 +258,7 @@ def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, An
     known = {"matryoshka_dims"}
     for part in part_weights(objective):
         found = OBJECTIVES.get(part)
-        known.update(options if found is None else found.options())
+        known.update(options if found is None else found.options)
     return {name: value for name, value in options.items() if name in known}
 
 

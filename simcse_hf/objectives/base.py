@@ -1,6 +1,5 @@
 """The interface of an objective: the model that it trains, the batch that it sees, and its loss."""
 
-import inspect
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
@@ -171,8 +170,9 @@ class Objective(nn.Module):
         dim (`int`): Embedding size.
     """
 
-    #: The name that the class is registered under.
+    #: The name that the class is registered under, and its options with their defaults.
     name = ""
+    options: dict[str, Any] = {}
     summary = ""
     papers: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
@@ -189,12 +189,6 @@ class Objective(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
         self.dim = dim
-
-    @classmethod
-    def options(cls) -> dict[str, Any]:
-        """Return the options with their defaults."""
-        parameters = inspect.signature(cls).parameters.values()
-        return {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
 
     def of_dataset(self, number: int) -> "Objective":
         """Return the objective of one of several data sets: this one, if they share it."""
@@ -273,19 +267,3 @@ def named_losses(loss: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
     if isinstance(loss, dict):
         return loss
     return {"loss": loss}
-
-
-def total_and_parts(
-    loss: Tensor | dict[str, Tensor],
-) -> tuple[Tensor, dict[str, Tensor] | None]:
-    """Split what an objective returned into the loss and its named parts.
-
-    Args:
-        loss (`torch.Tensor` or `dict[str, torch.Tensor]`): What [`Objective.forward`] returned.
-
-    Returns:
-        `tuple[torch.Tensor, dict[str, torch.Tensor] | None]`: The loss, and its parts if it has named ones.
-    """
-    if isinstance(loss, dict):
-        return sum(loss.values()), loss  # type: ignore[return-value]
-    return loss, None

@@ -2,12 +2,12 @@
 
 import torch
 
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision
+from .base import EncodedBatch, Encoder, TrainingRows, as_full_precision
 from .checks import check_options
-from .info_nce import InfoNCE
+from .info_nce import Prepared, SimCSEObjective
 
 
-class DeCLUTR(Objective):
+class DeCLUTR(SimCSEObjective):
     r"""NT-Xent over the 2N views of a batch (Giorgi et al. 2021, arXiv:2006.03659).
 
     A positive view is the mean embedding of an anchor's positive spans. Let v_1 to v_N be the anchors, v_{N+1} to
@@ -38,6 +38,7 @@ class DeCLUTR(Objective):
 
     summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the mean of nearby spans"
     papers = ("declutr",)
+    vectors = ()
     rows = "spans"
     #: Section 4.2 of the paper. Its spans have 32 to 512 tokens, and its documents 2 anchors (see the recipe).
     defaults = {
@@ -62,9 +63,8 @@ class DeCLUTR(Objective):
         max_span: int | None = None,
         min_span: int | None = None,
     ):
-        super().__init__(dim)
+        super().__init__(dim, temperature, symmetric=True)
         check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
-        self.info_nce = InfoNCE(temperature, symmetric=True)
         self.anchors = anchors
         self.positives = positives
 
@@ -97,12 +97,11 @@ class DeCLUTR(Objective):
                 "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
-        """Compute the mean loss of this process's views, as a scalar."""
+    def prepare(self, batch: EncodedBatch) -> Prepared:
+        """Return pairs of an anchor and the mean of its positives."""
         embeddings = as_full_precision(batch.embeddings)
         rows, _, dim = embeddings.shape
         groups = embeddings.reshape(rows * self.anchors, -1, dim)
         anchors = groups[:, 0]
         positives = groups[:, 1:].mean(1)
-        pairs = torch.stack([anchors, positives], dim=1)
-        return self.info_nce(pairs, gather=self.training)
+        return Prepared(torch.stack([anchors, positives], dim=1))

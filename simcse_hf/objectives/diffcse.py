@@ -86,7 +86,6 @@ class DiffCSE(SimCSEObjective):
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
-        self.discriminator: Any = None
         self.classifier = nn.Linear(dim, 1)
         self.projector: Any = None
         if projector:
@@ -105,8 +104,8 @@ class DiffCSE(SimCSEObjective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            ValueError: If there is no trained masked-LM to load, if it has another vocabulary or no mask token, or if
-                the encoder's embedding layer does not have the size of the sentence embedding.
+            ValueError: If there is no trained masked-LM to load, if it has another vocabulary, or if the encoder's
+                embedding layer does not have the size of the sentence embedding.
         """
         source = self.generator or model.name_or_path
         advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
@@ -122,9 +121,7 @@ class DiffCSE(SimCSEObjective):
                 f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has "
                 f"one of {model.config.vocab_size}. {advice}"
             )
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"the tokenizer of the generator {source} has no mask token. {advice}")
-        self.discriminator = model.copy_encoder().base_model
+        self.discriminator: Any = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
         if width != self.dim or not hasattr(self.discriminator, "embeddings"):
             raise ValueError(

@@ -65,8 +65,8 @@ class Distill(Objective):
     ):
         super().__init__(dim)
         check_options(LOSSES, loss=loss)
-        check_options("a number above 0", temperature=temperature, student_temperature=student_temperature)
-        check_options("a number above 0", teacher_temperature=teacher_temperature)
+        temperatures = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
+        check_options("a number above 0", temperature=temperature, **temperatures)
         check_options("a number of 0 or more", consistency_weight=consistency_weight)
         check_options("an integer above 0", teacher_dim=teacher_dim)
         if teacher_dim and loss != "vectors":
@@ -119,8 +119,7 @@ class Distill(Objective):
                 return self._ranking(embeddings, teacher)
             present = embeddings.new_ones(embeddings.shape[:2])
             if "relations" in batch.inputs:
-                is_present = batch.inputs["relations"] != ABSENT
-                present[:, 1:] = is_present.to(present.dtype)
+                present[:, 1:] = batch.inputs["relations"] != ABSENT
             present = present.flatten()
             student = embeddings.flatten(0, 1)
             teacher = teacher.flatten(0, 1)
@@ -158,10 +157,9 @@ class Distill(Objective):
             log_p = torch.log_softmax(cosines / self.temperature, dim=1)
             log_q = torch.log_softmax(back / self.temperature, dim=1)
             log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-            of_p = (log_p.exp() * (log_p - log_m)).sum(1)
-            of_q = (log_q.exp() * (log_q - log_m)).sum(1)
-            divergence = (of_p + of_q) / 2  # of Jensen and Shannon
-            losses["consistency"] = self.consistency_weight * divergence.mean()
+            of_p = F.kl_div(log_m, log_p, reduction="batchmean", log_target=True)
+            of_q = F.kl_div(log_m, log_q, reduction="batchmean", log_target=True)
+            losses["consistency"] = self.consistency_weight * (of_p + of_q) / 2
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
         itself = own_rows(cosines, self.training)
         others = ~F.one_hot(itself, cosines.shape[1]).bool()

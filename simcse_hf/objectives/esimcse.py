@@ -114,13 +114,12 @@ class ESimCSE(SimCSEObjective):
             self._num_filled = int(self.filled)
         queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
         with torch.no_grad():
-            # 1. The momentum encoder follows the trained one. Its head is that of the trained one.
-            head = {id(parameter) for parameter in self.momentum_encoder.contrastive_head.parameters()}
+            # 1. The momentum encoder follows the trained one, whose head it has.
             trained = dict(batch.model.named_parameters())
             for name, parameter in self.momentum_encoder.named_parameters():
-                momentum = 0.0 if id(parameter) in head else self.momentum
-                target = trained[name].to(parameter.dtype)
-                parameter.lerp_(target, 1 - momentum)
+                parameter.lerp_(trained[name].to(parameter.dtype), 1 - self.momentum)
+            head = batch.model.contrastive_head.state_dict()
+            self.momentum_encoder.contrastive_head.load_state_dict(head)
             # 2. It embeds the anchors.
             anchors: dict[str, Any] = {}
             for name in batch.inputs.keys() & TEXT_INPUTS:

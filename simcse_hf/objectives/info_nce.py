@@ -1,7 +1,7 @@
 """InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +20,9 @@ CHUNK_LOGITS = 2**23
 ROUNDING = 16
 
 
-class Texts(NamedTuple):
-    """What is known of some texts, each with an axis for the rows and one for the columns; see [`InfoNCE.forward`]."""
-
-    vectors: Tensor
-    ids: Any
-    guide: Any
-    present: Any
+#: What is known of some texts by its name, each with an axis for the rows and one for the columns; see
+#: [`InfoNCE.forward`].
+Texts = dict[str, Tensor]
 
 
 class InfoNCE(nn.Module):
@@ -130,14 +126,12 @@ class InfoNCE(nn.Module):
         with no_autocast(embeddings):
             normalize = self.similarity == "cosine"
             vectors = as_full_precision(embeddings, normalize)
-            texts = Texts(vectors, text_ids, guide, present)
-            gathered: list[Any] = []
-            for known in texts:
+            texts = {"vectors": vectors}
+            for name, known in (("ids", text_ids), ("guide", guide), ("present", present)):
                 if known is not None:
-                    known = gather_columns(known[:, self.start :], missing, gather)
-                gathered.append(known)
-            pool = Texts(*gathered)
-            candidates = pool.vectors.flatten(0, 1)
+                    texts[name] = known
+            pool = {name: gather_columns(x[:, self.start :], missing, gather) for name, x in texts.items()}
+            candidates = pool["vectors"].flatten(0, 1)
             if extra_negatives is not None:
                 extra = as_full_precision(extra_negatives, normalize)
                 candidates = torch.cat([candidates, extra])
@@ -170,15 +164,15 @@ class InfoNCE(nn.Module):
         Returns:
             `torch.Tensor`: The losses, of shape `(n,)`.
         """
-        queries = texts.vectors[rows, column] / self.temperature
-        partners = texts.vectors[rows, 1 - column]
+        queries = texts["vectors"][rows, column] / self.temperature
+        partners = texts["vectors"][rows, 1 - column]
         positive = (queries * partners).sum(1, keepdim=True)
         others = (queries @ candidates.T).sub_(positive)
 
         left_out = []
-        if pool.guide is not None:
-            guide = texts.guide[rows]
-            seen = guide[:, column] @ pool.guide.flatten(0, 1).T
+        if "guide" in pool:
+            guide = texts["guide"][rows]
+            seen = guide[:, column] @ pool["guide"].flatten(0, 1).T
             of_pair = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True)
             limit = of_pair + (self.false_negative_margin or 0.0)
             left_out.append(seen > limit + ROUNDING * torch.finfo(seen.dtype).eps)
@@ -187,14 +181,14 @@ class InfoNCE(nn.Module):
             margin = self.false_negative_margin / self.temperature
             limit = margin + ROUNDING * torch.finfo(others.dtype).eps * lengths
             left_out.append(others > limit)
-        if pool.ids is not None:
-            for ids in texts.ids[rows, :2].unbind(1):
-                left_out.append(ids[:, None] == pool.ids.flatten())
-        if pool.present is not None:
-            left_out.append(~pool.present.flatten())
+        if "ids" in pool:
+            for ids in texts["ids"][rows, :2].unbind(1):
+                left_out.append(ids[:, None] == pool["ids"].flatten())
+        if "present" in pool:
+            left_out.append(~pool["present"].flatten())
 
         # The numbers of each row's own texts among the candidates: the pair first, then the hard negatives.
-        width = pool.vectors.shape[1]
+        width = pool["vectors"].shape[1]
         first = width * own[:, None]
         numbers = first + torch.arange(width, device=own.device)
         pair, hard_negatives = numbers.tensor_split([2 - self.start], dim=1)
@@ -331,7 +325,7 @@ class SimCSEObjective(Objective):
                 gather=self.training,
                 extra_negatives=None if queue is None else queue[:, :width],
                 text_ids=batch.text_ids if self.needs_text_ids else None,
-                guide=batch.inputs.get("guide"),
+                guide=batch.inputs.get("guide") if "guide" in self.vectors else None,
                 present=present,
             )
             of_widths[f"loss_{width}"] = loss

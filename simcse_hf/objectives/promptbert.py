@@ -115,7 +115,6 @@ class PromptBERT(SimCSEObjective):
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("true or false", denoise=denoise, head=head)
-        self.template_edges: list[list[int]] = []
         self.denoise = denoise
         self.has_head = head
         self.head: Any = None

@@ -1,5 +1,6 @@
 """Objectives by their names: register a class, split a sum into its parts, and build an objective."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -26,7 +27,9 @@ def register(name: str, objective: type[Objective]) -> None:
     known = OBJECTIVES.setdefault(name, objective)
     if known is not objective:
         raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
+    parameters = inspect.signature(objective).parameters.values()
     objective.name = name
+    objective.options = {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
 
 
 def objective_class(name: str) -> type[Objective]:
@@ -124,19 +127,11 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
     Raises:
         ValueError: If no objective has one of the names, or no part has one of the options.
     """
-    known = {}
-    split: dict[str, dict[str, Any]] = {}
-    for part in part_weights(objective):
-        known[part] = objective_class(part).options()
-        split[part] = {}
-    for_all = [option for option in options if "." not in option and option != WIDTHS]
-    for_one = [option for option in options if "." in option]
-    for option in for_all + for_one:  # the later ones win
+    known = {part: objective_class(part).options for part in part_weights(objective)}
+    split: dict[str, dict[str, Any]] = {part: {} for part in known}
+    for option in sorted(options.keys() - {WIDTHS}, key=lambda option: "." in option):  # the later ones win
         addressee, _, name = option.rpartition(".")
-        readers = []
-        for part, own in known.items():
-            if name in own and addressee in ("", part):
-                readers.append(part)
+        readers = [part for part, own in known.items() if name in own and addressee in ("", part)]
         if not readers:
             names = [f"{part}.{name}" if len(known) > 1 else name for part, own in known.items() for name in own]
             raise ValueError(

@@ -55,12 +55,6 @@ class TSDAE(Objective):
         "max_steps": 100_000,
     }
 
-    def __init__(self, dim: int):
-        super().__init__(dim)
-        self.decoder: Any = None
-        self._own_names: set[str] = set()
-        self.register_state_dict_post_hook(_remove_shared_weights)
-
     def attach(self, model: Encoder) -> None:
         """Build the decoder around the modules of the encoder.
 
@@ -81,7 +75,7 @@ class TSDAE(Objective):
         encoder: Any = model.base_model
         config = copy.deepcopy(model.config)
         config.update({"is_decoder": True, "add_cross_attention": True, "use_cache": False})
-        self.decoder = type(encoder)(config)
+        self.decoder: Any = type(encoder)(config)
         self.decoder.pooler = None
         shared_modules = dict(encoder.named_modules())
         cross_attentions = []
@@ -114,6 +108,7 @@ class TSDAE(Objective):
         # 3. What is trained, and saved, with the objective and not with the encoder.
         shared = set(encoder.parameters())
         self._own_names = {name for name, parameter in self.named_parameters() if parameter not in shared}
+        self.register_state_dict_post_hook(_remove_shared_weights)
         self.to(model.device, encoder.dtype)
 
     def check(self, rows: TrainingRows) -> None:

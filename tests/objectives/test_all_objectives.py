@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
-from simcse_hf.objectives.base import total_and_parts
+from simcse_hf.objectives.base import named_losses
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
 #: Relations of the hypotheses of each row; the first half of the rows is the first process's.
@@ -116,7 +116,7 @@ class Encoded(nn.Module):
         if vectors.dim() == 4:
             states, embeddings = embeddings, embeddings[:, :, 0]
         loss = self.objective(EncodedBatch(embeddings, inputs, hidden_states=states))
-        return total_and_parts(loss)[0]
+        return sum(named_losses(loss).values())
 
 
 def of_model(name, source):

@@ -6,7 +6,7 @@ from objective_helpers import assert_same
 from torch import nn
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.base import total_and_parts
+from simcse_hf.objectives.base import named_losses
 from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
@@ -82,7 +82,7 @@ def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(ro
     views = torch.randn(rows, 2, dim)
     views[:, :, 1] = 3.0
     views.requires_grad_()
-    loss, _ = total_and_parts(unprojected(name, dim).eval()(EncodedBatch(views)))
+    loss = sum(named_losses(unprojected(name, dim).eval()(EncodedBatch(views))).values())
     loss.backward()
     assert loss.isfinite() and views.grad.isfinite().all()
 
@@ -112,4 +112,4 @@ def test_the_layers_are_those_of_the_paper():
     for view, projected in enumerate(objective.project(EncodedBatch(x))):
         expected = norm(norm(x[:, view].double() @ first.T).relu() @ second.T).relu() @ third.T
         torch.testing.assert_close(projected, expected, rtol=1e-10, atol=1e-10)
-    assert objective.options()["projector_dim"] == 8192
+    assert objective.options["projector_dim"] == 8192

@@ -129,7 +129,7 @@ def test_the_card_describes_the_objective_of_the_run(objective, card_of, save_ch
     assert cited(card) == papers and str(tmp_path) not in card
     names = {term.partition(":")[0] for term in objective.split("+")}
     assert names <= set(card_of.tags) and ("simcse" in card_of.tags) is (objective == "simcse")
-    options = {name for part in part_weights(objective) for name in OBJECTIVES[part].options()}
+    options = {name for part in part_weights(objective) for name in OBJECTIVES[part].options}
     for name in ("temperature", "similarity"):
         assert (f"{name}` " in card) is (name in options), "listed only where the objective reads it"
     if described_objective(objective).rows != "texts" or objective == "promptbert":
