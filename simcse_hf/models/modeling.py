@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
-from ..objectives.base import ROW_INPUTS, as_full_precision
+from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
@@ -422,14 +422,12 @@ class ContrastiveModel(PreTrainedModel):
     def _template_states(self, texts: _Texts) -> Tensor:
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
-        def embed(ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
-            alone = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        def embed(**alone: Tensor) -> Tensor:
             outputs = self._encode_tokens(alone, pooling.TEMPLATE_POOLER)
-            return pooling.at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
+            return pooling.at_mask(outputs.last_hidden_state, alone["input_ids"], self.settings.mask_token_id)
 
-        ids = texts["input_ids"]
-        tokens = (ids, texts["attention_mask"], texts.get("token_type_ids"))
-        first = ids.new_zeros(len(ids))
+        tokens = {name: x for name, x in texts.items() if name in TEXT_INPUTS and x is not None}
+        first = texts["input_ids"].new_zeros(len(texts["input_ids"]))
         return embed_templates(embed, tokens, first, self.settings.template_edges)
 
     def embed_rows(self, texts: _Texts, has_gaps: bool = False) -> tuple[Tensor, Tensor | None]:

@@ -197,21 +197,18 @@ class ByDataset(Combined):
         Raises:
             ValueError: If the batch does not say which data set it comes from.
         """
-        names = list(self.by_name)
         if "dataset" not in batch.inputs:
             raise ValueError(
-                f"the batch names none of the data sets {', '.join(names)}, whose objectives differ: evaluate them as "
-                "eval_dataset={name: rows}"
+                f"the batch names none of the data sets {', '.join(self.by_name)}, whose objectives differ: evaluate "
+                "them as eval_dataset={name: rows}"
             )
         number = int(batch.inputs["dataset"][0])
-        objective = self.of_dataset(number)
-        losses = {}
-        for what, loss in named_losses(objective(batch)).items():
-            losses[f"{names[number]}_{what}"] = loss
+        name, objective = list(self.by_name.items())[number]
+        losses = {f"{name}_{what}": loss for what, loss in named_losses(objective(batch)).items()}
         if self.training:
-            own = {id(parameter) for parameter in objective.parameters()}
+            own = set(objective.parameters())
             first = next(iter(losses))
             for parameter in self.parameters():
-                if parameter.requires_grad and id(parameter) not in own:
+                if parameter.requires_grad and parameter not in own:
                     losses[first] = losses[first] + 0.0 * parameter.sum()
         return losses

@@ -76,6 +76,5 @@ class ContrastiveTension(Objective):
         columns = (positives + steps) % len(second)
         with no_autocast(first):
             logits = (first @ second.T).gather(1, columns)
-            same = torch.zeros_like(logits)
-            same[:, 0] = 1
-            return F.binary_cross_entropy_with_logits(logits, same)
+            logits[:, 0].neg_()  # of the pair of the same sentence
+            return F.softplus(logits).mean()

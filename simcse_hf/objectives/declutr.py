@@ -80,17 +80,12 @@ class DeCLUTR(SimCSEObjective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows that do not consist of anchors with equally many positives, and a batch of one anchor."""
         columns = rows.num_sentences
-        if self.positives is None:
-            fits = columns % self.anchors == 0 and columns >= 2 * self.anchors
-            positives = "one or more positives"
-        else:
-            fits = columns == self.anchors * (1 + self.positives)
-            positives = f"{self.positives} positive(s)"
-        if not fits:
+        positives = columns // self.anchors - 1
+        if columns % self.anchors or positives < 1 or self.positives not in (None, positives):
             raise ValueError(
-                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training "
-                f"rows hold {columns} texts: give pairs or spans of documents, or change its options anchors and "
-                "positives"
+                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {self.positives or 'several'} "
+                f"positive(s)), but the training rows hold {columns} texts: give pairs or spans of documents, or "
+                "change its options anchors and positives"
             )
         if rows.global_batch * self.anchors == 1:
             raise ValueError(

@@ -135,7 +135,6 @@ class DiffCSE(SimCSEObjective):
         # Inside a tuple it is not a submodule, so it is neither trained nor saved with every checkpoint.
         self._generator: tuple[Any] = (masked_lm,)
         self._masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=self.mask_ratio)
-        self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the embeddings and, in training, this process's share of the weighted loss `replaced_tokens`."""
@@ -154,8 +153,8 @@ class DiffCSE(SimCSEObjective):
             masked, _ = mask_tokens(ids, self._masker)
             generator = self._generator[0].to(ids.device)
             likeliest = generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
-        is_special = torch.isin(ids, self._special_ids.to(ids.device))
-        tokens = (mask == 1) & ~is_special
+        special_ids = torch.tensor(self._masker.tokenizer.all_special_ids, device=ids.device)
+        tokens = (mask == 1) & ~torch.isin(ids, special_ids)
         edited = torch.where(tokens, likeliest, ids)
         # 2. The discriminator reads the embedding of the sentence in the place of the first token of the edited one.
         of_texts = embeddings.flatten(0, 1)[present]

@@ -121,9 +121,7 @@ class ESimCSE(SimCSEObjective):
             head = batch.model.contrastive_head.state_dict()
             self.momentum_encoder.contrastive_head.load_state_dict(head)
             # 2. It embeds the anchors.
-            anchors: dict[str, Any] = {}
-            for name in batch.inputs.keys() & TEXT_INPUTS:
-                anchors[name] = batch.inputs[name][:, 0]
+            anchors: dict[str, Any] = {name: batch.inputs[name][:, 0] for name in batch.inputs.keys() & TEXT_INPUTS}
             if batch.lengths is not None:
                 anchors["lengths"] = batch.lengths[:, 0]
             embeddings = gather_rows(self.momentum_encoder.embed(**anchors))

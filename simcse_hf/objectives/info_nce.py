@@ -76,8 +76,9 @@ class InfoNCE(nn.Module):
         super().__init__()
         self.similarity, self.temperature = check_similarity(similarity, temperature)
         check_options("true or false", symmetric=symmetric)
-        check_options("a finite number", hard_negative_weight=hard_negative_weight)
-        check_options("a finite number", false_negative_margin=false_negative_margin)
+        check_options(
+            "a finite number", hard_negative_weight=hard_negative_weight, false_negative_margin=false_negative_margin
+        )
         self.hard_negative_weight = hard_negative_weight
         self.symmetric = symmetric
         self.false_negative_margin = false_negative_margin
@@ -119,17 +120,15 @@ class InfoNCE(nn.Module):
             ValueError: If `text_ids` does not have one number for each text.
         """
         count = len(embeddings)
-        shape = tuple(embeddings.shape[:2])
+        shape = embeddings.shape[:2]
         if text_ids is not None and text_ids.shape != shape:
-            raise ValueError(f"text_ids must be {shape}, one per text, got {tuple(text_ids.shape)}")
+            raise ValueError(f"text_ids must be {list(shape)}, one per text, got {list(text_ids.shape)}")
         missing = 0 if present is None else missing_columns(present, gather)
         with no_autocast(embeddings):
             normalize = self.similarity == "cosine"
             vectors = as_full_precision(embeddings, normalize)
-            texts = {"vectors": vectors}
-            for name, known in (("ids", text_ids), ("guide", guide), ("present", present)):
-                if known is not None:
-                    texts[name] = known
+            known = {"vectors": vectors, "ids": text_ids, "guide": guide, "present": present}
+            texts = {name: x for name, x in known.items() if x is not None}
             pool = {name: gather_columns(x[:, self.start :], missing, gather) for name, x in texts.items()}
             candidates = pool["vectors"].flatten(0, 1)
             if extra_negatives is not None:

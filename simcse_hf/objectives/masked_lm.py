@@ -61,9 +61,7 @@ def mask_batch(
         return {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
     masked = ids.clone()
     targets = torch.full_like(ids, IGNORED)
-    chosen, chosen_targets = masker(ids[:, columns])
-    masked[:, columns] = chosen
-    targets[:, columns] = chosen_targets
+    masked[:, columns], targets[:, columns] = masker(ids[:, columns])
     return {**inputs, "input_ids": masked, "mlm_targets": targets}
 
 

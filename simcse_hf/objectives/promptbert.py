@@ -1,6 +1,6 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ DENOISINGS = ("none", "transform", "tanh")
 
 
 def embed_templates(
-    embed: Callable[..., Tensor], tokens: Sequence[Any], template: Tensor, edges: Sequence[Sequence[int]]
+    embed: Callable[..., Tensor], texts: Mapping[str, Tensor], template: Tensor, edges: Sequence[Sequence[int]]
 ) -> Tensor:
     """Embed the templates around some texts without the texts, whose places stay empty.
 
@@ -29,16 +29,16 @@ def embed_templates(
     enough.
 
     Args:
-        embed (`Callable`): Maps token ids, attention mask and token types to embeddings `(n, dim)`.
-        tokens (`Sequence[torch.Tensor]`): Token ids, attention mask and token types, or `None`, of the texts in their
-            templates, each of shape `(n, length)`.
+        embed (`Callable`): Maps `input_ids`, `attention_mask` and perhaps `token_type_ids` to embeddings `(n, dim)`.
+        texts (`Mapping[str, torch.Tensor]`): These inputs for the texts in their templates, each of shape
+            `(n, length)`.
         template (`torch.Tensor`): The number of each text's template, of shape `(n,)`.
         edges (`Sequence[Sequence[int]]`): The numbers of tokens before and after the text in each template.
 
     Returns:
         `torch.Tensor`: Embeddings of shape `(n, dim)`.
     """
-    ids, mask, types = tokens
+    mask = texts["attention_mask"]
     lengths = mask.sum(-1)
     before, after = torch.tensor(edges, device=mask.device)[template].unbind(1)
     end = lengths - after
@@ -51,10 +51,8 @@ def embed_templates(
     groups, group_of_text = kinds.unique(dim=0, return_inverse=True)
     numbers = torch.arange(len(groups), device=mask.device)[:, None]
     first_text = (group_of_text == numbers).int().argmax(1)
-    without_text = mask * ~in_text
-    if types is not None:
-        types = types[first_text]
-    embeddings = embed(ids[first_text], without_text[first_text], types)
+    alone = {**texts, "attention_mask": mask * ~in_text}
+    embeddings = embed(**{name: x[first_text] for name, x in alone.items()})
     return embeddings[group_of_text]
 
 
@@ -170,11 +168,10 @@ class PromptBERT(SimCSEObjective):
             if "relations" in batch.inputs:
                 has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
                 present = has_tokens.nonzero()[:, 0]
-            tokens = []
-            for name in TEXT_INPUTS:
-                of_texts = batch.inputs.get(name)
-                tokens.append(None if of_texts is None else of_texts.flatten(0, 1)[present])
-            alone = embed_templates(batch.model.embed, tokens, template[present], self.template_edges)
+            texts = {}
+            for name in batch.inputs.keys() & TEXT_INPUTS:
+                texts[name] = batch.inputs[name].flatten(0, 1)[present]
+            alone = embed_templates(batch.model.embed, texts, template[present], self.template_edges)
             subtracted = alone.new_zeros(rows * columns, dim)
             subtracted[present] = alone
             embeddings = embeddings - subtracted.view_as(embeddings)

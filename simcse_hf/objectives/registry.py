@@ -166,4 +166,4 @@ def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -
     weights = part_weights(objective)
     if weights == {objective: 1.0}:
         return parts[objective]
-    return Sum(dim, parts, weights)
+    return Sum(dim, objective, parts, weights)

@@ -15,6 +15,7 @@ class Sum(Combined):
 
     Args:
         dim (`int`): Embedding size.
+        name (`str`): The name of the sum.
         parts (`Mapping[str, Objective]`): The parts by their names.
         weights (`Mapping[str, float]`): The weight of each part.
 
@@ -22,25 +23,21 @@ class Sum(Combined):
         ValueError: If the parts read different training rows or different columns of embeddings.
     """
 
-    def __init__(self, dim: int, parts: Mapping[str, Objective], weights: Mapping[str, float]):
+    def __init__(self, dim: int, name: str, parts: Mapping[str, Objective], weights: Mapping[str, float]):
         super().__init__(dim, parts.values())
+        self.name = name
         self.weights = dict(weights)
         self.parts = nn.ModuleDict()
-        terms = []
         summaries = []
-        for name, part in parts.items():
-            self.parts[name.replace(".", "_")] = part
-            weight = weights[name]
-            terms.append(name if weight == 1 else f"{name}:{weight:g}")
-            summaries.append(f"{part.summary} (weight {weight:g})")
-        self.name = "+".join(terms)
-        self.summary = "the sum of " + "; and ".join(summaries)
-        for name, part in parts.items():
+        for of_part, part in parts.items():
+            self.parts[of_part.replace(".", "_")] = part
+            summaries.append(f"{part.summary} (weight {weights[of_part]:g})")
             if part.rows != self.rows or part.reconstructs != self.reconstructs:
                 raise ValueError(
-                    f"objective {self.name!r}: {name} reads other training rows or columns than the first part, so "
-                    "they cannot be summed"
+                    f"objective {name!r}: {of_part} reads other training rows or columns than the first part, so they "
+                    "cannot be summed"
                 )
+        self.summary = "the sum of " + "; and ".join(summaries)
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the weighted loss of every part.

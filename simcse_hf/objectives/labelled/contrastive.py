@@ -45,10 +45,18 @@ def gather_ragged(vectors: Tensor, relations: Tensor, over_processes: bool) -> t
     return vectors, relations
 
 
-def supervised_contrastive(logits: Tensor, positives: Tensor, candidates: Tensor) -> Tensor:
-    r"""Compute the supervised contrastive loss of each anchor (Khosla et al. 2020, arXiv:2004.11362, Eq. 2).
+def supervised_contrastive(
+    anchors: Tensor,
+    candidates: Tensor,
+    labels: Tensor,
+    similarity: str,
+    temperature: float,
+    over_processes: bool,
+) -> Tensor:
+    r"""Compute the supervised contrastive loss (Khosla et al. 2020, arXiv:2004.11362, Eq. 2).
 
-    The mean over the positives P_i stands outside the logarithm, and A_i are all candidates, positives included:
+    The mean over the positives P_i of an anchor stands outside the logarithm, and A_i are all its candidates,
+    positives included. Let s be the similarity divided by the temperature:
 
         l_i = -1 / |P_i| sum_{p in P_i} log ( e^{s_ip} / sum_{a in A_i} e^{s_ia} )
 
@@ -57,24 +65,33 @@ def supervised_contrastive(logits: Tensor, positives: Tensor, candidates: Tensor
     [`InfoNCE`].
 
     Args:
-        logits (`torch.Tensor`): Similarities s of shape `(n, m)`, divided by the temperature.
-        positives (`torch.Tensor`): Of shape `(n, m)` and type bool; each is also a candidate.
-        candidates (`torch.Tensor`): Of shape `(n, m)` and type bool.
+        anchors (`torch.Tensor`): The anchors of this process, of shape `(n, dim)`.
+        candidates (`torch.Tensor`): The texts that they are compared with, of shape `(m, dim)`.
+        labels (`torch.Tensor`): Of shape `(n, m)`: the relation of each candidate to each anchor. One that is absent
+            (-100) does not count.
+        similarity (`str`): `"cosine"` or `"dot"`.
+        temperature (`float`): What the similarities are divided by.
+        over_processes (`bool`): Whether the mean is taken over the anchors of all processes.
 
     Returns:
-        `torch.Tensor`: The losses, of shape `(n,)`; 0, with a gradient of 0, for an anchor without a positive.
+        `torch.Tensor`: The mean of l_i over the anchors with a positive; 0, with a gradient of 0, if there are none.
     """
-    # Not -inf: an anchor with a single candidate has the loss 0, and its gradient is 0 (not NaN).
-    nothing = torch.finfo(logits.dtype).min
-    best = logits.masked_fill(~positives, nothing).argmax(1, keepdim=True)
-    differences = logits - logits.gather(1, best)
-    others = differences.masked_fill(~candidates.scatter(1, best, False), nothing)
-    # Not the best one, whose difference is 0: its gradient would round.
-    worse = differences.masked_fill(~positives.scatter(1, best, False), 0.0)
+    positives = labels == POSITIVE
     count = positives.sum(1)
-    mean_of_worse = worse.sum(1) / count.clamp(min=1)
-    losses = F.softplus(others.logsumexp(1)) - mean_of_worse
-    return losses.masked_fill(count == 0, 0.0)
+    with no_autocast(anchors):
+        normalize = similarity == "cosine"
+        logits = as_full_precision(anchors, normalize) @ as_full_precision(candidates, normalize).T / temperature
+        # Not -inf: an anchor with a single candidate has the loss 0, and its gradient is 0 (not NaN).
+        nothing = torch.finfo(logits.dtype).min
+        best = logits.masked_fill(~positives, nothing).argmax(1, keepdim=True)
+        differences = logits - logits.gather(1, best)
+        others = differences.masked_fill((labels == ABSENT).scatter(1, best, True), nothing)
+        # Not the best one, whose difference is 0: its gradient would round.
+        worse = differences.masked_fill(~positives.scatter(1, best, False), 0.0)
+        mean_of_worse = worse.sum(1) / count.clamp(min=1)
+        losses = F.softplus(others.logsumexp(1)) - mean_of_worse
+        total = losses.masked_fill(count == 0, 0.0).sum()
+    return mean_over_processes(total, (count > 0).sum(), over_processes)
 
 
 class ClassLabels(Objective):
@@ -148,31 +165,28 @@ class ClassLabels(Objective):
         Returns:
             `torch.Tensor`: A scalar; 0, with a gradient of 0, if no text has a positive.
         """
-        vectors = as_full_precision(batch.embeddings, self.similarity == "cosine")
         if "labels" in batch.inputs:
             classes = batch.inputs["labels"]
-            relations = classes.new_full(vectors.shape[:2], POSITIVE)
+            relations = classes.new_full(batch.embeddings.shape[:2], POSITIVE)
         else:
             classes = batch.text_ids[:, 0]
             relations = F.pad(batch.inputs["relations"], (1, 0), value=POSITIVE)  # an anchor is of the class, too
-        all_vectors, all_relations = gather_ragged(vectors, relations, self.training)
+        vectors, all_relations = gather_ragged(batch.embeddings, relations, self.training)
         width = all_relations.shape[1]
         all_relations = all_relations.flatten()
         all_classes = gather_rows(classes, self.training).repeat_interleave(width)
         # With 3 texts in a row, text 2 of row 4 is candidate 4 * 3 + 2.
-        first = width * own_rows(vectors, self.training)[:, None]
-        place = torch.arange(vectors.shape[1], device=first.device)
+        first = width * own_rows(classes, self.training)[:, None]
+        place = torch.arange(relations.shape[1], device=first.device)
         own = (first + place).flatten()[:, None]
         is_member = all_relations == POSITIVE
-        same_class = all_classes[own] == all_classes
-        positives = (is_member[own] & is_member & same_class).scatter(1, own, False)
-        is_present = (all_relations != ABSENT).expand_as(positives)
-        candidates = is_present.scatter(1, own, False)
-        with no_autocast(vectors):
-            logits = vectors.flatten(0, 1) @ all_vectors.flatten(0, 1).T / self.temperature
-            losses = supervised_contrastive(logits, positives, candidates)
-        num_anchors = positives.any(1).sum()
-        return mean_over_processes(losses.sum(), num_anchors, self.training)
+        is_positive = is_member[own] & is_member & (all_classes[own] == all_classes)
+        labels = torch.where(is_positive, POSITIVE, NEGATIVE)
+        labels = labels.masked_fill(all_relations == ABSENT, ABSENT).scatter(1, own, ABSENT)
+        anchors = batch.embeddings.flatten(0, 1)
+        return supervised_contrastive(
+            anchors, vectors.flatten(0, 1), labels, self.similarity, self.temperature, self.training
+        )
 
 
 def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
@@ -449,10 +463,4 @@ class SupCon(NLIObjective):
             `torch.Tensor`: A scalar.
         """
         premises, hypotheses, labels = self.candidates(batch)
-        with no_autocast(premises):
-            normalize = self.similarity == "cosine"
-            premises = as_full_precision(premises, normalize)
-            hypotheses = as_full_precision(hypotheses, normalize)
-            logits = premises @ hypotheses.T / self.temperature
-            losses = supervised_contrastive(logits, labels == POSITIVE, labels != ABSENT)
-        return mean_over_processes(losses.sum(), len(losses), self.training)
+        return supervised_contrastive(premises, hypotheses, labels, self.similarity, self.temperature, self.training)

@@ -126,8 +126,17 @@ class AnglE(CoSENT):
       global batch, by the cosine divided by the temperature. A pair is positive if its score is at least
       `positive_score`. Sentences with the text of either of the two are left out. The loss is the mean over the
       sentences of positive pairs.
-    - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles (see [`angle_similarity`]) and a
-      temperature of its own. Unlike the cosine, it is not flat where two embeddings nearly agree.
+    - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles and a temperature of its own. Unlike the
+      cosine, it is not flat where two embeddings nearly agree.
+
+    For the similarity of angles, the first half of a normalized embedding holds real parts and the second half
+    imaginary parts. With z_k = a_k + b_k i from the first embedding and w_k = c_k + d_k i from the second, it is the
+    absolute sum of the real and imaginary parts of z_k times the conjugate of w_k:
+
+        | sum_k (a_k c_k + b_k d_k) + (b_k c_k - a_k d_k) |
+
+    The first term is the cosine, the second the signed difference of the angles. The authors' code divides z by w
+    instead, and by the ratio of their norms, which gives the same number.
 
     Args:
         dim (`int`): Embedding size, an even number.
@@ -207,41 +216,17 @@ class AnglE(CoSENT):
             own = as_full_precision(batch.embeddings, normalize=True)
             first, second = gather_rows(own, self.training).unbind(1)
             scores = gather_rows(batch.inputs["scores"], self.training)
-            cosines = (first * second).sum(-1) / self.temperature
-            angles = angle_similarity(first, second) / self.angle_temperature
+            cosines = (first * second).sum(-1)
+            a, b = first.chunk(2, dim=-1)
+            c, d = second.chunk(2, dim=-1)
+            angles = (cosines + (b * c - a * d).sum(-1)).abs()
             losses = self.info_nce(own, gather=self.training, text_ids=batch.text_ids, reduction="none")
             # All of them are compared: to select those of positive pairs, the host would wait for their number.
             is_positive = (batch.inputs["scores"] >= self.positive_score).repeat(2)
             total = losses.masked_fill(~is_positive, 0.0).sum()
             in_batch = mean_over_processes(total, is_positive.sum(), self.training)
             return {
-                "cosine_loss": self.cosine_weight * ranking_loss(cosines, scores),
+                "cosine_loss": self.cosine_weight * ranking_loss(cosines / self.temperature, scores),
                 "in_batch_loss": self.in_batch_weight * in_batch,
-                "angle_loss": self.angle_weight * ranking_loss(angles, scores),
+                "angle_loss": self.angle_weight * ranking_loss(angles / self.angle_temperature, scores),
             }
-
-
-def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
-    r"""Compare two normalized embeddings as vectors of complex numbers, by the authors' definition.
-
-    The first half of an embedding holds real parts, the second half imaginary parts. With z_k = a_k + b_k i from the
-    first embedding and w_k = c_k + d_k i from the second, the similarity is the absolute sum of the real and imaginary
-    parts of z_k times the conjugate of w_k:
-
-        | sum_k (a_k c_k + b_k d_k) + (b_k c_k - a_k d_k) |
-
-    The first term is the cosine, the second the signed difference of the angles. The authors' code divides z by w
-    instead, and by the ratio of their norms, which gives the same number.
-
-    Args:
-        first (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
-        second (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
-
-    Returns:
-        `torch.Tensor`: Similarities of shape `(n,)`.
-    """
-    a, b = first.chunk(2, dim=-1)
-    c, d = second.chunk(2, dim=-1)
-    cosine = (a * c + b * d).sum(-1)
-    sine = (b * c - a * d).sum(-1)
-    return (cosine + sine).abs()
