@@ -53,16 +53,6 @@ def test_all_variants_equal_their_terms(
     assert_same(fast, slow, [everything] if extra is None else [everything, extra], rtol=1e-6, atol=1e-9)
 
 
-def test_float32_equals_the_equations(form):
-    """In float32, loss and gradient differ only by the rounding of a logit, which is 1e-7 / temperature."""
-    embeddings = draw(9, 4, dtype=torch.float32)
-    exact = embeddings.detach().double().requires_grad_()
-    fast, slow = InfoNCE()(embeddings), slow_info_nce(exact)
-    assert fast.item() == pytest.approx(slow.item(), rel=1e-6)
-    (ours,), (expected,) = torch.autograd.grad(fast, embeddings), torch.autograd.grad(slow, exact)
-    assert (ours.double() - expected).norm() < 2e-5 * expected.norm()
-
-
 def test_gradient_stays_accurate_where_the_loss_is_nearly_zero(form):
     """softmax(positive) rounds to 1 in float32 there, and 1 - softmax to 0."""
     generator = torch.Generator().manual_seed(0)
