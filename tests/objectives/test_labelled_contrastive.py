@@ -1,4 +1,4 @@
-"""SupCon and Softmax, the objectives of premises and hypotheses: Eq. 1 and 2 of arXiv:2106.04791."""
+"""Objectives of labelled rows: Eq. 1 and 2 of arXiv:2106.04791 for premises, Eq. 2 of arXiv:2004.11362 for classes."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from objective_helpers import assert_same, cosine
 from relation_helpers import ROWS, embedded
 
-from simcse_hf.objectives import EncodedBatch
+from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.contrastive import Softmax, SupCon
 
 
@@ -38,19 +38,6 @@ def test_equals_the_equation(name, temperature, similarity):
     fast = SupCon(3, temperature, similarity)(batch)
     slow = slow_loss(ROWS[name], batch.embeddings, temperature, similarity)
     assert_same(fast, slow, batch.embeddings, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("cls", [SupCon, Softmax])
-def test_padding_of_short_rows_does_not_affect_the_loss(cls):
-    objective = cls(4).double()
-    batch, other = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4)
-    absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
-    with torch.no_grad():
-        other.embeddings[absent] = float("nan")
-    loss = objective(batch)
-    assert torch.equal(objective(other), loss)
-    loss.backward()
-    assert (batch.embeddings.grad[absent] == 0).all() and (batch.embeddings.grad[~absent] != 0).any(-1).all()
 
 
 def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
@@ -165,3 +152,51 @@ def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
     plain = slow_softmax(objective, rows, batch.embeddings).item()
     assert objective(batch).item() == pytest.approx((plain + sum(losses) / 12) / 2, rel=1e-12)
     assert objective.eval()(batch).item() == pytest.approx(plain, rel=1e-12)
+
+
+# --- classes ---
+
+
+def slow_class_loss(vectors, classes, tau, kind="cosine"):
+    """The mean of Eq. 2 over the texts with a positive, term by term; the class `None` has no positive."""
+    if kind == "cosine":
+        vectors = [x / (x * x).sum().sqrt() for x in vectors]
+    losses = []
+    for i, anchor in enumerate(vectors):
+        others = {j: (anchor * x).sum() / tau for j, x in enumerate(vectors) if j != i}
+        positives = [j for j in others if classes[i] is not None and classes[j] == classes[i]]
+        if positives:
+            total = torch.logsumexp(torch.stack(list(others.values())), 0)
+            losses.append(-sum(others[p] - total for p in positives) / len(positives))
+    return sum(losses) / len(losses)
+
+
+def class_labels(tau=0.3, kind="cosine"):
+    return build_objective("class_labels", 5, {"temperature": tau, "similarity": kind})
+
+
+@pytest.mark.parametrize("kind", ["cosine", "dot"])
+@pytest.mark.parametrize("classes", [[0, 1, 0, 1], [0, 0, 0, 2, 1, 1], [3, 0, 3, 0, 3, 1]])
+def test_class_labels_equal_the_equation(classes, kind):
+    vectors = torch.randn(len(classes), 1, 5, dtype=torch.float64, requires_grad=True)
+    loss = class_labels(kind=kind)(EncodedBatch(vectors, {"labels": torch.tensor(classes)}))
+    slow = slow_class_loss(vectors[:, 0], classes, 0.3, kind)
+    assert_same(loss, slow, vectors)
+
+
+def test_every_positive_of_an_anchor_counts_and_equal_anchors_are_one_class():
+    """Rows a: p p, b: p n, a: p; the second positive of the first row and the hard negative are nobody's class."""
+    vectors = torch.randn(3, 3, 5, dtype=torch.float64, requires_grad=True)
+    relations, ids = torch.tensor([[0, 0], [0, 2], [0, -100]]), torch.tensor([7, 8, 7])
+    inputs = {"relations": relations, "text_ids": ids[:, None].expand(3, 3)}
+    classes = [7, 7, 7, 8, 8, None, 7, 7]
+    loss = class_labels()(EncodedBatch(vectors, inputs))
+    assert loss.item() == pytest.approx(slow_class_loss(vectors.flatten(0, 1)[:8], classes, 0.3).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 0]], ids=["no positive", "nothing else"])
+def test_no_class_to_contrast_is_zero_with_a_gradient_of_zero(labels):
+    vectors = torch.randn(len(labels), 1, 5, requires_grad=True)
+    loss = class_labels()(EncodedBatch(vectors, {"labels": torch.tensor(labels)}))
+    loss.backward()
+    assert loss.item() == 0 and (vectors.grad == 0).all()
