@@ -116,6 +116,10 @@ class EncodedBatch:
         return self.inputs["text_ids"]
 
 
+#: The loss of an objective: a scalar, or named scalars whose sum is the loss.
+Loss = Tensor | dict[str, Tensor]
+
+
 @dataclass
 class TrainingRows:
     """The training data as [`Objective.check`] sees it.
@@ -226,7 +230,7 @@ class Objective(nn.Module):
         """
         return None
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss.
 
         In training mode this is the loss of one process. It is scaled so that its mean over the processes, and so the
@@ -262,7 +266,7 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
     return torch.autocast(tensor.device.type, enabled=False)
 
 
-def named_losses(loss: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
+def named_losses(loss: Loss) -> dict[str, Tensor]:
     """Return the named parts of what an objective returned; a single loss is called `loss`."""
     if isinstance(loss, dict):
         return loss

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .base import EncodedBatch, Encoder, Objective, TrainingRows, named_losses
+from .base import EncodedBatch, Encoder, Loss, Objective, TrainingRows, named_losses
 from .info_nce import SimCSEObjective
 
 
@@ -111,7 +111,7 @@ class Matryoshka(Combined):
         #: The widths, the largest first.
         self.dims = widths
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss of every width.
 
         Args:

@@ -217,8 +217,12 @@ class VICReg(DimensionContrastive):
         covariance_weight: float = 1.0,
     ):
         super().__init__(dim, projector_dim)
-        check_options("a number of 0 or more", invariance_weight=invariance_weight, variance_weight=variance_weight)
-        check_options("a number of 0 or more", covariance_weight=covariance_weight)
+        check_options(
+            "a number of 0 or more",
+            invariance_weight=invariance_weight,
+            variance_weight=variance_weight,
+            covariance_weight=covariance_weight,
+        )
         self.invariance_weight = invariance_weight
         self.variance_weight = variance_weight
         self.covariance_weight = covariance_weight

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, own_rows
-from .base import ABSENT, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
+from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_relations
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
@@ -65,8 +65,12 @@ class Distill(Objective):
     ):
         super().__init__(dim)
         check_options(LOSSES, loss=loss)
-        temperatures = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
-        check_options("a number above 0", temperature=temperature, **temperatures)
+        check_options(
+            "a number above 0",
+            temperature=temperature,
+            student_temperature=student_temperature,
+            teacher_temperature=teacher_temperature,
+        )
         check_options("a number of 0 or more", consistency_weight=consistency_weight)
         check_options("an integer above 0", teacher_dim=teacher_dim)
         if teacher_dim and loss != "vectors":
@@ -95,7 +99,7 @@ class Distill(Objective):
                 "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"
             )
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss; see [`Objective.forward`].
 
         Args:

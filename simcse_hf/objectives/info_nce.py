@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import gather_columns, missing_columns, own_rows
-from .base import ABSENT, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
+from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_relations, check_similarity
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
@@ -299,7 +299,7 @@ class SimCSEObjective(Objective):
         """
         return Prepared(batch.embeddings)
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss; see [`Objective.forward`].
 
         Args:

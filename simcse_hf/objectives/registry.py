@@ -129,7 +129,8 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
     """
     known = {part: objective_class(part).options for part in part_weights(objective)}
     split: dict[str, dict[str, Any]] = {part: {} for part in known}
-    for option in sorted(options.keys() - {WIDTHS}, key=lambda option: "." in option):  # the later ones win
+    of_parts = [option for option in options if option != WIDTHS]
+    for option in sorted(of_parts, key=lambda option: "." in option):  # the later ones win
         addressee, _, name = option.rpartition(".")
         readers = [part for part, own in known.items() if name in own and addressee in ("", part)]
         if not readers:

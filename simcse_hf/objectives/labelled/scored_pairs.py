@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...ops.distributed import gather_rows, mean_over_processes
-from ..base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
+from ..base import EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from ..checks import check_options
 from ..info_nce import InfoNCE
 
@@ -87,7 +87,7 @@ class CoSENT(Objective):
                 "per_device_train_batch_size to at least 2"
             )
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
         with no_autocast(batch.embeddings):
             embeddings = as_full_precision(batch.embeddings)
@@ -182,8 +182,12 @@ class AnglE(CoSENT):
                 f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "
                 f"got {dim}: choose other dimensions"
             )
-        check_options("a number of 0 or more", cosine_weight=cosine_weight, in_batch_weight=in_batch_weight)
-        check_options("a number of 0 or more", angle_weight=angle_weight)
+        check_options(
+            "a number of 0 or more",
+            cosine_weight=cosine_weight,
+            in_batch_weight=in_batch_weight,
+            angle_weight=angle_weight,
+        )
         check_options("a number above 0", angle_temperature=angle_temperature)
         check_options("a finite number", positive_score=positive_score)
         self.info_nce = InfoNCE(temperature, symmetric=True)
