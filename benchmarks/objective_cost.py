@@ -16,7 +16,7 @@ from transformers import BertConfig
 
 from simcse_hf import BertForCL
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
-from simcse_hf.objectives.info_nce import ContrastiveInputs, SimCSEObjective
+from simcse_hf.objectives.info_nce import Prepared, SimCSEObjective
 
 from .harness import Report, machine, markdown, seconds_of
 
@@ -62,7 +62,7 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
     """Measure a forward and backward pass (median)."""
     objective = build_objective(name, DIM, {"projector_dim": DIM} if name in WITH_PROJECTOR else {})
     if name in WITH_PROJECTOR:
-        objective.projector = torch.nn.Identity()
+        objective.project = lambda batch: batch.embeddings.unbind(1)
     columns = 1 if name == "is_bert" else 3 if OBJECTIVES[name].rows in ("nli", "spans") else 2
     embeddings = torch.randn(batch, columns, DIM, requires_grad=True)
     inputs = {"attention_mask": torch.ones(batch, columns, MEAN_LENGTH, dtype=torch.long)}
@@ -75,11 +75,11 @@ def time_objective(name: str, batch: int, repeats: int) -> float:
         states = torch.randn(batch, columns, MEAN_LENGTH, DIM, requires_grad=True)
     queue = torch.randn(5 * batch // 2, DIM) if name == "esimcse" else None
 
+    if isinstance(objective, SimCSEObjective):  # without passes of its own
+        objective.prepare = lambda batch: Prepared(batch.embeddings, queue)
+
     def step() -> None:
-        if isinstance(objective, SimCSEObjective):
-            loss = objective.loss_at(ContrastiveInputs(embeddings, queue), DIM)
-        else:
-            loss = objective(EncodedBatch(embeddings, inputs, hidden_states=states))
+        loss = objective(EncodedBatch(embeddings, inputs, hidden_states=states))
         (sum(loss.values()) if isinstance(loss, dict) else loss).backward()
 
     return statistics.median([seconds_of(step) for _ in range(repeats + 1)][1:])

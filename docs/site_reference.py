@@ -69,7 +69,7 @@ def objectives():
                 if option not in described or not text.startswith("See ["):  # as of the class that it comes from
                     described[option] = _spelled_out(text, cls)
         rows = []
-        for option, default in objective.options().items():
+        for option, default in objective.options.items():
             rows.append([f"`{option}`", f"`{default}`", described.get(option, "")])
         if rows:
             parts.append(_table(["option", "default", "meaning"], rows))

@@ -29,8 +29,8 @@ def embedded(rows, dim, dtype=torch.float64, seed=0, scale=1.0):
     return EncodedBatch(vectors.to(dtype).requires_grad_(), inputs)
 
 
-def training_rows(rows, batch_size=4, processes=1, sentences=None):
+def training_rows(rows, global_batch=4, sentences=None):
     """What `check` is given, for rows with these relations."""
     sentences = sentences or [len(row) + 1 for row in rows]
     columns = {"input_ids": [[[2, 7, 3]] * count for count in sentences], "relations": rows}
-    return TrainingRows(max(sentences), batch_size, processes, Dataset.from_dict(columns))
+    return TrainingRows(max(sentences), global_batch, columns, Dataset.from_dict(columns))

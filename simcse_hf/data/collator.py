@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase
 
-from ..objectives.ragged import ABSENT
+from ..objectives.base import ABSENT
 from .tokenize import number_of
 
 #: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB

@@ -26,7 +26,7 @@ from datasets.fingerprint import Hasher
 from filelock import FileLock
 from transformers.utils import logging
 
-from ..objectives.ragged import NEGATIVE, POSITIVE
+from ..objectives.base import NEGATIVE, POSITIVE
 from ..ops.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
 from .columns import (
     ADVICE,

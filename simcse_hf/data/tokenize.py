@@ -12,7 +12,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..objectives.ragged import ABSENT, NEGATIVE, POSITIVE
+from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
 from .columns import NO_TEXT, first_few, has_text
 from .read import cached_map
 from .templates import Template, read_template

@@ -11,8 +11,7 @@ from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
 from ..objectives import EncodedBatch, Objective
-from ..objectives.base import total_and_parts
-from ..objectives.encoder import ROW_INPUTS
+from ..objectives.base import ROW_INPUTS
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import gather_rows, sum_over_processes, world
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
@@ -75,8 +74,12 @@ class CachedBatch:
         visible = _without(inputs, *_MLM_INPUTS, "lengths")
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
-            loss, parts = total_and_parts(self.objective(batch))  # type: ignore[misc]  # the objective was made
-        self.output: Any = ContrastiveOutput(loss, in_order.detach(), contrastive_loss=loss, parts=parts)
+            losses: Any = self.objective(batch)  # type: ignore[misc]  # the objective was made
+        parts = None
+        if isinstance(losses, dict):
+            parts = losses
+            losses = sum(parts.values())
+        self.output: Any = ContrastiveOutput(losses, in_order.detach(), contrastive_loss=losses, parts=parts)
 
     def backward(
         self,

@@ -17,8 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
-from ..objectives.base import as_full_precision, total_and_parts
-from ..objectives.encoder import ROW_INPUTS
+from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
@@ -221,7 +220,7 @@ class ContrastiveModel(PreTrainedModel):
         self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in resolved.dense_layers)
         if resolved.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
-            self._tied_weights_keys = self._stock_mlm_head.tied_weights_keys
+            self._tied_weights_keys = dict(self._stock_mlm_head.stock._tied_weights_keys or {})
             self._register_mlm_head()
         self.post_init()
         self.freeze_unused_parameters()
@@ -315,11 +314,11 @@ class ContrastiveModel(PreTrainedModel):
         """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
         if not self.settings.do_mlm:
             return None
-        return self._stock_mlm_head.output_embeddings()
+        return self._stock_mlm_head.stock.get_output_embeddings()
 
     def set_output_embeddings(self, embeddings: nn.Module) -> None:
         """Replace the output layer of the masked-LM head."""
-        self._stock_mlm_head.set_output_embeddings(embeddings)
+        self._stock_mlm_head.stock.set_output_embeddings(embeddings)
         self._register_mlm_head()
 
     def _register_mlm_head(self) -> None:
@@ -423,14 +422,12 @@ class ContrastiveModel(PreTrainedModel):
     def _template_states(self, texts: _Texts) -> Tensor:
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
-        def embed(ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
-            alone = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        def embed(**alone: Tensor) -> Tensor:
             outputs = self._encode_tokens(alone, pooling.TEMPLATE_POOLER)
-            return pooling.at_mask(outputs.last_hidden_state, ids, self.settings.mask_token_id)
+            return pooling.at_mask(outputs.last_hidden_state, alone["input_ids"], self.settings.mask_token_id)
 
-        ids = texts["input_ids"]
-        tokens = (ids, texts["attention_mask"], texts.get("token_type_ids"))
-        first = ids.new_zeros(len(ids))
+        tokens = {name: x for name, x in texts.items() if name in TEXT_INPUTS and x is not None}
+        first = texts["input_ids"].new_zeros(len(texts["input_ids"]))
         return embed_templates(embed, tokens, first, self.settings.template_edges)
 
     def embed_rows(self, texts: _Texts, has_gaps: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -662,8 +659,11 @@ class ContrastiveModel(PreTrainedModel):
         loss = contrastive_loss = mlm_loss = parts = None
         if objective is not None and input_ids.shape[1] >= objective.num_views:
             encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, lengths)  # type: ignore[arg-type]
-            contrastive_loss, parts = total_and_parts(objective(encoded))
-            loss = contrastive_loss
+            losses: Any = objective(encoded)
+            if isinstance(losses, dict):
+                parts = losses
+                losses = sum(parts.values())
+            loss = contrastive_loss = losses
         if mlm_targets is not None:
             if mlm_input_ids is not None:
                 masked = _flatten(texts | {"input_ids": mlm_input_ids})

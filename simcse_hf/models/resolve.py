@@ -20,14 +20,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..data.views import view_rate
-from ..objectives import (
-    build_objective,
-    find_objective,
-    import_objective,
-    objective_class,
-    part_weights,
-    split_options,
-)
+from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
 from ..objectives.checks import DEFAULT_TEMPERATURES
 from ..ops.cpu import has_only_cpu
 from .pooling import TEMPLATE_POOLER
@@ -155,7 +148,7 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     if options:  # refuse values that are not valid before anything is loaded
         with torch.device("meta"):
             for name, used in settings.losses().values():
-                if all(find_objective(part) for part in part_weights(name)):
+                if all(part in OBJECTIVES for part in part_weights(name)):
                     build_objective(name, _ANY_SIZE, used)
     return settings
 
@@ -240,7 +233,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         ValueError: If no part has a given option. The message names the option and those that there are.
     """
     parts = part_weights(objective)
-    if any(find_objective(part) is None for part in parts):
+    if any(part not in OBJECTIVES for part in parts):
         return {**saved, **given}  # a class of the user's own, which is not imported yet
     given_parts = split_options(objective, given)
     try:
@@ -249,7 +242,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         raise ValueError(f"objective_options of the checkpoint: {error}") from None
     resolved: dict[str, Any] = {}
     for part in parts:
-        options = objective_class(part).options() | saved_parts[part]
+        options = objective_class(part).options | saved_parts[part]
         new = given_parts[part]
         if "similarity" in new and new["similarity"] != options["similarity"]:
             options["temperature"] = None  # that of the checkpoint belongs to the other similarity
@@ -291,7 +284,7 @@ def _chosen_objective(given: Values, saved: Values) -> str:
 
 def paper_settings(objective: str) -> dict[str, Any]:
     """Return the settings of the paper of an objective, of a sum those of its first part."""
-    first = find_objective(next(iter(part_weights(objective))))
+    first = OBJECTIVES.get(next(iter(part_weights(objective))))
     return {} if first is None else dict(first.defaults)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..objectives import find_objective, part_weights
+from ..objectives import OBJECTIVES, part_weights
 from ..objectives.promptbert import DENOISINGS
 from ..ops.suggestions import did_you_mean
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
@@ -257,8 +257,8 @@ def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, An
     """Return those of `LOSS_OPTIONS` that a part of an objective reads: all of them if its class is not imported."""
     known = {"matryoshka_dims"}
     for part in part_weights(objective):
-        found = find_objective(part)
-        known.update(options if found is None else found.options())
+        found = OBJECTIVES.get(part)
+        known.update(options if found is None else found.options)
     return {name: value for name, value in options.items() if name in known}
 
 

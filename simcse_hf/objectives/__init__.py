@@ -1,24 +1,21 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
-from .base import Objective, TrainingRows
-from .by_dataset import ByDataset
+from .base import EncodedBatch, Objective, TrainingRows
+from .combined import ByDataset
 from .contrastive_tension import ContrastiveTension
 from .declutr import DeCLUTR
 from .diffcse import DiffCSE
 from .dimension_contrastive import BarlowTwins, VICReg
 from .distill import Distill
-from .encoder import EncodedBatch
 from .esimcse import ESimCSE
 from .info_nce import InfoNCE, SimCSEObjective
 from .is_bert import ISBERT
-from .labelled.class_labels import ClassLabels
-from .labelled.nli import Softmax, SupCon
+from .labelled.contrastive import ClassLabels, Softmax, SupCon
 from .labelled.scored_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
 from .registry import (
     OBJECTIVES,
     build_objective,
-    find_objective,
     import_objective,
     objective_class,
     part_weights,
@@ -35,7 +32,6 @@ __all__ = [
     "Objective",
     "TrainingRows",
     "build_objective",
-    "find_objective",
     "import_objective",
     "objective_class",
     "part_weights",

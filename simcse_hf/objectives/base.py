@@ -1,14 +1,123 @@
-"""The interface of an objective, and small functions that several objectives need."""
+"""The interface of an objective: the model that it trains, the batch that it sees, and its loss."""
 
-import inspect
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
-from .encoder import EncodedBatch, Encoder
+#: What a batch holds of each text.
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+#: What a batch may hold for the objective beside token ids and masks; see [`EncodedBatch`].
+ROW_INPUTS = ("relations", "text_ids", "scores", "labels", "teacher", "guide", "dataset")
+#: The relations of the texts of a row to its first one: those of a positive, of a hard negative, and where a row has
+#: fewer texts than the widest.
+POSITIVE = 0
+NEGATIVE = 2
+ABSENT = -100
+
+
+class Encoder(Protocol):
+    """What an objective may ask of the model that it trains.
+
+    `simcse_hf.models.ContrastiveModel` satisfies this protocol. Objectives depend on the protocol and not on that
+    class, so the model can import the objectives and not the other way round.
+    """
+
+    config: PreTrainedConfig
+    #: The model's `ContrastiveSettings`.
+    settings: Any
+    name_or_path: str
+    #: The n-gram features of pooler `ngrams`.
+    ngram_head: Any
+
+    #: The stock encoder, without the head.
+    base_model: Any
+    #: The device of the weights.
+    device: Any
+    #: The dense + tanh head of pooler `cls`.
+    contrastive_head: Any
+
+    def embed(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        lengths: np.ndarray | None = None,
+    ) -> Tensor:
+        """Encode token ids of shape `(n, length)`, with `lengths` of shape `(n,)`, into embeddings `(n, dim)`."""
+
+    def copy_encoder(self) -> Self:
+        """Return an independent copy of the encoder, its head and its pooler."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Iterate over the names and parameters of the model."""
+
+
+class _MissingEncoder:
+    """Stands for the model of a batch that was encoded elsewhere, and explains itself when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy and pickle look for these
+            raise AttributeError(name)
+        raise ValueError(
+            f"the objective asks for batch.model.{name}, but this batch comes without a model, as under GradCache. "
+            "Set supports_gradcache = False in the objective's class, and train without gradcache_chunk_size"
+        )
+
+
+@dataclass
+class EncodedBatch:
+    """A batch after the encoder pass: everything that an objective may read.
+
+    Args:
+        embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`, not normalized. Column 0 holds
+            the anchors, column 1 the positives, further columns the other sentences of each row. A row with fewer
+            sentences than the widest row is filled up with zeros. If the objective `reconstructs`, column 0 is
+            missing.
+        inputs (`Mapping[str, torch.Tensor]`): The batch as it went into the model: `input_ids` and `attention_mask` of
+            shape `(batch, num_sentences, length)`, and, if the collator adds them, `relations` of shape
+            `(batch, num_sentences - 1)` (how a sentence after the first relates to it: 0 entailment, 1 neutral,
+            2 contradiction, -100 if the row has fewer sentences), `text_ids` of shape `(batch, num_sentences)`, equal
+            for equal texts, `scores` of pairs and `labels` of classes, of shape `(batch,)`, `dataset`, numbers on the
+            host that say which data set of several the rows come from, and `teacher` and `guide`, the unit vectors of
+            frozen models, of shape `(batch, num_sentences, dim of the frozen models)`.
+        model (`Encoder`): For objectives that run the encoder themselves (`batch.model.embed`). GradCache gives no
+            model: an objective that needs one sets `supports_gradcache = False`.
+        hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
+            They are present only if the objective sets `needs_hidden_states`.
+        lengths (`np.ndarray`, *optional*): The number of tokens of each text, of shape `(batch, num_sentences)`, if
+            the collator counted them. All padding is then on the right. An objective that selects by it instead of by
+            `attention_mask` does not make the host wait for an accelerator.
+    """
+
+    embeddings: Tensor
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    model: Encoder = cast(Encoder, _MissingEncoder())
+    hidden_states: Tensor | None = None
+    lengths: np.ndarray | None = None
+
+    @property
+    def text_ids(self) -> Tensor:
+        """The integers `(batch, num_sentences)` that are equal for equal texts.
+
+        Raises:
+            ValueError: If the collator did not add them.
+        """
+        if "text_ids" not in self.inputs:
+            raise ValueError(
+                "the batch has no text_ids, by which equal texts are recognized: make the collator with "
+                "ContrastiveCollator(tokenizer, add_text_ids=True)"
+            )
+        return self.inputs["text_ids"]
+
+
+#: The loss of an objective: a scalar, or named scalars whose sum is the loss.
+Loss = Tensor | dict[str, Tensor]
 
 
 @dataclass
@@ -17,33 +126,23 @@ class TrainingRows:
 
     Args:
         num_sentences (`int`): Sentences in a row. A row of one sentence is its own positive.
-        batch_size (`int`): Rows in a batch of one process.
-        processes (`int`, *optional*, defaults to `1`): Number of processes.
-        dataset (`Dataset`, *optional*): The rows, with the column `input_ids` and possibly `relations`.
+        global_batch (`int`): Rows in a batch of all processes.
+        columns (`Collection[str]`, *optional*): The columns of the rows: `input_ids` and possibly `relations`, how
+            each hypothesis relates to its premise, `label` or `score`.
+        dataset (`Dataset`, *optional*): The rows.
     """
 
     num_sentences: int
-    batch_size: int
-    processes: int = 1
+    global_batch: int
+    columns: Collection[str] = ()
     dataset: Any = None
-
-    @property
-    def has_relations(self) -> bool:
-        """Whether the rows say how each hypothesis relates to its premise."""
-        return self.dataset is not None and "relations" in self.dataset.column_names
-
-    @property
-    def global_batch(self) -> int:
-        """Rows in a batch of all processes."""
-        return self.batch_size * self.processes
 
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
 
     A new objective is a subclass with a `forward` and a name from [`register`]. The keyword arguments of its
-    constructor after `dim` are its options, which `objective_options` of a run sets, such as the temperature. An
-    objective keeps the value of each option under the option's name.
+    constructor after `dim` are its options, which `objective_options` of a run sets, such as the temperature.
 
     The parameters and buffers of an objective are trained with the model and saved beside it in a file of their own
     (`_objective.safetensors`). `AutoModel` does not load them.
@@ -75,8 +174,9 @@ class Objective(nn.Module):
         dim (`int`): Embedding size.
     """
 
-    #: The name that the class is registered under, or the name of the class.
-    name = "Objective"
+    #: The name that the class is registered under, and its options with their defaults.
+    name = ""
+    options: dict[str, Any] = {}
     summary = ""
     papers: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
@@ -90,22 +190,9 @@ class Objective(nn.Module):
     needs_hidden_states = False
     needs_text_ids = False
 
-    def __init_subclass__(cls) -> None:
-        cls.name = cls.__name__
-
     def __init__(self, dim: int):
         super().__init__()
         self.dim = dim
-
-    @classmethod
-    def options(cls) -> dict[str, Any]:
-        """Return the options with their defaults."""
-        parameters = inspect.signature(cls).parameters.values()
-        return {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
-
-    def used_options(self) -> dict[str, Any]:
-        """Return the options with the values that this objective uses."""
-        return {name: getattr(self, name) for name in self.options()}
 
     def of_dataset(self, number: int) -> "Objective":
         """Return the objective of one of several data sets: this one, if they share it."""
@@ -143,7 +230,7 @@ class Objective(nn.Module):
         """
         return None
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss.
 
         In training mode this is the loss of one process. It is scaled so that its mean over the processes, and so the
@@ -160,11 +247,18 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-def as_full_precision(embeddings: Tensor) -> Tensor:
-    """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03."""
-    if embeddings.dtype in (torch.float16, torch.bfloat16):
-        return embeddings.float()
-    return embeddings
+def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:
+    """Cast half precision to float32: at temperature 0.05 a bfloat16 logit is off by up to 0.03.
+
+    Args:
+        embeddings (`torch.Tensor`): Of shape `(..., dim)`.
+        normalize (`bool`, *optional*, defaults to `False`): Scale them to length 1: their dot product is the cosine.
+
+    Returns:
+        `torch.Tensor`: Of the same shape, in float32 or wider.
+    """
+    embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    return F.normalize(embeddings, dim=-1) if normalize else embeddings
 
 
 def no_autocast(tensor: Tensor) -> torch.autocast:
@@ -172,32 +266,8 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
     return torch.autocast(tensor.device.type, enabled=False)
 
 
-def comparable(embeddings: Tensor, similarity: str) -> Tensor:
-    """Return embeddings whose dot product is the similarity, `"cosine"` or `"dot"`, in full precision."""
-    embeddings = as_full_precision(embeddings)
-    if similarity == "cosine":
-        return F.normalize(embeddings, dim=-1)
-    return embeddings
-
-
-def named_losses(loss: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
+def named_losses(loss: Loss) -> dict[str, Tensor]:
     """Return the named parts of what an objective returned; a single loss is called `loss`."""
     if isinstance(loss, dict):
         return loss
     return {"loss": loss}
-
-
-def total_and_parts(
-    loss: Tensor | dict[str, Tensor],
-) -> tuple[Tensor, dict[str, Tensor] | None]:
-    """Split what an objective returned into the loss and its named parts.
-
-    Args:
-        loss (`torch.Tensor` or `dict[str, torch.Tensor]`): What [`Objective.forward`] returned.
-
-    Returns:
-        `tuple[torch.Tensor, dict[str, torch.Tensor] | None]`: The loss, and its parts if it has named ones.
-    """
-    if isinstance(loss, dict):
-        return sum(loss.values()), loss  # type: ignore[return-value]
-    return loss, None

@@ -1,14 +1,10 @@
 """Checks of options and of training rows that several objectives share."""
 
 import math
+from collections.abc import Collection
 from typing import Any, Literal
 
-from transformers.utils import logging
-
-from .base import TrainingRows
-from .ragged import POSITIVE
-
-logger = logging.get_logger(__name__)
+from .base import POSITIVE, TrainingRows
 
 #: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
@@ -17,21 +13,23 @@ SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
 Kind = Literal["true or false", "an integer above 0", "a number above 0", "a number of 0 or more", "a finite number"]
 
 
-def check_options(kind: Kind, **options: Any) -> None:
+def check_options(kind: Kind | Collection[Any], **options: Any) -> None:
     """Check that options of an objective have values of some kind.
 
     Args:
-        kind (`str`): What they must be: one of `Kind`.
+        kind (`str` or `Collection`): What they must be: one of `Kind`, or the values that they may have.
         **options (`Any`): The options. `None` stands for an option that is not set.
 
     Raises:
         ValueError: If one is something else. The message names the option.
     """
     for name, value in options.items():
-        if value is None:
-            continue
         is_number = type(value) in (int, float) and -math.inf < value < math.inf
-        if kind == "true or false":
+        if not isinstance(kind, str):
+            fits = value in kind
+        elif value is None:
+            fits = True
+        elif kind == "true or false":
             fits = isinstance(value, bool)
         elif kind == "an integer above 0":
             fits = type(value) is int and value > 0
@@ -42,22 +40,8 @@ def check_options(kind: Kind, **options: Any) -> None:
         else:
             fits = is_number
         if not fits:
-            raise ValueError(f"{name} must be {kind}, got {value!r}")
-
-
-def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Check that an option is one of some values.
-
-    Args:
-        name (`str`): The option.
-        value (`Any`): Its value.
-        choices (`tuple`): The values that it may have.
-
-    Raises:
-        ValueError: If it has another one. The message names the option.
-    """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+            wanted = kind if isinstance(kind, str) else f"one of {', '.join(map(str, kind))}"
+            raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
 def check_similarity(similarity: str, temperature: float | None) -> tuple[str, float]:
@@ -73,7 +57,7 @@ def check_similarity(similarity: str, temperature: float | None) -> tuple[str, f
     Raises:
         ValueError: If the similarity is unknown, or the temperature is not a finite number above 0.
     """
-    check_choice("similarity", similarity, SIMILARITIES)
+    check_options(SIMILARITIES, similarity=similarity)
     if temperature is None:
         temperature = DEFAULT_TEMPERATURES[similarity]
     check_options("a number above 0", temperature=temperature)
@@ -92,8 +76,9 @@ def check_rows(rows: TrainingRows, most: int, advice: str, alone: str = "") -> N
     Raises:
         ValueError: If a row has relations or more sentences, or a batch is too small.
     """
-    if rows.has_relations or rows.num_sentences > most:
-        found = "relations" if rows.has_relations else f"{rows.num_sentences} sentences"
+    has_relations = "relations" in rows.columns
+    if has_relations or rows.num_sentences > most:
+        found = "relations" if has_relations else f"{rows.num_sentences} sentences"
         raise ValueError(f"the training data has rows with {found}, but {advice}")
     if alone and rows.global_batch == 1:
         raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
@@ -109,7 +94,7 @@ def check_relations(rows: TrainingRows, name: str) -> None:
     Raises:
         ValueError: If a row has other relations.
     """
-    if rows.has_relations:
+    if "relations" in rows.columns:
         table = rows.dataset.with_format("arrow").select_columns("relations")[:]
         for relations in table["relations"].to_pylist():
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:

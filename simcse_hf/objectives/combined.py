@@ -1,18 +1,21 @@
-"""The base class of objectives that are made of several."""
+"""Objectives that are made of several: one for each width of the embeddings, or for each data set of a run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from .base import Objective, TrainingRows
-from .encoder import Encoder
+from torch import Tensor, nn
+
+from .base import EncodedBatch, Encoder, Loss, Objective, TrainingRows, named_losses
+from .info_nce import SimCSEObjective
 
 
 class Combined(Objective):
     """Base class of objectives that are made of several, its `objectives`, which read the same batches.
 
     What it says about itself follows from them. It needs what any of them needs, works with GradCache if all do, and
-    has the rows, the view and the defaults of the first one. The subclass registers them as modules.
+    has the rows of the first one. The subclass registers them as modules.
 
     Args:
         dim (`int`): Embedding size.
@@ -22,13 +25,10 @@ class Combined(Objective):
     def __init__(self, dim: int, objectives: Iterable[Objective]):
         super().__init__(dim)
         self.objectives: tuple[Any, ...] = tuple(objectives)
-        first = self.objectives[0]
         self.name = ", ".join(dict.fromkeys(self._of_parts("name")))
-        self.summary = first.summary
-        self.defaults = first.defaults
-        self.rows = first.rows
-        self.view = first.view
-        self.reconstructs = first.reconstructs
+        self.summary = self.objectives[0].summary
+        self.rows = self.objectives[0].rows
+        self.reconstructs = self.objectives[0].reconstructs
         self.papers = tuple(dict.fromkeys(chain(*self._of_parts("papers"))))
         self.vectors = tuple(dict.fromkeys(chain(*self._of_parts("vectors"))))
         self.encoders = max(self._of_parts("encoders"))
@@ -64,10 +64,151 @@ class Combined(Objective):
         return None
 
 
-def options_by_name(objectives: Mapping[str, Objective]) -> dict[str, Any]:
-    """Return the options that several objectives use, as `name.option`."""
-    options = {}
-    for name, objective in objectives.items():
-        for option, value in objective.used_options().items():
-            options[f"{name}.{option}"] = value
-    return options
+class Matryoshka(Combined):
+    """The unweighted sum of an objective over several widths of the same embeddings.
+
+    Kusupati et al. 2022 (arXiv:2205.13147), Eq. 1 with c_m = 1: the first 64 numbers of an embedding are trained to be
+    an embedding of their own. The objective normalizes what it reads, so normalization comes after the cut.
+
+    There is one objective per width. [`SimCSEObjective`] and its subclasses have no parameters that depend on the
+    width: a single one takes its loss at all widths, and its second encoder runs once per step.
+
+    Args:
+        dim (`int`): Embedding size.
+        dims (`Sequence[int]`): The widths in any order. The full size is added if it is missing: it is what the model
+            returns without `truncate_dim`, and no smaller width trains its last dimensions.
+        build (`Callable`): Makes the objective of a width.
+
+    Raises:
+        ValueError: If a width is not an integer from 1 to `dim` or is named twice, or the objective is a sum
+            with a part that encodes texts itself.
+    """
+
+    def __init__(self, dim: int, dims: Sequence[int], build: Callable[[int], Objective]):
+        for width in dims:
+            if type(width) is not int or not 1 <= width <= dim:
+                raise ValueError(
+                    f"matryoshka_dims must be integers from 1 to {dim}, the embedding size, got {width!r}"
+                )
+        if len(set(dims)) < len(dims):
+            raise ValueError(f"matryoshka_dims names a width twice: {list(dims)}")
+        widths = sorted({dim, *dims}, reverse=True)
+        whole = build(dim)
+        parts = whole.objectives if isinstance(whole, Combined) else []
+        for part in parts:
+            if isinstance(part, SimCSEObjective) and not part.supports_gradcache:
+                raise ValueError(
+                    f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
+                    "without matryoshka_dims"
+                )
+        objectives = [whole]
+        if isinstance(whole, SimCSEObjective):
+            whole.widths = widths
+        else:
+            objectives += map(build, widths[1:])
+        super().__init__(dim, objectives)
+        self.parts = nn.ModuleList(self.objectives)
+        #: The widths, the largest first.
+        self.dims = widths
+
+    def forward(self, batch: EncodedBatch) -> Loss:
+        """Compute the loss of every width.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `dict[str, torch.Tensor]`: `loss_256` for a width of 256 and so on, or `{part}_256` for each part of the
+                wrapped objective.
+        """
+        if isinstance(self.objectives[0], SimCSEObjective):
+            return self.objectives[0](batch)
+        losses = {}
+        for dim, objective in zip(self.dims, self.objectives, strict=True):
+            states = None if batch.hidden_states is None else batch.hidden_states[..., :dim]
+            narrow = replace(batch, embeddings=batch.embeddings[..., :dim], hidden_states=states)
+            for name, part in named_losses(objective(narrow)).items():
+                losses[f"{name}_{dim}"] = part
+        return losses
+
+
+class ByDataset(Combined):
+    """Another objective for the batches of each data set of a run.
+
+    `inputs["dataset"]` holds the number of the data set that all rows of a batch come from. The parameters of the
+    other objectives get a gradient of 0, so that all processes exchange the same gradients.
+
+    The state of an objective is saved by the name of its data set, so their order may change.
+
+    Args:
+        dim (`int`): Embedding size.
+        objectives (`Mapping[str, Objective]`): The objective of each data set, in their order.
+        main (`Objective`, *optional*): The objective that several data sets share: those whose objective it is.
+
+    Raises:
+        ValueError: If the objectives need different numbers of encoders, or only some of them reconstruct.
+    """
+
+    def __init__(self, dim: int, objectives: Mapping[str, Objective], main: Objective | None = None):
+        super().__init__(dim, dict.fromkeys(objectives.values()))
+        self.by_name = dict(objectives)
+        self.own = nn.ModuleDict()
+        self.main = main if main in self.objectives else None
+        for name, objective in objectives.items():
+            if objective is not main:
+                # Names of modules have no points, and may not be those of attributes, such as `train`.
+                module = name.replace(".", ":")
+                self.own[f":{module}"] = objective
+        needs = {(part.encoders, part.reconstructs) for part in self.objectives}
+        if len(needs) > 1:
+            raise ValueError(
+                f"the objectives of the data sets ({self.name}) need other numbers of encoders or read other "
+                "embeddings: train them one by one"
+            )
+        self.num_views = min(part.num_views for part in self.objectives)  # below it a batch has no loss
+
+    def of_dataset(self, number: int) -> Objective:
+        """Return the objective of a data set."""
+        return list(self.by_name.values())[number]
+
+    def mlm_columns(self, num_sentences: int) -> list[int] | None:
+        """Return what all objectives say; see [`Objective.mlm_columns`].
+
+        Raises:
+            ValueError: If they mask different columns.
+        """
+        first, *others = (part.mlm_columns(num_sentences) for part in self.objectives)
+        if any(columns != first for columns in others):
+            raise ValueError(
+                "the objectives of the data sets mask different columns for the masked-LM loss: unset do_mlm"
+            )
+        return first
+
+    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
+        """Compute the loss of the batch's data set.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch, with `dataset`.
+
+        Returns:
+            `dict[str, torch.Tensor]`: `nli_loss` for the data set `nli`, or `nli_{part}` for each part of its
+                objective.
+
+        Raises:
+            ValueError: If the batch does not say which data set it comes from.
+        """
+        if "dataset" not in batch.inputs:
+            raise ValueError(
+                f"the batch names none of the data sets {', '.join(self.by_name)}, whose objectives differ: evaluate "
+                "them as eval_dataset={name: rows}"
+            )
+        number = int(batch.inputs["dataset"][0])
+        name, objective = list(self.by_name.items())[number]
+        losses = {f"{name}_{what}": loss for what, loss in named_losses(objective(batch)).items()}
+        if self.training:
+            own = set(objective.parameters())
+            first = next(iter(losses))
+            for parameter in self.parameters():
+                if parameter.requires_grad and parameter not in own:
+                    losses[first] = losses[first] + 0.0 * parameter.sum()
+        return losses

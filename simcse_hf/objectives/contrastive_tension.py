@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from ..ops.distributed import gather_rows, own_rows
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
-from .encoder import EncodedBatch
 
 
 class ContrastiveTension(Objective):
@@ -77,6 +76,5 @@ class ContrastiveTension(Objective):
         columns = (positives + steps) % len(second)
         with no_autocast(first):
             logits = (first @ second.T).gather(1, columns)
-            same = torch.zeros_like(logits)
-            same[:, 0] = 1
-            return F.binary_cross_entropy_with_logits(logits, same)
+            logits[:, 0].neg_()  # of the pair of the same sentence
+            return F.softplus(logits).mean()

@@ -2,13 +2,12 @@
 
 import torch
 
-from .base import Objective, TrainingRows, as_full_precision
+from .base import EncodedBatch, Encoder, TrainingRows, as_full_precision
 from .checks import check_options
-from .encoder import EncodedBatch, Encoder
-from .info_nce import InfoNCE
+from .info_nce import Prepared, SimCSEObjective
 
 
-class DeCLUTR(Objective):
+class DeCLUTR(SimCSEObjective):
     r"""NT-Xent over the 2N views of a batch (Giorgi et al. 2021, arXiv:2006.03659).
 
     A positive view is the mean embedding of an anchor's positive spans. Let v_1 to v_N be the anchors, v_{N+1} to
@@ -39,6 +38,7 @@ class DeCLUTR(Objective):
 
     summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the mean of nearby spans"
     papers = ("declutr",)
+    vectors = ()
     rows = "spans"
     #: Section 4.2 of the paper. Its spans have 32 to 512 tokens, and its documents 2 anchors (see the recipe).
     defaults = {
@@ -63,14 +63,10 @@ class DeCLUTR(Objective):
         max_span: int | None = None,
         min_span: int | None = None,
     ):
-        super().__init__(dim)
+        super().__init__(dim, temperature, symmetric=True)
         check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
-        self.info_nce = InfoNCE(temperature, symmetric=True)
-        self.temperature = temperature
         self.anchors = anchors
         self.positives = positives
-        self.max_span = max_span
-        self.min_span = min_span
 
     def attach(self, model: Encoder) -> None:
         """Ask for the hidden states of the anchors if the model has a masked-LM loss."""
@@ -84,29 +80,23 @@ class DeCLUTR(Objective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows that do not consist of anchors with equally many positives, and a batch of one anchor."""
         columns = rows.num_sentences
-        if self.positives is None:
-            fits = columns % self.anchors == 0 and columns >= 2 * self.anchors
-            positives = "one or more positives"
-        else:
-            fits = columns == self.anchors * (1 + self.positives)
-            positives = f"{self.positives} positive(s)"
-        if not fits:
+        positives = columns // self.anchors - 1
+        if columns % self.anchors or positives < 1 or self.positives not in (None, positives):
             raise ValueError(
-                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {positives}), but the training "
-                f"rows hold {columns} texts: give pairs or spans of documents, or change its options anchors and "
-                "positives"
+                f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {self.positives or 'several'} "
+                f"positive(s)), but the training rows hold {columns} texts: give pairs or spans of documents, or "
+                "change its options anchors and positives"
             )
         if rows.global_batch * self.anchors == 1:
             raise ValueError(
                 "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def forward(self, batch: EncodedBatch) -> torch.Tensor:
-        """Compute the mean loss of this process's views, as a scalar."""
+    def prepare(self, batch: EncodedBatch) -> Prepared:
+        """Return pairs of an anchor and the mean of its positives."""
         embeddings = as_full_precision(batch.embeddings)
         rows, _, dim = embeddings.shape
         groups = embeddings.reshape(rows * self.anchors, -1, dim)
         anchors = groups[:, 0]
         positives = groups[:, 1:].mean(1)
-        pairs = torch.stack([anchors, positives], dim=1)
-        return self.info_nce(pairs, gather=self.training)
+        return Prepared(torch.stack([anchors, positives], dim=1))

@@ -9,11 +9,10 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from ..ops.distributed import mean_over_processes
 from ..ops.loading import load_pretrained
-from .base import as_full_precision
+from .base import EncodedBatch, Encoder, as_full_precision
 from .checks import check_options
 from .dimension_contrastive import GlobalBatchNorm
-from .encoder import EncodedBatch, Encoder
-from .info_nce import ContrastiveInputs, SimCSEObjective
+from .info_nce import Prepared, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
 
 
@@ -87,7 +86,6 @@ class DiffCSE(SimCSEObjective):
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
-        self.discriminator: Any = None
         self.classifier = nn.Linear(dim, 1)
         self.projector: Any = None
         if projector:
@@ -99,10 +97,6 @@ class DiffCSE(SimCSEObjective):
                 GlobalBatchNorm(dim, affine=False),
             )
 
-    def used_options(self) -> dict[str, Any]:
-        """Return the options; `projector` is also the name of the module."""
-        return super().used_options() | {"projector": self.projector is not None}
-
     def attach(self, model: Encoder) -> None:
         """Copy the encoder as the discriminator, and load the generator.
 
@@ -110,8 +104,8 @@ class DiffCSE(SimCSEObjective):
             model (`Encoder`): The model to be trained.
 
         Raises:
-            ValueError: If there is no trained masked-LM to load, if it has another vocabulary or no mask token, or if
-                the encoder's embedding layer does not have the size of the sentence embedding.
+            ValueError: If there is no trained masked-LM to load, if it has another vocabulary, or if the encoder's
+                embedding layer does not have the size of the sentence embedding.
         """
         source = self.generator or model.name_or_path
         advice = "Set the option generator of objective 'diffcse' to a masked-LM with the model's tokenizer."
@@ -127,9 +121,7 @@ class DiffCSE(SimCSEObjective):
                 f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has "
                 f"one of {model.config.vocab_size}. {advice}"
             )
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"the tokenizer of the generator {source} has no mask token. {advice}")
-        self.discriminator = model.copy_encoder().base_model
+        self.discriminator: Any = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
         if width != self.dim or not hasattr(self.discriminator, "embeddings"):
             raise ValueError(
@@ -143,51 +135,43 @@ class DiffCSE(SimCSEObjective):
         # Inside a tuple it is not a submodule, so it is neither trained nor saved with every checkpoint.
         self._generator: tuple[Any] = (masked_lm,)
         self._masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=self.mask_ratio)
-        self._special_ids = torch.tensor(tokenizer.all_special_ids)
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+    def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the embeddings and, in training, this process's share of the weighted loss `replaced_tokens`."""
-        inputs = super().prepare(batch)
+        embeddings = batch.embeddings
         if not self.training:
-            return inputs
+            return Prepared(embeddings)
         if self.projector is not None:
-            flat = batch.embeddings.flatten(0, 1)
-            projected = self.projector(flat.to(self.classifier.weight.dtype))
-            inputs.embeddings = projected.view_as(batch.embeddings)
+            flat = embeddings.flatten(0, 1).to(self.classifier.weight.dtype)
+            embeddings = self.projector(flat).view_as(embeddings)
         mask = batch.inputs["attention_mask"].flatten(0, 1)
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
         mask = mask[present]
         ids = batch.inputs["input_ids"].flatten(0, 1)[present]
-        is_special = torch.isin(ids, self._special_ids.to(ids.device))
-        tokens = (mask == 1) & ~is_special
-        edited = torch.where(tokens, self._generate(ids, mask), ids)
-        embeddings = inputs.embeddings.flatten(0, 1)[present]
-        logits = self._replaced_logits(edited, mask, embeddings)[tokens]
-        is_replaced = (edited != ids)[tokens]
-        targets = is_replaced.to(logits.dtype)
-        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        loss = mean_over_processes(total, tokens.sum())
-        inputs.other_losses["replaced_tokens"] = self.replaced_weight * loss
-        return inputs
-
-    @torch.no_grad()
-    def _generate(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Mask token ids of shape `(n, length)`, and return the generator's likeliest token at every position."""
-        generator = self._generator[0].to(ids.device)
-        masked, _ = mask_tokens(ids, self._masker)
-        return generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
-
-    def _replaced_logits(self, ids: Tensor, mask: Tensor, embeddings: Tensor) -> Tensor:
-        """Run the discriminator, and return the logit of "replaced" for every token, of shape `(n, length)`."""
+        # 1. The generator's likeliest tokens for the masked sentence replace the tokens of the sentence.
+        with torch.no_grad():
+            masked, _ = mask_tokens(ids, self._masker)
+            generator = self._generator[0].to(ids.device)
+            likeliest = generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
+        special_ids = torch.tensor(self._masker.tokenizer.all_special_ids, device=ids.device)
+        tokens = (mask == 1) & ~torch.isin(ids, special_ids)
+        edited = torch.where(tokens, likeliest, ids)
+        # 2. The discriminator reads the embedding of the sentence in the place of the first token of the edited one.
+        of_texts = embeddings.flatten(0, 1)[present]
 
         def put_embeddings_first(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-            first = embeddings[:, None].to(output.dtype)
+            first = of_texts[:, None].to(output.dtype)
             return torch.cat([first, output[:, 1:]], dim=1)
 
         # A hook, because each architecture has its own way from its embedding layer to its first attention layer.
         hook = self.discriminator.embeddings.register_forward_hook(put_embeddings_first)
         try:
-            hidden = self.discriminator(input_ids=ids, attention_mask=mask).last_hidden_state
+            hidden = self.discriminator(input_ids=edited, attention_mask=mask).last_hidden_state
         finally:
             hook.remove()
-        return as_full_precision(self.classifier(hidden).squeeze(-1))
+        # 3. It predicts for each token whether it was replaced.
+        logits = as_full_precision(self.classifier(hidden).squeeze(-1))[tokens]
+        is_replaced = (edited != ids)[tokens].to(logits.dtype)
+        total = F.binary_cross_entropy_with_logits(logits, is_replaced, reduction="sum")
+        loss = mean_over_processes(total, tokens.sum())
+        return Prepared(embeddings, other_losses={"replaced_tokens": self.replaced_weight * loss})

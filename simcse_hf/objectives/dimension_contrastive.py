@@ -5,9 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.distributed import differentiable_sum, gather_rows, world
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
-from .encoder import EncodedBatch
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
@@ -66,10 +65,8 @@ class GlobalBatchNorm(nn.Module):
 
     def __init__(self, dim: int, affine: bool = True):
         super().__init__()
-        self.weight = self.bias = None
-        if affine:
-            self.weight = nn.Parameter(torch.ones(dim))
-            self.bias = nn.Parameter(torch.zeros(dim))
+        self.weight = nn.Parameter(torch.ones(dim)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if affine else None
 
     def forward(self, rows: Tensor) -> Tensor:
         """Normalize rows of shape `(n, dim)`, in float32 or wider."""
@@ -80,45 +77,20 @@ class GlobalBatchNorm(nn.Module):
             return rows * self.weight + self.bias
 
 
-class Projector(nn.Sequential):
-    """Two blocks of linear layer, batch norm and ReLU, then a linear layer (arXiv:2310.17690, section 3).
+class DimensionContrastive(Objective):
+    """Base class of Barlow Twins and VICReg, which compare columns 0 and 1 of the projected rows.
 
-    No linear layer has a bias, because the batch norm that follows, or the objective itself, removes constants. The
-    two views pass through the projector one after the other, and each is normalized by its own statistics, as in
+    The projector has two blocks of linear layer, batch norm and ReLU, then a linear layer (arXiv:2310.17690, section
+    3). No linear layer has a bias, because the batch norm that follows, or the objective itself, removes constants.
+    The two views pass through the projector one after the other, and each is normalized by its own statistics, as in
     Zbontar et al. and Bardes et al.
 
     Args:
         dim (`int`): Embedding size.
-        width (`int`, *optional*, defaults to `8192`): Width of all three layers.
+        projector_dim (`int`): Width of all three layers of the projector.
 
     Raises:
         ValueError: If the width is not a positive integer.
-    """
-
-    def __init__(self, dim: int, width: int = 8192):
-        check_options("an integer above 0", projector_dim=width)
-        super().__init__(
-            nn.Linear(dim, width, bias=False),
-            GlobalBatchNorm(width),
-            nn.ReLU(),
-            nn.Linear(width, width, bias=False),
-            GlobalBatchNorm(width),
-            nn.ReLU(),
-            nn.Linear(width, width, bias=False),
-        )
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Project embeddings of shape `(n, dim)` to shape `(n, width)`."""
-        precision = next(self.parameters()).dtype
-        return super().forward(embeddings.to(precision))
-
-
-class DimensionContrastive(Objective):
-    """Base class of Barlow Twins and VICReg, which compare columns 0 and 1 of the projected rows.
-
-    Args:
-        dim (`int`): Embedding size.
-        projector_dim (`int`, *optional*, defaults to `8192`): Width of the [`Projector`].
     """
 
     #: arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
@@ -129,28 +101,39 @@ class DimensionContrastive(Objective):
         "num_train_epochs": 2,
     }
 
-    def __init__(self, dim: int, projector_dim: int = 8192):
+    def __init__(self, dim: int, projector_dim: int):
         super().__init__(dim)
-        self.projector_dim = projector_dim
-        self.projector = Projector(dim, projector_dim)
+        check_options("an integer above 0", projector_dim=projector_dim)
+        self.projector = nn.Sequential(
+            nn.Linear(dim, projector_dim, bias=False),
+            GlobalBatchNorm(projector_dim),
+            nn.ReLU(),
+            nn.Linear(projector_dim, projector_dim, bias=False),
+            GlobalBatchNorm(projector_dim),
+            nn.ReLU(),
+            nn.Linear(projector_dim, projector_dim, bias=False),
+        )
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with more than two views, and batches that are too small for statistics."""
         advice = "this objective compares two views: give single sentences or pairs, or use objective 'simcse'"
         check_rows(rows, 2, advice, "this objective takes statistics over the batch, and a batch of 1 has none")
 
-    def project(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+    def project(self, batch: EncodedBatch) -> list[Tensor]:
         """Project both views, and in training gather the rows of all processes.
 
         Args:
             batch (`EncodedBatch`): This process's rows.
 
         Returns:
-            `tuple[torch.Tensor, torch.Tensor]`: Both views, `(n, projector_dim)` each, in float32 or wider.
+            `list[torch.Tensor]`: Both views, `(n, projector_dim)` each, in float32 or wider.
         """
-        first = as_full_precision(self.projector(batch.embeddings[:, 0]))
-        second = as_full_precision(self.projector(batch.embeddings[:, 1]))
-        return gather_rows(first, self.training), gather_rows(second, self.training)
+        precision = next(self.projector.parameters()).dtype
+        views = []
+        for view in batch.embeddings[:, :2].to(precision).unbind(1):
+            projected = as_full_precision(self.projector(view))
+            views.append(gather_rows(projected, self.training))
+        return views
 
 
 class BarlowTwins(DimensionContrastive):
@@ -234,8 +217,12 @@ class VICReg(DimensionContrastive):
         covariance_weight: float = 1.0,
     ):
         super().__init__(dim, projector_dim)
-        check_options("a number of 0 or more", invariance_weight=invariance_weight, variance_weight=variance_weight)
-        check_options("a number of 0 or more", covariance_weight=covariance_weight)
+        check_options(
+            "a number of 0 or more",
+            invariance_weight=invariance_weight,
+            variance_weight=variance_weight,
+            covariance_weight=covariance_weight,
+        )
         self.invariance_weight = invariance_weight
         self.variance_weight = variance_weight
         self.covariance_weight = covariance_weight
@@ -246,7 +233,7 @@ class VICReg(DimensionContrastive):
         rows, width = views[0].shape
         degrees = max(rows - 1, 1)  # the last batch of an evaluation may hold a single row, whose variance is 0
         with no_autocast(views[0]):
-            invariance = F.mse_loss(*views)
+            invariance = F.mse_loss(views[0], views[1])
             spread = covariance = torch.zeros_like(invariance)
             for view in views:
                 centred = view - view.mean(0)

@@ -7,10 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, own_rows
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_choice, check_options, check_relations
-from .encoder import EncodedBatch
-from .ragged import ABSENT
+from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
+from .checks import check_options, check_relations
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 
@@ -66,9 +64,13 @@ class Distill(Objective):
         teacher_dim: int | None = None,
     ):
         super().__init__(dim)
-        check_choice("loss", loss, LOSSES)
-        check_options("a number above 0", temperature=temperature, student_temperature=student_temperature)
-        check_options("a number above 0", teacher_temperature=teacher_temperature)
+        check_options(LOSSES, loss=loss)
+        check_options(
+            "a number above 0",
+            temperature=temperature,
+            student_temperature=student_temperature,
+            teacher_temperature=teacher_temperature,
+        )
         check_options("a number of 0 or more", consistency_weight=consistency_weight)
         check_options("an integer above 0", teacher_dim=teacher_dim)
         if teacher_dim and loss != "vectors":
@@ -78,7 +80,6 @@ class Distill(Objective):
         self.student_temperature = student_temperature
         self.teacher_temperature = teacher_temperature or student_temperature / 2
         self.consistency_weight = consistency_weight
-        self.teacher_dim = teacher_dim
         self.ranks = loss in ("listnet", "listmle")
         self.num_views = 2 if self.ranks and consistency_weight else 1
         self.projection = nn.Linear(dim, teacher_dim) if teacher_dim else nn.Identity()
@@ -98,7 +99,7 @@ class Distill(Objective):
                 "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"
             )
 
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss; see [`Objective.forward`].
 
         Args:
@@ -122,34 +123,30 @@ class Distill(Objective):
                 return self._ranking(embeddings, teacher)
             present = embeddings.new_ones(embeddings.shape[:2])
             if "relations" in batch.inputs:
-                is_present = batch.inputs["relations"] != ABSENT
-                present[:, 1:] = is_present.to(present.dtype)
-            return self._copying(embeddings, teacher, present.flatten())
+                present[:, 1:] = batch.inputs["relations"] != ABSENT
+            present = present.flatten()
+            student = embeddings.flatten(0, 1)
+            teacher = teacher.flatten(0, 1)
+            wanted = self._cosines(teacher, teacher)
+            errors = (self._cosines(student, student) - wanted).square()
+            pairs = present[:, None] * gather_rows(present, self.training)
+            similarities = (errors * pairs).sum() / pairs.sum()
+            if self.loss == "similarities":
+                return similarities
+            projected = self.projection(student)
+            if projected.shape != teacher.shape:
+                raise ValueError(
+                    f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with "
+                    f"{projected.shape[1]}: set objective_options teacher_dim={teacher.shape[1]}"
+                )
+            distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
+            mean = (distances * present).sum() / present.sum()
+            return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}
 
     def _cosines(self, texts: Tensor, candidates: Tensor) -> Tensor:
         """Compare texts of this process with candidates of all processes."""
         candidates = gather_rows(F.normalize(candidates, dim=-1), self.training)
         return F.normalize(texts, dim=-1) @ candidates.T
-
-    def _copying(self, embeddings: Tensor, teacher: Tensor, present: Tensor) -> Tensor | dict[str, Tensor]:
-        """Compute the loss of the similarities, and perhaps that of the vectors, of the texts that are there."""
-        student = embeddings.flatten(0, 1)
-        teacher = teacher.flatten(0, 1)
-        wanted = self._cosines(teacher, teacher)
-        errors = (self._cosines(student, student) - wanted).square()
-        pairs = present[:, None] * gather_rows(present, self.training)
-        similarities = (errors * pairs).sum() / pairs.sum()
-        if self.loss == "similarities":
-            return similarities
-        projected = self.projection(student)
-        if projected.shape != teacher.shape:
-            raise ValueError(
-                f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with {projected.shape[1]}: "
-                f"set objective_options teacher_dim={teacher.shape[1]}"
-            )
-        distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
-        mean = (distances * present).sum() / present.sum()
-        return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}
 
     def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
         """Compute the loss of the ranks, and perhaps the consistency."""
@@ -161,8 +158,12 @@ class Distill(Objective):
         losses = {}
         if self.consistency_weight:
             back = self._cosines(positives, anchors)
-            divergence = jensen_shannon(cosines / self.temperature, back / self.temperature)
-            losses["consistency"] = self.consistency_weight * divergence.mean()
+            log_p = torch.log_softmax(cosines / self.temperature, dim=1)
+            log_q = torch.log_softmax(back / self.temperature, dim=1)
+            log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+            of_p = F.kl_div(log_m, log_p, reduction="batchmean", log_target=True)
+            of_q = F.kl_div(log_m, log_q, reduction="batchmean", log_target=True)
+            losses["consistency"] = self.consistency_weight * (of_p + of_q) / 2
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
         itself = own_rows(cosines, self.training)
         others = ~F.one_hot(itself, cosines.shape[1]).bool()
@@ -177,13 +178,3 @@ class Distill(Objective):
             differences = worst_first.logcumsumexp(1) - worst_first
             losses["listmle"] = differences.sum(1).mean()
         return losses
-
-
-def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the Jensen-Shannon divergence of two distributions with the logits `(n, m)`, of shape `(n,)`."""
-    log_p = torch.log_softmax(first, dim=1)
-    log_q = torch.log_softmax(second, dim=1)
-    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-    of_p = (log_p.exp() * (log_p - log_m)).sum(1)
-    of_q = (log_q.exp() * (log_q - log_m)).sum(1)
-    return (of_p + of_q) / 2

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from ..ops.distributed import gather_rows
-from .base import TrainingRows
+from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .checks import check_options
-from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
-from .info_nce import ContrastiveInputs, SimCSEObjective
+from .info_nce import Prepared, SimCSEObjective
 
 
 class ESimCSE(SimCSEObjective):
@@ -102,47 +101,37 @@ class ESimCSE(SimCSEObjective):
         batch = rows.global_batch
         if batch > self.queue_size:
             raise ValueError(
-                f"queue_size is {self.queue_size}, but a batch has {batch} texts (per_device_train_batch_size="
-                f"{rows.batch_size} on {rows.processes} process(es)), which would replace one another: set the "
-                f"objective's option queue_size to {batch} or more (2.5 batches, as in the paper, are "
-                f"{5 * batch // 2})"
+                f"queue_size is {self.queue_size}, but a batch of all processes has {batch} texts, which would "
+                f"replace one another: set the objective's option queue_size to {batch} or more (2.5 batches, as in "
+                f"the paper, are {5 * batch // 2})"
             )
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
-        """Return the embeddings with the queue; in training, update the momentum encoder and the queue."""
-        inputs = super().prepare(batch)
+    def prepare(self, batch: EncodedBatch) -> Prepared:
+        """Return the embeddings and the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
-            return inputs
+            return super().prepare(batch)
         if self._num_filled is None:
             self._num_filled = int(self.filled)
-        inputs.queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
-        self._update_momentum_encoder(batch.model)
-        anchors: dict[str, Any] = {}
-        for name in batch.inputs.keys() & TEXT_INPUTS:
-            anchors[name] = batch.inputs[name][:, 0]
-        if batch.lengths is not None:
-            anchors["lengths"] = batch.lengths[:, 0]
+        queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
         with torch.no_grad():
-            embeddings = self.momentum_encoder.embed(**anchors)
-            self._enqueue(gather_rows(embeddings))
-        return inputs
-
-    @torch.no_grad()
-    def _update_momentum_encoder(self, model: Encoder) -> None:
-        head = {id(parameter) for parameter in self.momentum_encoder.contrastive_head.parameters()}
-        trained = dict(model.named_parameters())
-        for name, parameter in self.momentum_encoder.named_parameters():
-            momentum = 0.0 if id(parameter) in head else self.momentum
-            target = trained[name].to(parameter.dtype)
-            parameter.lerp_(target, 1 - momentum)
-
-    def _enqueue(self, embeddings: Tensor) -> None:
-        # Newest first, and not normalized: the loss applies the similarity, at the width that it uses.
-        newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
-        self.queue.copy_(newest[: self.queue_size])
-        self.filled.add_(len(embeddings)).clamp_(max=self.queue_size)
-        num_filled = self._num_filled + len(embeddings)  # type: ignore[operator]
-        self._num_filled = min(num_filled, self.queue_size)
+            # 1. The momentum encoder follows the trained one, whose head it has.
+            trained = dict(batch.model.named_parameters())
+            for name, parameter in self.momentum_encoder.named_parameters():
+                parameter.lerp_(trained[name].to(parameter.dtype), 1 - self.momentum)
+            head = batch.model.contrastive_head.state_dict()
+            self.momentum_encoder.contrastive_head.load_state_dict(head)
+            # 2. It embeds the anchors.
+            anchors: dict[str, Any] = {name: batch.inputs[name][:, 0] for name in batch.inputs.keys() & TEXT_INPUTS}
+            if batch.lengths is not None:
+                anchors["lengths"] = batch.lengths[:, 0]
+            embeddings = gather_rows(self.momentum_encoder.embed(**anchors))
+            # 3. They join the queue: newest first, and not normalized, because the loss applies the similarity, at the
+            # width that it uses.
+            newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])
+            self.queue.copy_(newest[: self.queue_size])
+            self.filled.add_(len(embeddings)).clamp_(max=self.queue_size)
+            self._num_filled = min(self._num_filled + len(embeddings), self.queue_size)
+        return Prepared(batch.embeddings, queue)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)

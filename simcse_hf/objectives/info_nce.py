@@ -1,7 +1,7 @@
 """InfoNCE, SimCSE's loss, and SimCSE's objective, the base of the objectives that add something to it."""
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.distributed import gather_columns, missing_columns, own_rows
-from .base import Objective, TrainingRows, comparable, no_autocast
-from .checks import check_choice, check_options, check_relations, check_similarity
-from .encoder import EncodedBatch
-from .ragged import ABSENT
+from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
+from .checks import check_options, check_relations, check_similarity
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -22,13 +20,9 @@ CHUNK_LOGITS = 2**23
 ROUNDING = 16
 
 
-class Texts(NamedTuple):
-    """What is known of some texts, each with an axis for the rows and one for the columns; see [`InfoNCE.losses`]."""
-
-    vectors: Tensor
-    ids: Any
-    guide: Any
-    present: Any
+#: What is known of some texts by its name, each with an axis for the rows and one for the columns; see
+#: [`InfoNCE.forward`].
+Texts = dict[str, Tensor]
 
 
 class InfoNCE(nn.Module):
@@ -82,19 +76,16 @@ class InfoNCE(nn.Module):
         super().__init__()
         self.similarity, self.temperature = check_similarity(similarity, temperature)
         check_options("true or false", symmetric=symmetric)
-        check_options("a finite number", hard_negative_weight=hard_negative_weight)
-        check_options("a finite number", false_negative_margin=false_negative_margin)
+        check_options(
+            "a finite number", hard_negative_weight=hard_negative_weight, false_negative_margin=false_negative_margin
+        )
         self.hard_negative_weight = hard_negative_weight
         self.symmetric = symmetric
         self.false_negative_margin = false_negative_margin
         #: The first column of the candidates: the anchors are candidates only if positives look for them.
         self.start = 0 if symmetric else 1
 
-    def forward(self, embeddings: Tensor, **arguments: Any) -> Tensor:
-        """Compute the mean of the [`losses`], as a scalar in float32 or wider."""
-        return self.losses(embeddings, **arguments).mean()
-
-    def losses(
+    def forward(
         self,
         embeddings: Tensor,
         *,
@@ -103,8 +94,9 @@ class InfoNCE(nn.Module):
         text_ids: Tensor | None = None,
         guide: Tensor | None = None,
         present: Tensor | None = None,
+        reduction: Literal["mean", "none"] = "mean",
     ) -> Tensor:
-        """Compute the losses of column 0 against column 1, with the further columns as hard negatives.
+        """Compute the loss of column 0 against column 1, with the further columns as hard negatives.
 
         Args:
             embeddings (`torch.Tensor`): This process's rows, of shape `(n, 2 + k, dim)`.
@@ -118,37 +110,34 @@ class InfoNCE(nn.Module):
             guide (`torch.Tensor`, *optional*): The guide's unit vectors of the texts, of shape `(n, 2 + k, g)`.
             present (`torch.Tensor`, *optional*): Of shape `(n, 2 + k)` and type bool: `False` where a row has fewer
                 texts than the widest, which are no candidates. Either all processes give it or none.
+            reduction (`str`, *optional*, defaults to `"mean"`): `"mean"` or `"none"`.
 
         Returns:
-            `torch.Tensor`: The losses of the anchors and then, if it is symmetric, of the positives. Loss and gradient
-                of a text with a single candidate are 0.
+            `torch.Tensor`: The mean loss in float32 or wider or, without reduction, the losses of the anchors and
+                then, if it is symmetric, of the positives. Loss and gradient of a text with a single candidate are 0.
 
         Raises:
             ValueError: If `text_ids` does not have one number for each text.
         """
         count = len(embeddings)
-        shape = tuple(embeddings.shape[:2])
+        shape = embeddings.shape[:2]
         if text_ids is not None and text_ids.shape != shape:
-            raise ValueError(f"text_ids must be {shape}, one per text, got {tuple(text_ids.shape)}")
+            raise ValueError(f"text_ids must be {list(shape)}, one per text, got {list(text_ids.shape)}")
         missing = 0 if present is None else missing_columns(present, gather)
         with no_autocast(embeddings):
-            vectors = comparable(embeddings, self.similarity)
-            texts = Texts(vectors, text_ids, guide, present)
-            gathered: list[Any] = []
-            for known in texts:
-                if known is not None:
-                    known = gather_columns(known[:, self.start :], missing, gather)
-                gathered.append(known)
-            pool = Texts(*gathered)
-            candidates = pool.vectors.flatten(0, 1)
+            normalize = self.similarity == "cosine"
+            vectors = as_full_precision(embeddings, normalize)
+            known = {"vectors": vectors, "ids": text_ids, "guide": guide, "present": present}
+            texts = {name: x for name, x in known.items() if x is not None}
+            pool = {name: gather_columns(x[:, self.start :], missing, gather) for name, x in texts.items()}
+            candidates = pool["vectors"].flatten(0, 1)
             if extra_negatives is not None:
-                extra = comparable(extra_negatives, self.similarity)
+                extra = as_full_precision(extra_negatives, normalize)
                 candidates = torch.cat([candidates, extra])
             own = own_rows(embeddings, gather)
             block_size = -(-CHUNK_LOGITS // len(candidates))
             losses = []
-            columns = (0, 1) if self.symmetric else (0,)
-            for column in columns:
+            for column in (0, 1) if self.symmetric else (0,):
                 for first in range(0, count, block_size):
                     rows = slice(first, first + block_size)
                     arguments = (texts, rows, column, own[rows], pool, candidates)
@@ -157,7 +146,8 @@ class InfoNCE(nn.Module):
                     else:
                         loss = checkpoint(self._terms, *arguments, use_reentrant=False, preserve_rng_state=False)
                     losses.append(loss)
-        return torch.cat(losses)
+        in_order = torch.cat(losses)
+        return in_order.mean() if reduction == "mean" else in_order
 
     def _terms(self, texts: Texts, rows: slice, column: int, own: Tensor, pool: Texts, candidates: Tensor) -> Tensor:
         """Return the losses of the texts in a column of some rows.
@@ -173,31 +163,31 @@ class InfoNCE(nn.Module):
         Returns:
             `torch.Tensor`: The losses, of shape `(n,)`.
         """
-        queries = texts.vectors[rows, column] / self.temperature
-        partners = texts.vectors[rows, 1 - column]
+        queries = texts["vectors"][rows, column] / self.temperature
+        partners = texts["vectors"][rows, 1 - column]
         positive = (queries * partners).sum(1, keepdim=True)
         others = (queries @ candidates.T).sub_(positive)
 
         left_out = []
-        if pool.guide is not None:
-            guide = texts.guide[rows]
-            seen = guide[:, column] @ pool.guide.flatten(0, 1).T
+        if "guide" in pool:
+            guide = texts["guide"][rows]
+            seen = guide[:, column] @ pool["guide"].flatten(0, 1).T
             of_pair = (guide[:, 0] * guide[:, 1]).sum(1, keepdim=True)
             limit = of_pair + (self.false_negative_margin or 0.0)
-            left_out.append(seen > limit + _rounding(seen))
+            left_out.append(seen > limit + ROUNDING * torch.finfo(seen.dtype).eps)
         elif self.false_negative_margin is not None:
             lengths = queries.norm(dim=1, keepdim=True) * partners.norm(dim=1, keepdim=True)
             margin = self.false_negative_margin / self.temperature
-            limit = margin + _rounding(others) * lengths
+            limit = margin + ROUNDING * torch.finfo(others.dtype).eps * lengths
             left_out.append(others > limit)
-        if pool.ids is not None:
-            for ids in texts.ids[rows, :2].unbind(1):
-                left_out.append(ids[:, None] == pool.ids.flatten())
-        if pool.present is not None:
-            left_out.append(~pool.present.flatten())
+        if "ids" in pool:
+            for ids in texts["ids"][rows, :2].unbind(1):
+                left_out.append(ids[:, None] == pool["ids"].flatten())
+        if "present" in pool:
+            left_out.append(~pool["present"].flatten())
 
         # The numbers of each row's own texts among the candidates: the pair first, then the hard negatives.
-        width = pool.vectors.shape[1]
+        width = pool["vectors"].shape[1]
         first = width * own[:, None]
         numbers = first + torch.arange(width, device=own.device)
         pair, hard_negatives = numbers.tensor_split([2 - self.start], dim=1)
@@ -215,32 +205,19 @@ class InfoNCE(nn.Module):
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss
 
 
-def _rounding(similarities: Tensor) -> float:
-    return ROUNDING * torch.finfo(similarities.dtype).eps
-
-
-@dataclass
-class ContrastiveInputs:
-    """The inputs of InfoNCE at the full embedding size.
+class Prepared(NamedTuple):
+    """What [`SimCSEObjective.prepare`] makes of a batch.
 
     Args:
         embeddings (`torch.Tensor`): Embeddings of shape `(batch, num_sentences, dim)`.
         queue (`torch.Tensor`, *optional*): Embeddings of earlier batches, of shape `(q, dim)`, which are negatives of
             every anchor.
-        text_ids (`torch.Tensor`, *optional*): Integers of shape `(batch, num_sentences)`, equal for equal texts.
-        guide (`torch.Tensor`, *optional*): The unit vectors of a guide, of shape `(batch, num_sentences, g)`.
-        present (`torch.Tensor`, *optional*): Which texts are there, of shape `(batch, num_sentences)`, if rows have
-            different numbers of them.
-        other_losses (`dict[str, torch.Tensor]`): Named losses that are added to InfoNCE once, whatever the widths of
-            [`Matryoshka`].
+        other_losses (`Mapping[str, torch.Tensor]`): Named losses that are added to InfoNCE once, whatever the widths.
     """
 
     embeddings: Tensor
     queue: Tensor | None = None
-    text_ids: Tensor | None = None
-    guide: Tensor | None = None
-    present: Tensor | None = None
-    other_losses: dict[str, Tensor] = field(default_factory=dict)
+    other_losses: Mapping[str, Tensor] = {}
 
 
 class SimCSEObjective(Objective):
@@ -251,7 +228,7 @@ class SimCSEObjective(Objective):
     differs, the rows have `relations`.
 
     A subclass that adds a queue, changes the embeddings or adds a loss overrides [`prepare`]. It is called once per
-    step and the loss once per width, so [`Matryoshka`] runs a second encoder only once.
+    step, and InfoNCE once per width, so under [`Matryoshka`] a second encoder runs only once.
 
     Args:
         dim (`int`): Embedding size.
@@ -288,16 +265,12 @@ class SimCSEObjective(Objective):
     ):
         super().__init__(dim)
         check_options("true or false", mask_duplicates=mask_duplicates)
-        check_choice("encoders", encoders, (1, 2))
+        check_options((1, 2), encoders=encoders)
         self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
-        self.temperature = self.info_nce.temperature
-        self.similarity = similarity
-        self.hard_negative_weight = hard_negative_weight
-        self.symmetric = symmetric
-        self.mask_duplicates = mask_duplicates
-        self.false_negative_margin = false_negative_margin
         self.encoders = encoders
         self.needs_text_ids = mask_duplicates
+        #: The sizes whose losses are summed; see [`Matryoshka`].
+        self.widths = [dim]
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with relations that are not a positive and hard negatives, and batches without negatives.
@@ -315,52 +288,48 @@ class SimCSEObjective(Objective):
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
             )
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
-        """Collect the inputs of the loss, with any encoder passes and state updates of a training step.
+    def prepare(self, batch: EncodedBatch) -> Prepared:
+        """Return what the loss compares, after any encoder passes and state updates of a training step.
 
         Args:
             batch (`EncodedBatch`): The encoded batch.
 
         Returns:
-            `ContrastiveInputs`: The inputs of [`loss_at`].
+            `Prepared`: The embeddings, and perhaps a queue and other losses.
+        """
+        return Prepared(batch.embeddings)
+
+    def forward(self, batch: EncodedBatch) -> Loss:
+        """Compute the loss; see [`Objective.forward`].
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `torch.Tensor` or `dict[str, torch.Tensor]`: The loss; `info_nce` and the other losses if there are some;
+                or `loss_256` for a width of 256 and so on, if there are several.
 
         Raises:
             ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
         """
-        inputs = ContrastiveInputs(batch.embeddings, guide=batch.inputs.get("guide"))
-        if self.mask_duplicates:
-            inputs.text_ids = batch.text_ids
+        embeddings, queue, other_losses = self.prepare(batch)
+        present = None
         if "relations" in batch.inputs:
             is_present = batch.inputs["relations"] != ABSENT
-            inputs.present = F.pad(is_present, (1, 0), value=True)  # an anchor is always there
-        return inputs
-
-    def loss_at(self, inputs: ContrastiveInputs, dim: int) -> Tensor:
-        """Compute InfoNCE of the leading dimensions.
-
-        Args:
-            inputs (`ContrastiveInputs`): What [`prepare`] returned.
-            dim (`int`): The number of leading dimensions.
-
-        Returns:
-            `torch.Tensor`: A scalar.
-        """
-        queue = inputs.queue
-        if queue is not None:
-            queue = queue[:, :dim]
-        return self.info_nce(
-            inputs.embeddings[..., :dim],
-            gather=self.training,
-            extra_negatives=queue,
-            text_ids=inputs.text_ids,
-            guide=inputs.guide,
-            present=inputs.present,
-        )
-
-    def forward(self, batch: EncodedBatch) -> Tensor | dict[str, Tensor]:
-        """Compute the loss; see [`Objective.forward`]."""
-        inputs = self.prepare(batch)
-        loss = self.loss_at(inputs, self.dim)
-        if not inputs.other_losses:
-            return loss
-        return {"info_nce": loss, **inputs.other_losses}
+            present = F.pad(is_present, (1, 0), value=True)  # an anchor is always there
+        of_widths = {}
+        for width in self.widths:
+            loss = self.info_nce(
+                embeddings[..., :width],
+                gather=self.training,
+                extra_negatives=None if queue is None else queue[:, :width],
+                text_ids=batch.text_ids if self.needs_text_ids else None,
+                guide=batch.inputs.get("guide") if "guide" in self.vectors else None,
+                present=present,
+            )
+            of_widths[f"loss_{width}"] = loss
+        if len(of_widths) > 1:
+            return {**of_widths, **other_losses}
+        if other_losses:
+            return {"info_nce": loss, **other_losses}
+        return loss

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, mean_over_processes, own_rows
 from ..ops.packing import token_index
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_rows
-from .encoder import EncodedBatch, Encoder
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code

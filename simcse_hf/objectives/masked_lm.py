@@ -61,30 +61,8 @@ def mask_batch(
         return {**inputs, "mlm_input_ids": masked, "mlm_targets": targets}
     masked = ids.clone()
     targets = torch.full_like(ids, IGNORED)
-    chosen, chosen_targets = masker(ids[:, columns])
-    masked[:, columns] = chosen
-    targets[:, columns] = chosen_targets
+    masked[:, columns], targets[:, columns] = masker(ids[:, columns])
     return {**inputs, "input_ids": masked, "mlm_targets": targets}
-
-
-def masked_lm_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the stock `...ForMaskedLM` class of an encoder.
-
-    Args:
-        config (`PreTrainedConfig`): The config of the encoder.
-
-    Returns:
-        `type[PreTrainedModel]`: The class.
-
-    Raises:
-        ValueError: If Transformers has none for this encoder.
-    """
-    if type(config) not in AutoModelForMaskedLM._model_mapping:
-        raise ValueError(
-            f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
-            "Train without do_mlm."
-        )
-    return AutoModelForMaskedLM._model_mapping[type(config)]  # type: ignore[return-value]
 
 
 def load_masked_lm(source: str | os.PathLike, **hub_arguments: Any) -> PreTrainedModel:
@@ -122,35 +100,35 @@ class StockMaskedLMHead:
     Args:
         config (`PreTrainedConfig`): The config of the encoder.
         encoder (`nn.Module`): The encoder, for heads that read its word embeddings.
+
+    Raises:
+        ValueError: If transformers has no masked-LM class for this encoder.
     """
 
     def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
+        stock_classes: Any = AutoModelForMaskedLM._model_mapping
+        if type(config) not in stock_classes:
+            raise ValueError(
+                f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
+                "Train without do_mlm."
+            )
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
-        self._stock = masked_lm_class(config)(one_layer)
-        self._stock.config = config
-        self.tied_weights_keys = dict(self._stock._tied_weights_keys or {})
-        given = _GivenHiddenStates(encoder)
-        setattr(self._stock, self._stock.base_model_prefix, given)
+        #: The stock model around the head.
+        self.stock: Any = stock_classes[type(config)](one_layer)
+        self.stock.config = config
+        setattr(self.stock, self.stock.base_model_prefix, _GivenHiddenStates(encoder))
 
     @property
     def modules(self) -> dict[str, nn.Module]:
         """The modules of the head by their stock names."""
-        modules = dict(self._stock.named_children())
-        del modules[self._stock.base_model_prefix]
+        modules = dict(self.stock.named_children())
+        del modules[self.stock.base_model_prefix]
         return modules
-
-    def output_embeddings(self) -> Any:
-        """Return the output embeddings, as `PreTrainedModel.get_output_embeddings` does."""
-        return self._stock.get_output_embeddings()
-
-    def set_output_embeddings(self, embeddings: nn.Module) -> None:
-        """Replace the output embeddings, as `PreTrainedModel.set_output_embeddings` does."""
-        self._stock.set_output_embeddings(embeddings)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states of shape `(n, dim)` into logits of shape `(n, vocabulary)`."""
-        return self._stock(hidden[None]).logits[0]
+        return self.stock(hidden[None]).logits[0]
 
 
 class _GivenHiddenStates(nn.Module):

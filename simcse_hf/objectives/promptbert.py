@@ -1,22 +1,21 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .base import TrainingRows
+from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
 from .checks import check_options
-from .encoder import TEXT_INPUTS, EncodedBatch, Encoder
-from .info_nce import ContrastiveInputs, SimCSEObjective
+from .info_nce import Prepared, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
 DENOISINGS = ("none", "transform", "tanh")
 
 
 def embed_templates(
-    embed: Callable[..., Tensor], tokens: Sequence[Any], template: Tensor, edges: Sequence[Sequence[int]]
+    embed: Callable[..., Tensor], texts: Mapping[str, Tensor], template: Tensor, edges: Sequence[Sequence[int]]
 ) -> Tensor:
     """Embed the templates around some texts without the texts, whose places stay empty.
 
@@ -30,16 +29,16 @@ def embed_templates(
     enough.
 
     Args:
-        embed (`Callable`): Maps token ids, attention mask and token types to embeddings `(n, dim)`.
-        tokens (`Sequence[torch.Tensor]`): Token ids, attention mask and token types, or `None`, of the texts in their
-            templates, each of shape `(n, length)`.
+        embed (`Callable`): Maps `input_ids`, `attention_mask` and perhaps `token_type_ids` to embeddings `(n, dim)`.
+        texts (`Mapping[str, torch.Tensor]`): These inputs for the texts in their templates, each of shape
+            `(n, length)`.
         template (`torch.Tensor`): The number of each text's template, of shape `(n,)`.
         edges (`Sequence[Sequence[int]]`): The numbers of tokens before and after the text in each template.
 
     Returns:
         `torch.Tensor`: Embeddings of shape `(n, dim)`.
     """
-    ids, mask, types = tokens
+    mask = texts["attention_mask"]
     lengths = mask.sum(-1)
     before, after = torch.tensor(edges, device=mask.device)[template].unbind(1)
     end = lengths - after
@@ -52,10 +51,8 @@ def embed_templates(
     groups, group_of_text = kinds.unique(dim=0, return_inverse=True)
     numbers = torch.arange(len(groups), device=mask.device)[:, None]
     first_text = (group_of_text == numbers).int().argmax(1)
-    without_text = mask * ~in_text
-    if types is not None:
-        types = types[first_text]
-    embeddings = embed(ids[first_text], without_text[first_text], types)
+    alone = {**texts, "attention_mask": mask * ~in_text}
+    embeddings = embed(**{name: x[first_text] for name, x in alone.items()})
     return embeddings[group_of_text]
 
 
@@ -116,14 +113,9 @@ class PromptBERT(SimCSEObjective):
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_options("true or false", denoise=denoise, head=head)
-        self.template_edges: list[list[int]] = []
         self.denoise = denoise
         self.has_head = head
         self.head: Any = None
-
-    def used_options(self) -> dict[str, Any]:
-        """Return the options; `head` is also the name of the module."""
-        return super().used_options() | {"head": self.has_head}
 
     def attach(self, model: Encoder) -> None:
         """Make the head, and take over the model's templates.
@@ -158,48 +150,31 @@ class PromptBERT(SimCSEObjective):
         """Refuse token ids that were made without the templates."""
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
-        if rows.dataset is None:
-            return
-        lengths = [len(ids) for ids in rows.dataset[0]["input_ids"][:2]]
-        if min(lengths) < longest:
+        if min(map(len, rows.dataset[0]["input_ids"][:2])) < longest:
             raise ValueError(
                 f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
                 "texts, or token ids that were made with the templates"
             )
 
-    def prepare(self, batch: EncodedBatch) -> ContrastiveInputs:
+    def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the batch's embeddings; in training, denoised and passed through the head."""
-        inputs = super().prepare(batch)
-        if not self.training:
-            return inputs
-        if self.denoise:
-            inputs.embeddings = batch.embeddings - self._template_embeddings(batch)
-        if self.head is not None:
-            precision = self.head[0].weight.dtype
-            inputs.embeddings = self.head(inputs.embeddings.to(precision))
-        return inputs
-
-    def _template_embeddings(self, batch: EncodedBatch) -> Tensor:
-        """Embed the templates without the texts, in the shape of the batch's embeddings."""
-        rows, columns = batch.embeddings.shape[:2]
-        numbers = torch.arange(columns, device=batch.embeddings.device)
-        last = len(self.template_edges) - 1
-        template = numbers.clamp(max=last).repeat(rows)
-        present = None
-        if "relations" in batch.inputs:  # rows may have fewer texts than others
-            has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
-            present = has_tokens.nonzero()[:, 0]
-            template = template[present]
-        tokens = []
-        for name in TEXT_INPUTS:
-            of_texts = batch.inputs.get(name)
-            if of_texts is not None:
-                of_texts = of_texts.flatten(0, 1)
-            if of_texts is not None and present is not None:
-                of_texts = of_texts[present]
-            tokens.append(of_texts)
-        alone = embed_templates(batch.model.embed, tokens, template, self.template_edges)
-        if present is not None:
-            zeros = alone.new_zeros(rows * columns, alone.shape[-1])
-            alone = zeros.index_copy(0, present, alone)
-        return alone.view_as(batch.embeddings)
+        embeddings = batch.embeddings
+        if self.training and self.denoise:
+            # Embed the templates without the texts. Rows may have fewer texts than others.
+            rows, columns, dim = embeddings.shape
+            numbers = torch.arange(columns, device=embeddings.device)
+            template = numbers.clamp(max=len(self.template_edges) - 1).repeat(rows)
+            present: Any = slice(None)
+            if "relations" in batch.inputs:
+                has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
+                present = has_tokens.nonzero()[:, 0]
+            texts = {}
+            for name in batch.inputs.keys() & TEXT_INPUTS:
+                texts[name] = batch.inputs[name].flatten(0, 1)[present]
+            alone = embed_templates(batch.model.embed, texts, template[present], self.template_edges)
+            subtracted = alone.new_zeros(rows * columns, dim)
+            subtracted[present] = alone
+            embeddings = embeddings - subtracted.view_as(embeddings)
+        if self.training and self.head is not None:
+            embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
+        return Prepared(embeddings)

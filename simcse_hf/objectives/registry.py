@@ -1,12 +1,14 @@
 """Objectives by their names: register a class, split a sum into its parts, and build an objective."""
 
+import inspect
 import math
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from .base import Objective
-from .matryoshka import Matryoshka
+from .combined import Matryoshka
 from .sum import Sum
 
 OBJECTIVES: dict[str, type[Objective]] = {}
@@ -25,16 +27,13 @@ def register(name: str, objective: type[Objective]) -> None:
     known = OBJECTIVES.setdefault(name, objective)
     if known is not objective:
         raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
+    parameters = inspect.signature(objective).parameters.values()
     objective.name = name
-
-
-def find_objective(name: str) -> type[Objective] | None:
-    """Return the class of an objective by its name, or `None` if it is not registered. Nothing is imported."""
-    return OBJECTIVES.get(name)
+    objective.options = {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
 
 
 def objective_class(name: str) -> type[Objective]:
-    """Look up the class of an objective.
+    """Look up the class of an objective. Nothing is imported.
 
     Args:
         name (`str`): The name that it was registered under.
@@ -45,9 +44,8 @@ def objective_class(name: str) -> type[Objective]:
     Raises:
         ValueError: If no objective has this name.
     """
-    found = find_objective(name)
-    if found is not None:
-        return found
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
     module, colon, _ = name.partition(":")
     if colon and module not in OBJECTIVES:
         raise ValueError(
@@ -129,39 +127,20 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
     Raises:
         ValueError: If no objective has one of the names, or no part has one of the options.
     """
-    known = {}
-    split: dict[str, dict[str, Any]] = {}
-    for part in part_weights(objective):
-        known[part] = objective_class(part).options()
-        split[part] = {}
-    for_all = [option for option in options if "." not in option and option != WIDTHS]
-    for_one = [option for option in options if "." in option]
-    for option in for_all + for_one:  # the later ones win
+    known = {part: objective_class(part).options for part in part_weights(objective)}
+    split: dict[str, dict[str, Any]] = {part: {} for part in known}
+    of_parts = [option for option in options if option != WIDTHS]
+    for option in sorted(of_parts, key=lambda option: "." in option):  # the later ones win
         addressee, _, name = option.rpartition(".")
-        readers = []
-        for part, own in known.items():
-            if name in own and addressee in ("", part):
-                readers.append(part)
+        readers = [part for part, own in known.items() if name in own and addressee in ("", part)]
         if not readers:
+            names = [f"{part}.{name}" if len(known) > 1 else name for part, own in known.items() for name in own]
             raise ValueError(
-                f"objective {objective!r} has no option {option}; its options are: {', '.join(_option_names(known))}"
+                f"objective {objective!r} has no option {option}; its options are: {', '.join([*names, WIDTHS])}"
             )
         for part in readers:
             split[part][name] = options[option]
     return split
-
-
-def _option_names(known: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what an option of a sum may be called, by the options of its parts."""
-    names = []
-    prefixed = []
-    for part, options in known.items():
-        for name in options:
-            names.append(name)
-            prefixed.append(f"{part}.{name}")
-    if len(known) > 1:
-        names += prefixed
-    return [*dict.fromkeys(names), WIDTHS]
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:
@@ -179,17 +158,13 @@ def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -
     Raises:
         ValueError: If the name or an option is unknown, or if a value is not valid.
     """
-    weights = part_weights(objective)
-    split = split_options(objective, options)
-
-    def build(width: int) -> Objective:
-        parts = {}
-        for name, own in split.items():
-            parts[name] = objective_class(name)(width, **own)
-        if weights == {objective: 1.0}:
-            return parts[objective]
-        return Sum(width, parts, weights)
-
     if options.get(WIDTHS):
-        return Matryoshka(dim, options[WIDTHS], build)
-    return build(dim)
+        others = {name: value for name, value in options.items() if name != WIDTHS}
+        return Matryoshka(dim, options[WIDTHS], partial(build_objective, objective, options=others))
+    parts = {}
+    for name, own in split_options(objective, options).items():
+        parts[name] = OBJECTIVES[name](dim, **own)
+    weights = part_weights(objective)
+    if weights == {objective: 1.0}:
+        return parts[objective]
+    return Sum(dim, objective, parts, weights)

@@ -6,14 +6,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
 from ..ops.packing import token_index
-from .base import Objective, TrainingRows, as_full_precision, no_autocast
+from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_rows
-from .encoder import EncodedBatch, Encoder
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 
 logger = logging.get_logger(__name__)
@@ -57,12 +55,6 @@ class TSDAE(Objective):
         "max_steps": 100_000,
     }
 
-    def __init__(self, dim: int):
-        super().__init__(dim)
-        self.decoder: Any = None
-        self._own_names: set[str] = set()
-        self.register_state_dict_post_hook(_remove_shared_weights)
-
     def attach(self, model: Encoder) -> None:
         """Build the decoder around the modules of the encoder.
 
@@ -79,19 +71,44 @@ class TSDAE(Objective):
                 f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the "
                 f"embeddings have size {self.dim}: train without matryoshka_dims and without dense_layers"
             )
+        # 1. The encoder's own architecture as a decoder, on the encoder's modules wherever it has them.
         encoder: Any = model.base_model
-        self.decoder = _build_decoder(encoder, model.config)
+        config = copy.deepcopy(model.config)
+        config.update({"is_decoder": True, "add_cross_attention": True, "use_cache": False})
+        self.decoder: Any = type(encoder)(config)
+        self.decoder.pooler = None
+        shared_modules = dict(encoder.named_modules())
+        cross_attentions = []
+        for name, module in list(self.decoder.named_modules()):
+            if name.endswith(".crossattention"):
+                cross_attentions.append(module)
+                module.self.query.requires_grad_(False)
+                module.self.key.requires_grad_(False)
+            is_leaf = not list(module.children())
+            if is_leaf and name in shared_modules:
+                self.decoder.set_submodule(name, shared_modules[name])
+        if not cross_attentions:
+            raise ValueError(
+                "objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
+                f"cross-attention for model_type {config.model_type!r}: choose an encoder of the family of BERT, "
+                "RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
+            )
+        # 2. The masked-LM head of the checkpoint, if it has one that fits.
         self._head = StockMaskedLMHead(model.config, encoder)
         if model.name_or_path:
-            _load_trained_head(self._head, model.name_or_path)
+            try:
+                trained = load_masked_lm(model.name_or_path)
+                for name, module in self._head.modules.items():
+                    module.load_state_dict(getattr(trained, name).state_dict())
+            except (ValueError, RuntimeError) as error:
+                logger.info(f"The language-model head of objective 'tsdae' starts at random: {error}")
         self.lm_head = nn.ModuleDict(self._head.modules)
         if model.config.tie_word_embeddings:
-            self._head.output_embeddings().weight = encoder.get_input_embeddings().weight
+            self._head.stock.get_output_embeddings().weight = encoder.get_input_embeddings().weight
+        # 3. What is trained, and saved, with the objective and not with the encoder.
         shared = set(encoder.parameters())
-        self._own_names = set()
-        for name, parameter in self.named_parameters():
-            if parameter not in shared:
-                self._own_names.add(name)
+        self._own_names = {name for name, parameter in self.named_parameters() if parameter not in shared}
+        self.register_state_dict_post_hook(_remove_shared_weights)
         self.to(model.device, encoder.dtype)
 
     def check(self, rows: TrainingRows) -> None:
@@ -129,41 +146,6 @@ class TSDAE(Objective):
         with no_autocast(logits):
             total = F.cross_entropy(logits, targets, reduction="sum")
         return mean_over_processes(total, len(targets), self.training)
-
-
-def _build_decoder(encoder: nn.Module, config: PreTrainedConfig) -> nn.Module:
-    """Build the encoder's own architecture as a decoder, on the encoder's modules wherever it has them."""
-    config = copy.deepcopy(config)
-    config.update({"is_decoder": True, "add_cross_attention": True, "use_cache": False})
-    decoder: Any = type(encoder)(config)
-    cross_attentions = [module for name, module in decoder.named_modules() if name.endswith(".crossattention")]
-    if not cross_attentions:
-        raise ValueError(
-            "objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
-            f"cross-attention for model_type {config.model_type!r}: choose an encoder of the family of BERT, RoBERTa, "
-            "XLM-R, CamemBERT or ELECTRA, or another objective"
-        )
-    decoder.pooler = None
-    shared = dict(encoder.named_modules())
-    for name, module in list(decoder.named_modules()):
-        is_leaf = not list(module.children())
-        if is_leaf and name in shared:
-            decoder.set_submodule(name, shared[name])
-    for attention in cross_attentions:
-        attention.self.query.requires_grad_(False)
-        attention.self.key.requires_grad_(False)
-    return decoder
-
-
-def _load_trained_head(head: StockMaskedLMHead, source: str) -> None:
-    """Copy the masked-LM head of a checkpoint, if it has one that fits."""
-    try:
-        trained = load_masked_lm(source)
-        for name, module in head.modules.items():
-            weights = getattr(trained, name).state_dict()
-            module.load_state_dict(weights)
-    except (ValueError, RuntimeError) as error:
-        logger.info(f"The language-model head of objective 'tsdae' starts at random: {error}")
 
 
 def _remove_shared_weights(module: TSDAE, state_dict: dict[str, Any], prefix: str, _: Any) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 
 from ..models.resolve import resolve_options
 from ..models.settings import ContrastiveSettings
-from ..objectives import build_objective, find_objective, part_weights
+from ..objectives import OBJECTIVES, build_objective, part_weights
 from ..ops.files import read_json_object
 
 
@@ -181,7 +181,7 @@ def training_context(
 
 def described_objective(name: str) -> Any:
     """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
-    if any(find_objective(part) is None for part in part_weights(name)):
+    if any(part not in OBJECTIVES for part in part_weights(name)):
         return None
     with torch.device("meta"):  # its weights are not needed
         return build_objective(name, dim=8)

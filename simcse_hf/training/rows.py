@@ -225,7 +225,8 @@ class Rows:
         for number in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[number]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.name)
-        objective.check(TrainingRows(num_sentences, args.train_batch_size, args.world_size, rows))
+        global_batch = args.train_batch_size * args.world_size
+        objective.check(TrainingRows(num_sentences, global_batch, rows.column_names, rows))
         # Without the lengths, transformers takes the number of texts in a row for its length: all are equally long.
         column = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:

@@ -14,7 +14,7 @@ from transformers import BertTokenizer
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.gradcache import CachedBatch
 from simcse_hf.objectives import OBJECTIVES, Objective
-from simcse_hf.objectives.ragged import ABSENT
+from simcse_hf.objectives.base import ABSENT
 
 ROWS = 7
 EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision

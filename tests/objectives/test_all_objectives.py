@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
 from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
-from simcse_hf.objectives.base import total_and_parts
+from simcse_hf.objectives.base import named_losses
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
 #: Relations of the hypotheses of each row; the first half of the rows is the first process's.
@@ -116,7 +116,7 @@ class Encoded(nn.Module):
         if vectors.dim() == 4:
             states, embeddings = embeddings, embeddings[:, :, 0]
         loss = self.objective(EncodedBatch(embeddings, inputs, hidden_states=states))
-        return total_and_parts(loss)[0]
+        return sum(named_losses(loss).values())
 
 
 def of_model(name, source):
@@ -222,20 +222,19 @@ def test_gradcache_has_the_loss_and_gradient_of_the_whole_batch(name, is_ragged)
     config = tiny_config(dropout=0.0, initializer_range=0.2)
     model = BertForCL(config, objective=name, objective_options=options).double().train()
     model.prepare_objective()
-    batch = random_batch(6, 3 if is_ragged or OBJECTIVES[name].rows == "nli" else 2)
-    batch |= {"text_ids": torch.arange(batch["input_ids"][:, :, 0].numel()).view(6, -1) % 11}
-    if OBJECTIVES[name].rows == "nli":
-        batch["relations"] = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0]])
+    is_nli = OBJECTIVES[name].rows == "nli"
+    columns = 3 if is_ragged or is_nli else 2
+    frozen = torch.nn.functional.normalize(torch.randn(6, columns, 8), dim=-1)
+    batch = random_batch(6, columns) | {"teacher": frozen, "guide": frozen}
+    batch["text_ids"] = torch.arange(6 * columns).view(6, -1) % 11
+    batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0])
     if is_ragged:  # rows 0 and 4 have one text less than the others
         batch["relations"] = torch.tensor([[0, -100], [0, 2], [0, 0], [0, 2], [0, -100], [0, 1]])
         batch["attention_mask"][[0, 4], 2] = 0
-    batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0])
-    if not is_ragged:
+    elif is_nli:
+        batch["relations"] = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0]])
+    else:
         batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 0])
-    if OBJECTIVES[name].vectors:
-        batch[OBJECTIVES[name].vectors[0]] = torch.nn.functional.normalize(
-            torch.randn(6, batch["input_ids"].shape[1], 8), dim=-1
-        )
     output = model(**batch)
     output.loss.backward()
     expected = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}

@@ -1,15 +1,12 @@
 """Barlow Twins and VICReg: the papers' projector and terms over the rows of the batch."""
 
-import inspect
-
 import pytest
 import torch
 from objective_helpers import assert_same
 from torch import nn
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.base import total_and_parts
-from simcse_hf.objectives.dimension_contrastive import GlobalBatchNorm, Projector
+from simcse_hf.objectives.base import named_losses
 
 SIZES = [(2, 3), (4, 4), (7, 3), (5, 11)]  # rows, dimensions
 WEIGHTS = {"invariance_weight": 2.0, "variance_weight": 3.0, "covariance_weight": 0.5}
@@ -18,7 +15,7 @@ PARTS = ["invariance_loss", "variance_loss", "covariance_loss"]
 
 def unprojected(name, dim, **options):
     objective = build_objective(name, dim, {"projector_dim": 4} | options)
-    objective.projector = nn.Identity()
+    objective.project = lambda batch: batch.embeddings.unbind(1)
     return objective
 
 
@@ -84,32 +81,21 @@ def test_constant_dimensions_and_a_single_row_give_a_finite_loss_and_gradient(ro
     views = torch.randn(rows, 2, dim)
     views[:, :, 1] = 3.0
     views.requires_grad_()
-    loss, _ = total_and_parts(unprojected(name, dim).eval()(EncodedBatch(views)))
+    loss = sum(named_losses(unprojected(name, dim).eval()(EncodedBatch(views))).values())
     loss.backward()
     assert loss.isfinite() and views.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_equals_torch_with_batch_statistics_in_both_modes(training):
-    ours, stock = GlobalBatchNorm(7).double().train(training), nn.BatchNorm1d(7).double().train()
-    with torch.no_grad():
-        for mine, theirs in ((ours.weight, stock.weight), (ours.bias, stock.bias)):
-            mine.copy_(theirs.copy_(torch.randn(7)))
-    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    found = []
-    for norm in (ours, stock):
-        y = norm(x)
-        found.append([y, *torch.autograd.grad(y.pow(3).sum(), [x, norm.weight, norm.bias])])
-    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
-
-
-def test_the_layers_are_those_of_the_paper():
-    projector = Projector(4, 6).double()
+def test_the_layers_are_those_of_the_paper_with_the_statistics_of_the_batch(training):
+    objective = build_objective("barlow_twins", 4, {"projector_dim": 6}).double().train(training)
+    projector = objective.projector
     shapes = [tuple(p.shape) for p in projector.parameters()]
     assert shapes == [(6, 4), (6,), (6,), (6, 6), (6,), (6,), (6, 6)]
-    x = torch.randn(5, 4, dtype=torch.float64)
+    x = torch.randn(5, 2, 4)
     first, second, third = (layer.weight for layer in projector if isinstance(layer, nn.Linear))
     norm = nn.BatchNorm1d(6, affine=False).double()
-    expected = norm(norm(x @ first.T).relu() @ second.T).relu() @ third.T
-    torch.testing.assert_close(projector(x), expected, rtol=1e-10, atol=1e-10)
-    assert inspect.signature(Projector).parameters["width"].default == 8192
+    for view, projected in enumerate(objective.project(EncodedBatch(x))):
+        expected = norm(norm(x[:, view].double() @ first.T).relu() @ second.T).relu() @ third.T
+        torch.testing.assert_close(projected, expected, rtol=1e-10, atol=1e-10)
+    assert objective.options["projector_dim"] == 8192

@@ -13,50 +13,40 @@ def batches(steps=4, rows=4, sentences=2):
     return [random_batch(rows, sentences, seed=10 + step) for step in range(steps)]
 
 
-def train(model, data, lr=0.1):
-    """Return the loss, the gradients and the queue of each step of gradient descent."""
-    inner = getattr(model, "module", model)
-    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=lr)
-    steps = []
-    for batch in data:
-        optimizer.zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
-        gradients = {name: p.grad.clone() for name, p in inner.named_parameters() if p.grad is not None}
-        objective = inner.objective
-        steps.append((loss.item(), gradients, objective.queue[: objective.filled].clone()))
-        optimizer.step()
-    return steps
+def gradients(model):
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("sentences, settings", [(2, {}), (4, {}), (3, {"similarity": "dot", "temperature": 2.0})])
 @pytest.mark.parametrize("queue_size", [4, 7, 40])
 def test_matches_a_slow_run_with_its_own_queue_and_momentum_encoder(sentences, queue_size, settings):
-    data = batches(sentences=sentences)
-    steps = train(model_of(queue_size, **settings), data)
-    live = model_of(queue_size, **settings)
-    average, queue = {name: p.detach().clone() for name, p in live.bert.named_parameters()}, []
-    shadow = copy.deepcopy(live.bert)
-    optimizer = torch.optim.SGD(live.bert.parameters(), lr=0.1)
-    for batch, (loss, gradients, kept) in zip(data, steps, strict=True):
+    model, live = (model_of(queue_size, **settings) for _ in range(2))
+    optimizers = [torch.optim.SGD(each.bert.parameters(), lr=0.1) for each in (model, live)]
+    shadow, queue = copy.deepcopy(live.bert), []
+    for batch in batches(sentences=sentences):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        average = shadow.state_dict()
         for name, parameter in live.bert.named_parameters():
             # The dense + tanh head has no momentum.
             momentum = 0.0 if name.startswith("pooler.") else 0.9
-            average[name] = momentum * average[name] + (1 - momentum) * parameter.detach()
-        optimizer.zero_grad()
+            average[name].mul_(momentum).add_((1 - momentum) * parameter.detach())
+        loss = model(**batch).loss
         vectors = live.bert(**flat(batch)).pooler_output.view(4, sentences, -1)
         kind = settings.get("similarity", "cosine")
         expected = slow_info_nce(vectors, settings.get("temperature", 0.05), kind=kind, extra=queue)
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+        loss.backward()
         expected.backward()
-        assert loss == pytest.approx(expected.item(), rel=1e-9)
-        by_hand = {f"bert.{name}": parameter.grad for name, parameter in live.bert.named_parameters()}
-        torch.testing.assert_close(gradients, by_hand, rtol=1e-7, atol=1e-10)
-        optimizer.step()
-        shadow.load_state_dict(average, strict=False)
+        torch.testing.assert_close(gradients(model.bert), gradients(live.bert), rtol=1e-7, atol=1e-10)
+        assert all(name.startswith("bert.") for name in gradients(model))
         with torch.no_grad():
             anchors = shadow(**{name: x[:, 0] for name, x in batch.items()}).pooler_output
         queue = [*anchors, *queue][:queue_size]
+        kept = model.objective.queue[: model.objective.filled]
         torch.testing.assert_close(kept, torch.stack(queue), rtol=1e-9, atol=1e-12)
+        for optimizer in optimizers:
+            optimizer.step()
 
 
 def test_the_momentum_encoder_has_neither_gradient_nor_dropout():

@@ -76,28 +76,6 @@ def test_loss_and_gradient_match_a_slow_reference(lengths, dim):
     assert_same(loss, slow_loss(tokens, sentences), [vectors, states, *objective.parameters()])
 
 
-def test_the_windows_and_filters_are_those_of_the_paper():
-    objective = objective_of(16)
-    assert objective.eval()(embedded(*drawn([3], 16), [3])).isfinite()  # an evaluation batch of one row
-    assert [tuple(c.weight.shape) for c in objective.ngrams.convolutions] == [(256, 16, 1), (256, 16, 3), (256, 16, 5)]
-    assert objective.needs_hidden_states and objective.num_views == 1 and objective.encoders == 1
-
-
-def test_padding_never_contributes():
-    objective, lengths = objective_of(4), [3, 1, 5]
-    vectors, states = drawn(lengths, 4, padding=0)
-    loss = objective(embedded(vectors, states, lengths)).item()
-    longer = torch.full((3, 9, 4), float("nan"), dtype=torch.float64)
-    for s, length in enumerate(lengths):
-        longer[s, :length] = states[s, :length]
-    longer.requires_grad_()
-    padded = objective(embedded(vectors, longer, lengths))
-    assert padded.item() == pytest.approx(loss, abs=1e-12)
-    padded.backward()
-    assert longer.grad.isfinite().all()
-    assert (longer.grad.abs().sum(2) > 0).equal(mask_of(lengths, 9).bool())
-
-
 # --- the paper's embedding: the mean of the local features ---
 
 

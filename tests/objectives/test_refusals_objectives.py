@@ -66,19 +66,16 @@ NAMES = [
 ]
 
 
-def rows_of(scores, num_sentences=2, batch_size=4):
+def rows_of(scores, num_sentences=2, global_batch=4):
     table = {"input_ids": [[[2, 5, 3]] * num_sentences] * len(scores), "score": scores}
-    return TrainingRows(num_sentences, batch_size, dataset=Dataset.from_dict(table))
+    return TrainingRows(num_sentences, global_batch, table, Dataset.from_dict(table))
 
 
-def classes(batch_size, processes):
-    return TrainingRows(1, batch_size, processes, Dataset.from_dict({"input_ids": [[[2, 3]]], "label": [0]}))
+def classes(global_batch):
+    return TrainingRows(1, global_batch, ["input_ids", "label"])
 
 
-RELATED = TrainingRows(2, 64, dataset=Dataset.from_dict({"input_ids": [[[2], [3]]], "relations": [[1]]}))
-NEGATIVES = TrainingRows(
-    4, 64, dataset=Dataset.from_dict({"input_ids": [[[2]] * 4, [[2]] * 2], "relations": [[0, 2, 1], [0]]})
-)
+RELATED = training_rows([[1]])
 SELECTED = training_rows([[0], [1, 7], [2]])
 SELECTED.dataset = SELECTED.dataset.select([2, 1])
 ALONE = "raise per_device_train_batch_size"
@@ -86,33 +83,33 @@ ALONE = "raise per_device_train_batch_size"
 ROWS = [
     ("simcse", {}, TrainingRows(2, 1), ALONE),
     ("simcse", {}, TrainingRows(3, 1), None),
-    ("simcse", {}, TrainingRows(1, 1, processes=2), None),
+    ("simcse", {}, TrainingRows(1, 2), None),
     ("simcse", {}, training_rows([[0, 2, 1], [0]]), None),
     ("simcse", {}, training_rows([[0, 0]]), "relations"),
     ("simcse", {}, RELATED, "relations, which objective 'simcse' does not read"),
     ("esimcse", {"queue_size": 31}, TrainingRows(1, 31), None),
-    ("esimcse", {"queue_size": 31}, TrainingRows(1, 16, processes=2), "queue_size to 32 or more.* 80"),
-    ("barlow_twins", {"projector_dim": 4}, TrainingRows(2, 1, processes=2), None),
+    ("esimcse", {"queue_size": 31}, TrainingRows(1, 32), "queue_size to 32 or more.* 80"),
+    ("barlow_twins", {"projector_dim": 4}, TrainingRows(2, 2), None),
     ("barlow_twins", {"projector_dim": 4}, TrainingRows(3, 8), "rows with 3 sentences, but this objective"),
     ("vicreg", {"projector_dim": 4}, RELATED, "rows with relations"),
-    ("contrastive_tension", {}, TrainingRows(1, 4, processes=2), None),
+    ("contrastive_tension", {}, TrainingRows(1, 8), None),
     ("contrastive_tension", {}, TrainingRows(2, 7), "a batch of 7 has only 6 other rows.*negatives_per_positive"),
     ("is_bert", {}, TrainingRows(2, 8), "rows with 2 sentences.*give one text column"),
     ("is_bert", {}, TrainingRows(1, 1), f"{ALONE} to at least 2"),
     ("tsdae", {}, TrainingRows(3, 4), "rows with 3 sentences, but objective 'tsdae' reconstructs single sentences"),
-    ("tsdae", {}, TrainingRows(2, 4, dataset=SimpleNamespace(both=True, column_names=[])), "unset view_both"),
+    ("tsdae", {}, TrainingRows(2, 4, dataset=SimpleNamespace(both=True)), "unset view_both"),
     ("declutr", {"anchors": 2}, TrainingRows(6, 1), None),
     *[("declutr", {"anchors": a}, TrainingRows(c, 8), f"hold {c} texts") for a, c in [(1, 1), (2, 3), (2, 5)]],
     ("declutr", {"positives": 2}, TrainingRows(2, 8), r"an anchor and 2 positive\(s\).* rows hold 2 texts"),
     ("declutr", {}, TrainingRows(2, 1), "one anchor has no negatives"),
-    ("softmax", {}, training_rows([[0, 2], [1]], batch_size=1), None),
+    ("softmax", {}, training_rows([[0, 2], [1]], global_batch=1), None),
     ("softmax", {}, TrainingRows(2, 4), r"softmax.* need a column `relations`.*build_nli_groups makes them.*SNLI"),
     ("softmax", {}, training_rows([[0, 2], [1, 3]]), r"training row 2 has the relations \[1, 3\]"),
     ("softmax", {}, SELECTED, r"training row 2 has the relations \[1, 7\]"),
     ("softmax", {}, training_rows([[0, 2], [1]], sentences=[3, 3]), r"row 2 has 3 texts and 1 relation\(s\)"),
-    ("supcon", {}, training_rows([[0]], batch_size=1, processes=2), None),
+    ("supcon", {}, training_rows([[0]], global_batch=2), None),
     ("supcon", {}, training_rows([[1], [1, 2]]), "none of the 2 training rows has an entailed hypothesis.*check the"),
-    ("supcon", {}, training_rows([[0, 2], [0]], batch_size=1), f"row 2: a batch of one premise.*{ALONE}"),
+    ("supcon", {}, training_rows([[0, 2], [0]], global_batch=1), f"row 2: a batch of one premise.*{ALONE}"),
     ("softmax:0.7+supcon:0.3", {}, training_rows([[2], [1]]), "entailed hypothesis"),
     ("angle", {}, rows_of([0.1, 0.9]), "positive_score = 1 or more .the highest is 0.9.*lower positive_score"),
     ("angle", {"positive_score": 0.5}, rows_of([0.1, 0.9]), None),
@@ -124,10 +121,10 @@ ROWS = [
     ("distill", {}, TrainingRows(3, 1), None),
     *[("distill", {"loss": x}, TrainingRows(n, 1), ALONE) for x, n in (("similarities", 1), ("listnet", 2))],
     ("class_labels", {}, TrainingRows(1, 8), "text and label"),
-    *[("class_labels", {}, classes(size, n), "even number of rows") for size, n in ((7, 1), (2, 1), (3, 3))],
-    ("class_labels", {}, classes(3, 2), None),
-    ("class_labels", {}, training_rows([[0, 0]] * 4, batch_size=5), None),
-    ("cosent", {}, rows_of([0.0, 1.0], batch_size=1), f"a batch of 1 has none to compare: {ALONE}"),
+    *[("class_labels", {}, classes(size), "even number of rows") for size in (7, 2, 9)],
+    ("class_labels", {}, classes(6), None),
+    ("class_labels", {}, training_rows([[0, 0]] * 4, global_batch=5), None),
+    ("cosent", {}, rows_of([0.0, 1.0], global_batch=1), f"a batch of 1 has none to compare: {ALONE}"),
 ]
 
 

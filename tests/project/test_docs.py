@@ -56,7 +56,7 @@ def test_the_reference_lists_every_objective_view_and_pooler_and_describes_every
     objectives = reference["objectives"]()
     for name, objective in OBJECTIVES.items():
         assert f"### `{name}`" in objectives and f"**`{name}`**" in text_of(DOCS / "methods.md")
-        for option in objective.options():
+        for option in objective.options:
             assert f"| `{option}` |" in objectives
     assert not [line for line in objectives.splitlines() if line.endswith("|  |")], "an option without a description"
     assert all(f"| `{name}` |" in reference["views"]() for name in VIEWS)

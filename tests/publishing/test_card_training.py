@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEWS
-from simcse_hf.objectives import OBJECTIVES, Objective, register
+from simcse_hf.objectives import OBJECTIVES, Objective, part_weights, register
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card_training import PAPERS, described_objective
 from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
@@ -124,7 +124,7 @@ def test_the_card_describes_the_objective_of_the_run(objective, card_of, save_ch
     assert cited(card) == papers and str(tmp_path) not in card
     names = {term.partition(":")[0] for term in objective.split("+")}
     assert names <= set(card_of.tags) and ("simcse" in card_of.tags) is (objective == "simcse")
-    options = {name.rpartition(".")[2] for name in described_objective(objective).used_options()}
+    options = {name for part in part_weights(objective) for name in OBJECTIVES[part].options}
     for name in ("temperature", "similarity"):
         assert (f"{name}` " in card) is (name in options), "listed only where the objective reads it"
     if described_objective(objective).rows != "texts" or objective == "promptbert":

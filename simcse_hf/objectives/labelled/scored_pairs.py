@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...ops.distributed import gather_rows, mean_over_processes
-from ..base import Objective, TrainingRows, as_full_precision, comparable, no_autocast
+from ..base import EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from ..checks import check_options
-from ..encoder import EncodedBatch
 from ..info_nce import InfoNCE
 
 
@@ -31,7 +30,7 @@ class CoSENT(Objective):
     """
 
     summary = "a ranking loss (CoSENT) that puts the cosines of scored pairs into the order of their scores"
-    papers = ("cosent",)
+    papers: tuple[str, ...] = ("cosent",)
     rows = "scored_pairs"
     #: The author's cosent.py for Chinese STS-B.
     defaults = {
@@ -50,10 +49,45 @@ class CoSENT(Objective):
         self.temperature = temperature
 
     def check(self, rows: TrainingRows) -> None:
-        """Check the scores of the training rows; see [`check_scored_pairs`]."""
-        check_scored_pairs(rows, self.name)
+        """Check that the training rows are pairs with scores that can be ranked.
 
-    def forward(self, batch: EncodedBatch) -> Tensor:
+        Args:
+            rows (`TrainingRows`): The training data.
+
+        Raises:
+            ValueError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite
+                number, all scores are equal, or a batch holds a single pair.
+        """
+        if rows.num_sentences != 2:
+            raise ValueError(
+                f"objective {self.name!r} learns from pairs with a score, but a training row holds "
+                f"{rows.num_sentences} sentence(s): give the columns sentence1, sentence2 and score"
+            )
+        if "score" not in rows.columns:
+            raise ValueError(
+                f"objective {self.name!r} needs a score for each pair, but the training rows have no column 'score': "
+                "add it to the file or the dataset, beside sentence1 and sentence2"
+            )
+        column = rows.dataset.with_format(None)["score"][:]
+        scores = np.array(column, dtype=np.float64)
+        wrong = np.flatnonzero(~np.isfinite(scores))
+        if len(wrong):
+            row = wrong[0]
+            raise ValueError(
+                f"training row {row + 1}: the score {scores[row]:g} is not a finite number: correct or remove the row"
+            )
+        if (scores == scores[0]).all():
+            raise ValueError(
+                f"all {len(scores)} training pairs have the score {scores[0]:g}, so objective {self.name!r} has no "
+                "order to learn: give pairs with different scores"
+            )
+        if rows.global_batch == 1:
+            raise ValueError(
+                f"objective {self.name!r} compares the pairs of a batch, and a batch of 1 has none to compare: raise "
+                "per_device_train_batch_size to at least 2"
+            )
+
+    def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
         with no_autocast(batch.embeddings):
             embeddings = as_full_precision(batch.embeddings)
@@ -84,52 +118,7 @@ def ranking_loss(similarities: Tensor, scores: Tensor) -> Tensor:
     return F.softplus(torch.logsumexp(counted.flatten(), dim=0))
 
 
-def check_scored_pairs(rows: TrainingRows, name: str) -> np.ndarray:
-    """Check that the training rows are pairs with scores that can be ranked.
-
-    Args:
-        rows (`TrainingRows`): The training data.
-        name (`str`): The name of the objective, for messages.
-
-    Returns:
-        `np.ndarray`: The scores.
-
-    Raises:
-        ValueError: If rows do not hold two sentences, the column of scores is missing, a score is not a finite number,
-            all scores are equal, or a batch holds a single pair.
-    """
-    if rows.num_sentences != 2:
-        raise ValueError(
-            f"objective {name!r} learns from pairs with a score, but a training row holds {rows.num_sentences} "
-            "sentence(s): give the columns sentence1, sentence2 and score"
-        )
-    if rows.dataset is None or "score" not in rows.dataset.column_names:
-        raise ValueError(
-            f"objective {name!r} needs a score for each pair, but the training rows have no column 'score': add it to "
-            "the file or the dataset, beside sentence1 and sentence2"
-        )
-    column = rows.dataset.with_format(None)["score"][:]
-    scores = np.array(column, dtype=np.float64)
-    wrong = np.flatnonzero(~np.isfinite(scores))
-    if len(wrong):
-        row = wrong[0]
-        raise ValueError(
-            f"training row {row + 1}: the score {scores[row]:g} is not a finite number: correct or remove the row"
-        )
-    if (scores == scores[0]).all():
-        raise ValueError(
-            f"all {len(scores)} training pairs have the score {scores[0]:g}, so objective {name!r} has no order to "
-            "learn: give pairs with different scores"
-        )
-    if rows.global_batch == 1:
-        raise ValueError(
-            f"objective {name!r} compares the pairs of a batch, and a batch of 1 has none to compare: raise "
-            "per_device_train_batch_size to at least 2"
-        )
-    return scores
-
-
-class AnglE(Objective):
+class AnglE(CoSENT):
     r"""AnglE (Li and Li 2023, arXiv:2309.12871): the weighted sum of three losses of scored pairs.
 
     - `cosine_loss`, weight w1: CoSENT, see [`CoSENT`].
@@ -137,8 +126,17 @@ class AnglE(Objective):
       global batch, by the cosine divided by the temperature. A pair is positive if its score is at least
       `positive_score`. Sentences with the text of either of the two are left out. The loss is the mean over the
       sentences of positive pairs.
-    - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles (see [`angle_similarity`]) and a
-      temperature of its own. Unlike the cosine, it is not flat where two embeddings nearly agree.
+    - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles and a temperature of its own. Unlike the
+      cosine, it is not flat where two embeddings nearly agree.
+
+    For the similarity of angles, the first half of a normalized embedding holds real parts and the second half
+    imaginary parts. With z_k = a_k + b_k i from the first embedding and w_k = c_k + d_k i from the second, it is the
+    absolute sum of the real and imaginary parts of z_k times the conjugate of w_k:
+
+        | sum_k (a_k c_k + b_k d_k) + (b_k c_k - a_k d_k) |
+
+    The first term is the cosine, the second the signed difference of the angles. The authors' code divides z by w
+    instead, and by the ratio of their norms, which gives the same number.
 
     Args:
         dim (`int`): Embedding size, an even number.
@@ -156,7 +154,6 @@ class AnglE(Objective):
 
     summary = "a ranking loss (AnglE) of scored pairs by their cosines and by their angles in complex space"
     papers = ("angle", "cosent")
-    rows = "scored_pairs"
     needs_text_ids = True
     #: The defaults of the authors' train_angle.py, which trains on STS-B.
     defaults = {
@@ -179,18 +176,21 @@ class AnglE(Objective):
         angle_temperature: float = 1.0,
         positive_score: float = 1.0,
     ):
-        super().__init__(dim)
+        super().__init__(dim, temperature)
         if dim % 2:
             raise ValueError(
                 f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "
                 f"got {dim}: choose other dimensions"
             )
-        check_options("a number of 0 or more", cosine_weight=cosine_weight, in_batch_weight=in_batch_weight)
-        check_options("a number of 0 or more", angle_weight=angle_weight)
+        check_options(
+            "a number of 0 or more",
+            cosine_weight=cosine_weight,
+            in_batch_weight=in_batch_weight,
+            angle_weight=angle_weight,
+        )
         check_options("a number above 0", angle_temperature=angle_temperature)
         check_options("a finite number", positive_score=positive_score)
         self.info_nce = InfoNCE(temperature, symmetric=True)
-        self.temperature = temperature
         self.cosine_weight = cosine_weight
         self.in_batch_weight = in_batch_weight
         self.angle_weight = angle_weight
@@ -204,59 +204,33 @@ class AnglE(Objective):
             rows (`TrainingRows`): The training data.
 
         Raises:
-            ValueError: As in [`check_scored_pairs`], or if no pair is positive.
+            ValueError: As in [`CoSENT`], or if no pair is positive.
         """
-        scores = check_scored_pairs(rows, self.name)
-        if self.in_batch_weight and scores.max() < self.positive_score:
+        super().check(rows)
+        highest = max(rows.dataset.with_format(None)["score"][:])
+        if self.in_batch_weight and highest < self.positive_score:
             raise ValueError(
                 f"no training pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
-                f"{scores.max():g}), so none is positive: lower positive_score, or set in_batch_weight to 0"
+                f"{highest:g}), so none is positive: lower positive_score, or set in_batch_weight to 0"
             )
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""
         with no_autocast(batch.embeddings):
-            own = comparable(batch.embeddings, "cosine")
+            own = as_full_precision(batch.embeddings, normalize=True)
             first, second = gather_rows(own, self.training).unbind(1)
             scores = gather_rows(batch.inputs["scores"], self.training)
-            cosines = (first * second).sum(-1) / self.temperature
-            angles = angle_similarity(first, second) / self.angle_temperature
+            cosines = (first * second).sum(-1)
+            a, b = first.chunk(2, dim=-1)
+            c, d = second.chunk(2, dim=-1)
+            angles = (cosines + (b * c - a * d).sum(-1)).abs()
+            losses = self.info_nce(own, gather=self.training, text_ids=batch.text_ids, reduction="none")
+            # All of them are compared: to select those of positive pairs, the host would wait for their number.
+            is_positive = (batch.inputs["scores"] >= self.positive_score).repeat(2)
+            total = losses.masked_fill(~is_positive, 0.0).sum()
+            in_batch = mean_over_processes(total, is_positive.sum(), self.training)
             return {
-                "cosine_loss": self.cosine_weight * ranking_loss(cosines, scores),
-                "in_batch_loss": self.in_batch_weight * self._in_batch_loss(own, batch),
-                "angle_loss": self.angle_weight * ranking_loss(angles, scores),
+                "cosine_loss": self.cosine_weight * ranking_loss(cosines / self.temperature, scores),
+                "in_batch_loss": self.in_batch_weight * in_batch,
+                "angle_loss": self.angle_weight * ranking_loss(angles / self.angle_temperature, scores),
             }
-
-    def _in_batch_loss(self, embeddings: Tensor, batch: EncodedBatch) -> Tensor:
-        """Compute the mean over the sentences of positive pairs."""
-        losses = self.info_nce.losses(embeddings, gather=self.training, text_ids=batch.text_ids)
-        # All of them are compared: to select those of positive pairs, the host would wait for their number.
-        counts = (batch.inputs["scores"] >= self.positive_score).repeat(2)
-        total = losses.masked_fill(~counts, 0.0).sum()
-        return mean_over_processes(total, counts.sum(), self.training)
-
-
-def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
-    r"""Compare two normalized embeddings as vectors of complex numbers, by the authors' definition.
-
-    The first half of an embedding holds real parts, the second half imaginary parts. With z_k = a_k + b_k i from the
-    first embedding and w_k = c_k + d_k i from the second, the similarity is the absolute sum of the real and imaginary
-    parts of z_k times the conjugate of w_k:
-
-        | sum_k (a_k c_k + b_k d_k) + (b_k c_k - a_k d_k) |
-
-    The first term is the cosine, the second the signed difference of the angles. The authors' code divides z by w
-    instead, and by the ratio of their norms, which gives the same number.
-
-    Args:
-        first (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
-        second (`torch.Tensor`): Embeddings of length 1, of shape `(n, dim)`.
-
-    Returns:
-        `torch.Tensor`: Similarities of shape `(n,)`.
-    """
-    a, b = first.chunk(2, dim=-1)
-    c, d = second.chunk(2, dim=-1)
-    cosine = (a * c + b * d).sum(-1)
-    sine = (b * c - a * d).sum(-1)
-    return (cosine + sine).abs()

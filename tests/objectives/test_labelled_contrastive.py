@@ -1,4 +1,4 @@
-"""SupCon and Softmax, the objectives of premises and hypotheses: Eq. 1 and 2 of arXiv:2106.04791."""
+"""Objectives of labelled rows: Eq. 1 and 2 of arXiv:2106.04791 for premises, Eq. 2 of arXiv:2004.11362 for classes."""
 
 import math
 
@@ -8,7 +8,7 @@ from objective_helpers import assert_same, cosine
 from relation_helpers import ROWS, embedded
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.labelled.nli import Softmax, SupCon, premise_candidates
+from simcse_hf.objectives.labelled.contrastive import Softmax, SupCon
 
 
 def encoded(embeddings, relations, premise_ids):
@@ -38,19 +38,6 @@ def test_equals_the_equation(name, temperature, similarity):
     fast = SupCon(3, temperature, similarity)(batch)
     slow = slow_loss(ROWS[name], batch.embeddings, temperature, similarity)
     assert_same(fast, slow, batch.embeddings, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("cls", [SupCon, Softmax])
-def test_padding_of_short_rows_does_not_affect_the_loss(cls):
-    objective = cls(4).double()
-    batch, other = embedded(ROWS["ragged"], 4), embedded(ROWS["ragged"], 4)
-    absent = torch.cat([torch.zeros(4, 1, dtype=bool), batch.inputs["relations"] < 0], dim=1)
-    with torch.no_grad():
-        other.embeddings[absent] = float("nan")
-    loss = objective(batch)
-    assert torch.equal(objective(other), loss)
-    loss.backward()
-    assert (batch.embeddings.grad[absent] == 0).all() and (batch.embeddings.grad[~absent] != 0).any(-1).all()
 
 
 def test_the_gradient_stays_accurate_where_the_loss_is_nearly_zero():
@@ -94,31 +81,22 @@ def test_rows_of_pairs_give_the_loss_of_whole_premises():
 def test_limits_hold_for_the_positives_and_the_negatives_of_the_whole_batch(max_positives, max_negatives):
     """Section 4.4 of the paper: N- is bounded by the negatives in the batch and not by those of the premise."""
     pairs, _ = pairs_of_two_premises()
-    everything = premise_candidates(pairs, True)
+    everything = SupCon(4).candidates(pairs)[2]
+    limited = SupCon(4, max_positives=max_positives, max_negatives=max_negatives)
     drawn = set()
     for seed in range(60):
         torch.manual_seed(seed)
-        limited = premise_candidates(pairs, True, max_positives, max_negatives)
-        for mask, whole, limit in (
-            (limited.positives, everything.positives, max_positives),
-            (limited.negatives, everything.negatives, max_negatives),
+        labels = limited.candidates(pairs)[2]
+        assert torch.equal(torch.where(labels == -100, everything, labels), everything)
+        for found, whole, limit in (
+            (labels == 0, everything == 0, max_positives),
+            (labels > 0, everything > 0, max_negatives),
         ):
-            assert not (mask & ~whole).any()
-            assert mask.sum(1).tolist() == [min(n, limit or n) for n in whole.sum(1).tolist()]
-        drawn.add(tuple(limited.negatives[0].tolist()))
-    negatives = everything.negatives[0].sum().item()
+            assert found.sum(1).tolist() == [min(n, limit or n) for n in whole.sum(1).tolist()]
+        drawn.add(tuple((labels > 0)[0].tolist()))
+    negatives = (everything > 0)[0].sum().item()
     assert negatives == 3  # one of its own, two of the other premise
     assert len(drawn) == math.comb(negatives, min(max_negatives or negatives, negatives))
-
-
-def test_the_default_settings_are_those_of_the_paper():
-    for name in ("supcon", "softmax:0.7+supcon:0.3"):
-        defaults = build_objective(name, 4).defaults
-        assert defaults["learning_rate"] == 2e-5
-        assert (defaults["per_device_train_batch_size"], defaults["num_train_epochs"]) == (64, 1)
-        assert defaults["train_sampling_strategy"] == "sequential"
-        assert build_objective(name, 4).needs_text_ids
-    assert (SupCon(4).similarity, SupCon(4).temperature, SupCon(4).nli_sampling) == ("dot", 1.0, "pairs")
 
 
 # --- Softmax ---
@@ -138,11 +116,12 @@ def slow_softmax(objective, rows, vectors):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize(("dim", "hidden_dim"), [(2, None), (3, 1), (5, 8)])
+@pytest.mark.parametrize(("dim", "hidden_dim", "layers"), [(2, None, 2), (3, 1, 2), (5, 8, 2), (3, None, 1)])
 @pytest.mark.parametrize("name", ROWS)
-def test_softmax_equals_the_equation(name, dim, hidden_dim):
-    objective = Softmax(dim, hidden_dim).double()
-    assert objective.classifier[0].out_features == (hidden_dim or dim)
+def test_softmax_equals_the_equation(name, dim, hidden_dim, layers):
+    """With one layer it is SBERT's, section 3: softmax(W (u, v, |u - v|)) without a bias."""
+    objective = Softmax(dim, hidden_dim, layers=layers).double()
+    assert objective.classifier[0].out_features == (3 if layers == 1 else hidden_dim or dim)
     batch = embedded(ROWS[name], dim)
     fast, slow = objective(batch), slow_softmax(objective, ROWS[name], batch.embeddings)
     assert_same(fast, slow, [batch.embeddings, *objective.parameters()])
@@ -157,16 +136,6 @@ def test_a_batch_without_hypotheses_is_zero_and_reaches_every_parameter():
     assert loss.item() == 0 and all((p.grad == 0).all() for p in objective.parameters())
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_one_layer_is_the_softmax_of_sbert(name):
-    """SBERT, section 3: softmax(W (u, v, |u - v|)) without a bias."""
-    objective = Softmax(3, layers=1).double()
-    assert [tuple(weights.shape) for weights in objective.parameters()] == [(3, 9)]
-    batch = embedded(ROWS[name], 3)
-    expected = slow_softmax(objective, ROWS[name], batch.embeddings)
-    assert objective(batch).item() == pytest.approx(expected.item(), rel=1e-12)
-
-
 def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
     """The mean of two cross-entropies: over the labelled pairs, and over each premise with all hypotheses."""
     rows, objective = [[0, 1], [2], [0, 2, 0]], Softmax(4, augment=True).double()
@@ -177,9 +146,57 @@ def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
             continue  # it has no positive, so it is no anchor
         for j, row in enumerate(rows):
             for relation, hypothesis in zip(row, batch.embeddings[j, 1:], strict=False):
-                scores = torch.log_softmax(objective.logits(premise[None, 0], hypothesis[None])[0], 0)
-                losses.append(-scores[relation if i == j else 2].item())
+                pair = torch.stack([premise[0], hypothesis])
+                losses.append(slow_softmax(objective, [[relation if i == j else 2]], pair[None]).item())
     assert len(losses) == 12
     plain = slow_softmax(objective, rows, batch.embeddings).item()
     assert objective(batch).item() == pytest.approx((plain + sum(losses) / 12) / 2, rel=1e-12)
     assert objective.eval()(batch).item() == pytest.approx(plain, rel=1e-12)
+
+
+# --- classes ---
+
+
+def slow_class_loss(vectors, classes, tau, kind="cosine"):
+    """The mean of Eq. 2 over the texts with a positive, term by term; the class `None` has no positive."""
+    if kind == "cosine":
+        vectors = [x / (x * x).sum().sqrt() for x in vectors]
+    losses = []
+    for i, anchor in enumerate(vectors):
+        others = {j: (anchor * x).sum() / tau for j, x in enumerate(vectors) if j != i}
+        positives = [j for j in others if classes[i] is not None and classes[j] == classes[i]]
+        if positives:
+            total = torch.logsumexp(torch.stack(list(others.values())), 0)
+            losses.append(-sum(others[p] - total for p in positives) / len(positives))
+    return sum(losses) / len(losses)
+
+
+def class_labels(tau=0.3, kind="cosine"):
+    return build_objective("class_labels", 5, {"temperature": tau, "similarity": kind})
+
+
+@pytest.mark.parametrize("kind", ["cosine", "dot"])
+@pytest.mark.parametrize("classes", [[0, 1, 0, 1], [0, 0, 0, 2, 1, 1], [3, 0, 3, 0, 3, 1]])
+def test_class_labels_equal_the_equation(classes, kind):
+    vectors = torch.randn(len(classes), 1, 5, dtype=torch.float64, requires_grad=True)
+    loss = class_labels(kind=kind)(EncodedBatch(vectors, {"labels": torch.tensor(classes)}))
+    slow = slow_class_loss(vectors[:, 0], classes, 0.3, kind)
+    assert_same(loss, slow, vectors)
+
+
+def test_every_positive_of_an_anchor_counts_and_equal_anchors_are_one_class():
+    """Rows a: p p, b: p n, a: p; the second positive of the first row and the hard negative are nobody's class."""
+    vectors = torch.randn(3, 3, 5, dtype=torch.float64, requires_grad=True)
+    relations, ids = torch.tensor([[0, 0], [0, 2], [0, -100]]), torch.tensor([7, 8, 7])
+    inputs = {"relations": relations, "text_ids": ids[:, None].expand(3, 3)}
+    classes = [7, 7, 7, 8, 8, None, 7, 7]
+    loss = class_labels()(EncodedBatch(vectors, inputs))
+    assert loss.item() == pytest.approx(slow_class_loss(vectors.flatten(0, 1)[:8], classes, 0.3).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 0]], ids=["no positive", "nothing else"])
+def test_no_class_to_contrast_is_zero_with_a_gradient_of_zero(labels):
+    vectors = torch.randn(len(labels), 1, 5, requires_grad=True)
+    loss = class_labels()(EncodedBatch(vectors, {"labels": torch.tensor(labels)}))
+    loss.backward()
+    assert loss.item() == 0 and (vectors.grad == 0).all()
