@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..ops.files import StrPath, find_file, write_json
-from ..ops.unpadded import first_tokens, reads_left_to_right
+from ..ops.unpadded import first_tokens
 
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
 POOLER_TYPES = (
@@ -64,27 +63,6 @@ def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     counts = mask.sum(1, dtype=precision)
     means = sums / counts.clamp(min=1)
     return means.to(hidden.dtype)
-
-
-def check_reads_text(pooler_type: str, config: PreTrainedConfig) -> None:
-    """Raise a `ValueError` for a decoder with a pooler that reads the first token, which sees no other token."""
-    if pooler_type in FIRST_TOKEN and reads_left_to_right(type(config)):
-        raise ValueError(
-            f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
-            "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
-        )
-
-
-def check_has_tokens(attention_mask: Tensor, lengths: np.ndarray | None = None) -> None:
-    """Raise a `ValueError` if a row has no token, by its length or else by its mask; compiled code skips the check."""
-    if torch.compiler.is_compiling():
-        return
-    has_tokens = attention_mask.any(1) if lengths is None else torch.as_tensor(lengths) > 0
-    if not has_tokens.all():
-        raise ValueError(
-            f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask holds only "
-            "zeros. Remove the sentence, or unmask at least one token."
-        )
 
 
 def masked_max(hidden: Tensor, attention_mask: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import find_objective, part_weights
 from ..objectives.promptbert import DENOISINGS
-from ..ops.suggestions import did_you_mean
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
@@ -215,7 +214,7 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
         `dict[str, Any]`: The settings that it holds.
 
     Raises:
-        ValueError: If it does not hold the two tables, or a setting is unknown.
+        ValueError: If it does not hold the two tables, or the objective in it is not described as it should be.
     """
     if section is None:
         return {}
@@ -237,7 +236,6 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
     old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
     if old:
         _move_loss_options(values, old)
-    check_setting_names(values)
     return values
 
 
@@ -262,23 +260,6 @@ def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, An
     return {name: value for name, value in options.items() if name in known}
 
 
-def check_setting_names(names: Any) -> None:
-    """Refuse names that are no settings.
-
-    Args:
-        names (`Iterable[str]`): The names.
-
-    Raises:
-        ValueError: If one is unknown. The message suggests a similar one.
-    """
-    unknown = sorted(set(names) - SETTING_NAMES)
-    if unknown:
-        raise ValueError(
-            f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
-            f"known settings are {', '.join(sorted(SETTING_NAMES))}."
-        )
-
-
 _UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
 #: RoBERTa and these relatives count positions from `pad_token_id + 1`: 514 rows of positions serve 512 tokens.
 _OFFSET_POSITIONS = (
@@ -294,14 +275,6 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
         if is_dropout and "classifier" not in name and isinstance(rate, (int, float)):
             rates[name] = rate
     return rates
-
-
-def check_dropout_rates(config: PreTrainedConfig) -> None:
-    """Raise a `ValueError` that names the rate and its file unless all dropout rates of a config are from 0 to 1."""
-    for name, rate in config.to_dict().items():
-        if "dropout" in name and isinstance(rate, float) and not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-            where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
-            raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
 
 
 def length_limit(

@@ -38,14 +38,19 @@ from ..models.adapters import (
     save_trained_weights,
     unwrap,
 )
-from ..models.auto import AutoModelForCL
-from ..models.checkpoint import OBJECTIVE_FILE, load_objective_state, reload_model, replace_model
+from ..models.checkpoint import (
+    OBJECTIVE_FILE,
+    check_tokenizer,
+    load_objective_state,
+    reload_model,
+    replace_model,
+    save_tokenizer,
+)
 from ..models.gradcache import CachedBatch, check_gradcache
-from ..models.modeling import ContrastiveModel
+from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
-from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
@@ -730,7 +735,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
-        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by()}
+        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
         write_json(folder / SETTINGS, record)
 
     def prepare_push(self, checkpoint: Path) -> None:
@@ -797,7 +802,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "seed": self.args.seed,
             "dev_texts": example_texts(self.dev_sets[0]) if self.dev_sets else None,
             "changes": self.changes,
-            "decided_by": self.run.decided_by(),
+            "decided_by": self.run.decided_by,
         }
 
     def write_results(self, train_texts: str | None = None, hub_datasets: Sequence[str] = ()) -> dict[str, Any]:

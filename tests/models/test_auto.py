@@ -5,7 +5,7 @@ from conftest import FAMILIES, random_batch, tiny_config
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
-from simcse_hf.models.auto import contrastive_class
+from simcse_hf.models.modeling import contrastive_class
 
 
 def test_bert_and_roberta_get_their_named_classes(save_checkpoint):

@@ -135,7 +135,7 @@ def test_a_trainer_never_changes_the_arguments_of_its_caller(tmp_path, tokenizer
     assert all(getattr(trainer.args, name) is not None for name in open_fields)
     for twin in (copy.copy(args), copy.deepcopy(args), pickle.loads(pickle.dumps(args)), dataclasses.replace(args)):
         assert all(getattr(twin, name) == getattr(args, name) for name in open_fields)
-    assert trainer.run.decided_by()["max_seq_length"] == "checkpoint"
+    assert trainer.run.decided_by["max_seq_length"] == "checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_an_objective_of_a_users_own_module_is_found_by_its_name(tmp_path, monke
 def test_a_run_knows_who_decided_each_setting(tmp_path, save_checkpoint):
     start = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg", temperature=0.2))
     model = AutoModelForCL.from_pretrained(start, hard_negative_weight=0.5)
-    decided = resolve_run(arguments(tmp_path, view="crop"), model).decided_by()
+    decided = resolve_run(arguments(tmp_path, view="crop"), model).decided_by
     assert decided["pooler_type"] == decided["temperature"] == decided["max_seq_length"] == "checkpoint"
     assert decided["hard_negative_weight"] == decided["view"] == "given" and decided["symmetric"] == "checkpoint"
     fresh = AutoModelForCL.from_config(tiny_config(), objective="cosent")
-    decided = resolve_run(arguments(tmp_path), fresh).decided_by()
+    decided = resolve_run(arguments(tmp_path), fresh).decided_by
     assert (decided["objective"], decided["pooler_type"], decided["mlm_weight"]) == ("given", "paper", "default")

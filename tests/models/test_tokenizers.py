@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.models.tokenizers import save_tokenizer
+from simcse_hf.models.checkpoint import save_tokenizer
 
 LONG = "the cat sat on the mat . " * 9
 

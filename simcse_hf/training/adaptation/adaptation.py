@@ -15,7 +15,7 @@ from transformers.utils import logging
 from ...evaluation.user_tasks import TaskResult, UserTask
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
-from ...models.auto import AutoModelForCL
+from ...models.modeling import AutoModelForCL
 from ...ops.files import hold, read_json_object, remove, write_json
 from ...ops.launch import check_alone
 from ...publishing.card_adaptation import ADAPTATION
