@@ -24,7 +24,7 @@ from ..ops.files import StrPath, find_file, read_json_object, replace_files, sel
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, load_layer, save_layer
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, load_layer, save_layer
 from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
@@ -40,6 +40,8 @@ from .settings import SECTION, ContrastiveSettings, PoolingSettings, length_limi
 logger = logging.get_logger(__name__)
 
 _SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
+#: A weight of the training output of the reference implementation, and of no other model.
+REFERENCE_HEAD = "mlp.dense.weight"
 HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
@@ -144,13 +146,6 @@ class Checkpoint:
             saved = resolve_settings(section)
         return cls(source, hub, section, saved, files, limit, arguments.get("variant"), base)
 
-    @property
-    def pooler_type(self) -> str | None:
-        """The pooler that the checkpoint was saved with, if it was saved with one."""
-        if self.saved is not None:
-            return self.saved.pooler_type
-        return self.files.pooling.get("pooler_type")
-
     @cached_property
     def weight_names(self) -> frozenset[str]:
         """The names of the weights.
@@ -175,11 +170,6 @@ class Checkpoint:
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
             "save_pretrained, or name the variant of its files as variant."
         )
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether it is the training output of the reference implementation, with the head `mlp.*`."""
-        return self.saved is None and "mlp.dense.weight" in self.weight_names
 
     def resolve(self, given: dict[str, Any]) -> ContrastiveSettings:
         """Decide the settings of a model that is loaded from the checkpoint.
@@ -251,8 +241,9 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         for name in info["missing_keys"]:
             if name.endswith("bias"):  # which transformers before 5.7 leaves as the memory was
                 model.get_parameter(name).zero_()
+    is_reference = found.saved is None and REFERENCE_HEAD in found.weight_names
     if model.has_own_pooler:
-        has_head = found.is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
+        has_head = is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
     elif found.saved is None or head == "pooler":
         has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
     else:
@@ -264,10 +255,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
     modules = {name.split(".")[0] for name in found.weight_names}
-    heads = set()
-    for name in modules.intersection(PRETRAINING_HEADS):
-        if not hasattr(model.base_model, name):
-            heads.add(name)
+    heads = {name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)}
     if heads and not settings.do_mlm:
         logger.info(f"{found.source}: embeddings do not use its pretraining head ({', '.join(sorted(heads))}).")
     keeps = head != "fresh"
@@ -275,7 +263,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         keeps = has_head and found.saved.pooler_type == "cls"
     elif head == "auto":  # published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more
         is_bare = not unexpected and not heads
-        keeps = has_head and (found.is_reference or is_bare)
+        keeps = has_head and (is_reference or is_bare)
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
@@ -287,7 +275,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
-    model.names_pooler = keeps or found.pooler_type is not None
+    model.names_pooler = keeps or found.saved is not None or "pooler_type" in found.files.pooling
     if settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
 
@@ -416,12 +404,9 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     tensors = load_file(path)
     if model.settings.dataset_objectives:
         tensors = _by_dataset(tensors, saved, model.settings)
-    expected = {}
-    for name, x in model.state_dict().items():
-        if name.split(".")[0] in AUXILIARY_MODULES:
-            expected[name] = x.shape
-    shapes = {name: x.shape for name, x in tensors.items()}
-    if shapes != expected:
+    own = model.state_dict()
+    expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
+    if expected != {name: x.shape for name, x in tensors.items()}:
         raise ValueError(
             f"{path} holds the state of another objective or of other options than this model's. Use the objective "
             "and options it was saved with, or remove the file to start the objective anew."
@@ -503,6 +488,7 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
         state_dict (`dict[str, torch.Tensor]`): The weights of the whole model.
     """
     directory = Path(directory)
+    settings = model.settings
     auxiliary = {}
     for name, x in state_dict.items():
         if name.split(".")[0] in AUXILIARY_MODULES:
@@ -510,31 +496,28 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
     for attribute, folder in POOLER_FOLDERS.items():
-        layer = _weights_of(f"{attribute}.", state_dict)
-        if layer:
-            save_layer(directory / folder, layer)
+        weights = _weights_of(f"{attribute}.", state_dict)
+        if weights:
+            save_layer(directory / folder, weights)
     head = _weights_of(f"{model.base_model_prefix}.pooler." if model.has_own_pooler else "sentence_head.", state_dict)
-    last_words = [name.rpartition(".")[2] for name in head]
-    if sorted(last_words) != ["bias", "weight"]:
-        head = {}  # not a single dense layer
-    if model.has_own_pooler and model.settings.mlp_only_train:
-        head = {}  # modules.json does not name it, and the encoder holds it
-    dense_layers = []
-    for number in range(len(model.dense_layers)):
-        layer = _weights_of(f"dense_layers.{number}.", state_dict)
-        dense_layers.append(layer)
-    save_sentence_transformers_files(
-        directory, model.config, model.settings, head, dense_layers, model.tokenizer_limit
-    )
+    last_words = {name.rpartition(".")[2] for name in head}
+    is_dense = len(head) == 2 and last_words == {"weight", "bias"}
+    # With mlp_only_train, modules.json does not name a head that the encoder holds.
+    is_named = not (model.has_own_pooler and settings.mlp_only_train)
+    if settings.pooler_type == "cls" and is_dense and is_named:
+        (weight,) = [tensor for tensor in head.values() if tensor.dim() == 2]
+        outputs, inputs = weight.shape
+        layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
+        save_layer(directory / HEAD_FOLDER, head, layer)
+    for number, layer in enumerate(settings.dense_layers):
+        weights = _weights_of(f"dense_layers.{number}.", state_dict)
+        save_layer(directory / DENSE_FOLDER / str(number), weights, layer)
+    save_sentence_transformers_files(directory, model.config, settings, model.tokenizer_limit)
 
 
 def _weights_of(prefix: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the weights whose names begin with a prefix, and cut the prefix off their names."""
-    weights = {}
-    for name, x in state_dict.items():
-        if name.startswith(prefix):
-            weights[name.removeprefix(prefix)] = x
-    return weights
+    return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrPath) -> None:

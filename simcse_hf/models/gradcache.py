@@ -98,7 +98,13 @@ class CachedBatch:
             `ContrastiveOutput`: `output`, detached, with the masked-LM loss, if there is one, in it and in its `loss`.
         """
         called: Any = wrapped or self.model
-        weights = self._mlm_weights()
+        # The weight of each chunk's mean over masked tokens in the mean over those of the batch: chunks with 1 and 3
+        # masked tokens weigh 1/4 and 3/4.
+        weights = None
+        if "mlm_targets" in self.chunks[0]:
+            masked = [(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]
+            counts = sum_over_processes(torch.stack(masked))
+            weights = counts / counts.sum().clamp(min=1)
         mlm_weight = self.model.settings.mlm_weight
         mlm_loss = self.embeddings.new_zeros((), dtype=torch.float32)
         sizes = [len(chunk["input_ids"]) for chunk in self.chunks]
@@ -133,17 +139,6 @@ class CachedBatch:
             result["mlm_loss"] = mlm_loss
             result["loss"] = result.loss + mlm_weight * mlm_loss
         return result
-
-    def _mlm_weights(self) -> Tensor | None:
-        """Return the weight of each chunk's mean over masked tokens in the mean over those of the batch.
-
-        Chunks with 1 and 3 masked tokens weigh 1/4 and 3/4.
-        """
-        if "mlm_targets" not in self.chunks[0]:
-            return None
-        masked = [(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]
-        counts = sum_over_processes(torch.stack(masked))
-        return counts / counts.sum().clamp(min=1)
 
 
 def check_gradcache(objective: Objective, args: TrainingArguments) -> None:

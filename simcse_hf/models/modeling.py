@@ -5,7 +5,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -495,21 +495,22 @@ class ContrastiveModel(PreTrainedModel):
             `bool`: Whether the embeddings are equal in all bits.
         """
         training = self.training
-        with ExitStack() as on_exit:
-            if only_attention_dropout:
-                for module in self.modules():
-                    if isinstance(module, nn.Dropout):
-                        # Attention weights have an axis of heads, and so four axes; states have fewer.
-                        hook = module.register_forward_hook(
-                            lambda _, inputs, output: output if output.dim() == 4 else inputs[0]
-                        )
-                        on_exit.callback(hook.remove)
-            on_exit.callback(self.train, training)
-            on_exit.enter_context(preserve_random_state(self.device))
-            self.train()
-            ids = input_ids.flatten(0, 1).to(self.device)
-            mask = attention_mask.flatten(0, 1).to(self.device)
-            flat = self.embed(ids, mask)
+        hooks = []
+        for module in self.modules():
+            if only_attention_dropout and isinstance(module, nn.Dropout):
+                # Attention weights have an axis of heads, and so four axes; states have fewer.
+                keep = module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
+                hooks.append(keep)
+        try:
+            with preserve_random_state(self.device):
+                self.train()
+                ids = input_ids.flatten(0, 1).to(self.device)
+                mask = attention_mask.flatten(0, 1).to(self.device)
+                flat = self.embed(ids, mask)
+        finally:
+            self.train(training)
+            for hook in hooks:
+                hook.remove()
         views = flat.unflatten(0, input_ids.shape[:2])
         return torch.equal(views[:, 0], views[:, 1])
 
@@ -625,15 +626,9 @@ class ContrastiveModel(PreTrainedModel):
         """
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
-        row_inputs = {}
-        for name in ROW_INPUTS:
-            if others.get(name) is not None:
-                row_inputs[name] = others.pop(name)
-        asked = []
-        for name, x in others.items():
-            asks_for_nothing = x is None or x is False or name == "return_dict"
-            if not asks_for_nothing:
-                asked.append(name)
+        row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
+        others.pop("return_dict", None)
+        asked = [name for name, x in others.items() if x is not None and x is not False]
         if asked:
             raise ValueError(
                 f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
@@ -732,11 +727,8 @@ class ContrastiveModel(PreTrainedModel):
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
         kwargs.setdefault("save_original_format", False)
         if not self.save_adapter:
-            main = {}
-            for name, x in weights.items():
-                module = name.split(".")[0]
-                if module not in checkpoint.SEPARATE_MODULES:
-                    main[name] = x
+            separate = checkpoint.SEPARATE_MODULES
+            main = {name: x for name, x in weights.items() if name.split(".")[0] not in separate}
             with without_bar(self.get_memory_footprint()):
                 super().save_pretrained(folder, state_dict=main, **kwargs)
         if not kwargs.get("is_main_process", True):
@@ -785,7 +777,7 @@ class ContrastiveModel(PreTrainedModel):
         names = [*SETTING_NAMES, *LOSS_OPTIONS]
         given = chosen({name: kwargs.pop(name) for name in names if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
-        if found.is_reference:
+        if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."

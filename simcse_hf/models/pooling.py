@@ -289,11 +289,7 @@ def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | 
     folder.mkdir(parents=True, exist_ok=True)
     if config is not None:
         write_json(folder / "config.json", config)
-        linear = {}
-        for name, tensor in state.items():
-            last_word = name.rpartition(".")[2]
-            linear[f"linear.{last_word}"] = tensor
-        state = linear
+        state = {f"linear.{name.rpartition('.')[2]}": tensor for name, tensor in state.items()}
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -314,22 +310,18 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
     Raises:
         ValueError: If the file is damaged or holds the weights of another layer.
     """
-    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub_arguments)
-    old = None
-    if path is None:
-        old = find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments)
-    if path is None and old is None:
+    for file in (WEIGHTS, OLD_WEIGHTS):
+        path = find_file(name_or_path, f"{folder}/{file}", **hub_arguments)
+        if path is not None:
+            break
+    else:
         return False
     try:
-        if path is None:
-            tensors = torch.load(old, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
-        else:
-            tensors = load_file(path)
-        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-        layer.load_state_dict(own)
+        tensors = load_file(path) if file == WEIGHTS else torch.load(path, map_location="cpu", weights_only=True)
+        layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"{path or old}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
         ) from error
     return True

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
     if not settings.do_mlm:
         values.pop("mlm_probability", None)
     unread = _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight")
-    changed = _changed(settings.to_dict(), ContrastiveSettings().to_dict())
+    changed = _changed(asdict(settings), asdict(ContrastiveSettings()))
     for name, value in changed.items():
         if name not in unread:
             values[name] = value

@@ -298,7 +298,7 @@ def parse_arguments(
             config = load_config(name, revision)
     pooler_type = None
     if config is not None:
-        pooler_type = Checkpoint.find(name, config, revision=revision).pooler_type
+        pooler_type = Checkpoint.find(name, config, revision=revision).section["pooling"].get("pooler_type")
     decisions = resolve_command(given, defaults, getattr(config, SECTION, None), config, pooler_type)
     _log_decisions(decisions, defaults)
     values = {name: decision.value for name, decision in decisions.items()}

@@ -4,7 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -819,7 +819,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             **self.describe_run(),
             "train_texts": train_texts,
             "hub_datasets": [*hub_datasets],
-            "settings": self.model.settings.to_dict(),
+            "settings": asdict(self.model.settings),
         }
         return write_results(record, self.args, self.state, self.dev_sets)
 

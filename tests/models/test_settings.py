@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import asdict
 
 import pytest
 from conftest import tiny_config
@@ -45,8 +46,8 @@ def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path
     BertForCL(tiny_config(), **values).save_pretrained(tmp_path)
     section = json.loads((tmp_path / "config.json").read_text())[SECTION]
     assert section.keys() == TABLES.keys() and section["pooling"] | section["training"] == values
-    assert settings_of_config(AutoConfig.from_pretrained(tmp_path)).to_dict() == values
-    assert BertForCL.from_pretrained(tmp_path).settings.to_dict() == values
+    assert asdict(settings_of_config(AutoConfig.from_pretrained(tmp_path))) == values
+    assert asdict(BertForCL.from_pretrained(tmp_path).settings) == values
 
 
 def test_model_type_stays_the_stock_one(tmp_path):
@@ -93,7 +94,7 @@ RESOLVED = [  # what is given over SAVED, and what comes out
 @pytest.mark.parametrize(("given", "expected"), RESOLVED, ids=[str(given) for given, _ in RESOLVED])
 def test_what_is_given_comes_before_what_is_saved_and_before_the_objectives_paper(given, expected):
     before = copy.deepcopy(SAVED)
-    settings = resolve_settings(SAVED, **given).to_dict()
+    settings = asdict(resolve_settings(SAVED, **given))
     settings |= settings["objective_options"]
     assert {name: settings[name] for name in expected} == expected
     assert before == SAVED

@@ -1,6 +1,7 @@
 """What users of transformers expect of a Trainer: its options work with a dev set, or are refused with a sentence."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 from trainer_helpers import EVALUATES, KEEPS_BEST, make, model_of, pairs, scored_by, texts
@@ -120,7 +121,7 @@ def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_
     arguments = parse_arguments(line, UNSUP_DEFAULTS)
     model = AutoModelForCL.from_pretrained(start, **arguments.load_options())
     settings = SimCSETrainer(model, arguments.training, dev_set=pairs()).model.settings
-    found = settings.to_dict() | settings.objective_options
+    found = asdict(settings) | settings.objective_options
     assert {name: found[name] for name in expected} == expected
 
 
