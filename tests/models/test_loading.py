@@ -129,8 +129,10 @@ def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
         raise OSError("not reached") from LocalEntryNotFoundError("offline")
 
 
-def test_layers_may_be_left_out_on_purpose(saved):
+def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(saved, save_checkpoint):
     assert AutoModelForCL.from_pretrained(saved, num_hidden_layers=1).config.num_hidden_layers == 1
+    other = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other")
+    assert AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p == 0.4
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])

@@ -50,26 +50,6 @@ def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path
     assert asdict(BertForCL.from_pretrained(tmp_path).settings) == values
 
 
-def test_model_type_stays_the_stock_one(tmp_path):
-    """Others can load the model without this package and without remote code."""
-    BertForCL(tiny_config()).save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["model_type"] == "bert" and "auto_map" not in saved
-
-
-@pytest.mark.parametrize("empty", [None, {}])
-def test_a_config_without_section_has_the_defaults(empty):
-    config = tiny_config()
-    setattr(config, SECTION, empty)
-    assert settings_of_config(config) == settings_of_config(tiny_config()) == resolve_settings()
-
-
-def test_an_mlp_only_train_model_infers_without_its_head():
-    for pooler_type in POOLER_TYPES:
-        assert ContrastiveSettings(pooler_type=pooler_type).inference_pooler == pooler_type
-    assert ContrastiveSettings(pooler_type="cls", mlp_only_train=True).inference_pooler == "cls_before_pooler"
-
-
 # The settings of a checkpoint of 70e883a, where options of the objective stand among those of the model.
 SAVED = {
     "pooling": {"pooler_type": "cls", "mlp_only_train": True, "dense_layers": [LAYER], "max_length": 20},
@@ -173,12 +153,6 @@ def test_an_option_that_no_part_of_the_objective_reads_is_refused(objective):
     assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
     saved = {"training": {"objective": objective, "similarity": "dot", "temperature": 1.0}}
     assert option(resolve_settings(saved), "temperature") == 1.0
-
-
-def test_an_option_goes_to_every_part_of_a_sum_that_has_it():
-    settings = resolve_settings(objective="distill+simcse", similarity="dot", temperature=0.3)
-    assert option(settings, "simcse.similarity") == "dot" and "distill.similarity" not in settings.objective_options
-    assert option(settings, "simcse.temperature") == option(settings, "distill.temperature") == 0.3
 
 
 def test_an_objective_that_a_checkpoint_names_is_not_imported(tmp_path):
