@@ -253,17 +253,14 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         before = (found.saved.pooler_type, found.saved.denoising)
         has_same_pooler = before == (settings.pooler_type, settings.denoising)
     _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
-    unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-    modules = {name.split(".")[0] for name in found.weight_names}
-    heads = {name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)}
-    if heads and not settings.do_mlm:
-        logger.info(f"{found.source}: embeddings do not use its pretraining head ({', '.join(sorted(heads))}).")
     keeps = head != "fresh"
     if head == "auto" and found.saved is not None:
         keeps = has_head and found.saved.pooler_type == "cls"
     elif head == "auto":  # published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more
-        is_bare = not unexpected and not heads
-        keeps = has_head and (is_reference or is_bare)
+        others = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
+        modules = {name.split(".")[0] for name in found.weight_names}
+        others += [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)]
+        keeps = has_head and (is_reference or not others)
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
@@ -288,12 +285,11 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     Raises:
         ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
     """
-    layers = [module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear)]
-    linear = layers[0]
+    linear = next(module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear))
     copy = nn.Linear(linear.in_features, linear.out_features)
     folders = found.files.dense_folders
     is_ours = found.saved is not None and found.saved.inference_pooler == "cls"
-    is_listed = is_ours and found.files.pooling.get("pooler_type") == "cls_before_pooler" and folders
+    is_listed = is_ours and folders and found.files.pooling.get("pooler_type") == "cls_before_pooler"
     if not is_listed or not load_layer(copy, found.source, folders[0], "linear.", **found.hub):
         if head == "dense":
             raise ValueError(f"head='dense', but {found.source} has no head in 2_Dense. Use head='keep'.")
@@ -304,12 +300,9 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     if head == "dense":
         linear.load_state_dict(copy.state_dict())
         return
-    of_weight = (copy.weight - linear.weight).abs().max().item()
-    of_bias = (copy.bias - linear.bias).abs().max().item()
-    difference = max(of_weight, of_bias)
+    difference = max((copy.weight - linear.weight).abs().max().item(), (copy.bias - linear.bias).abs().max().item())
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
-    largest = linear.weight.abs().max().item()
-    tolerance = torch.finfo(torch.float32).eps * largest
+    tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":
         raise ValueError(
             f"{found.source} holds two different heads: the encoder's pooler and {folders[0]}, from which "

@@ -67,12 +67,12 @@ class CachedBatch:
         with torch.no_grad(), preserve_random_state(model.device):
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
-                texts = _without(chunk, *_MLM_INPUTS)
+                texts = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
                 output = model(**texts, return_loss=False)
                 embeddings.append(output.sentence_embeddings)
         in_order = torch.cat(embeddings)[self.order.argsort()]
         self.embeddings: Any = in_order.requires_grad_()
-        visible = _without(inputs, *_MLM_INPUTS, "lengths")
+        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
             loss, parts = total_and_parts(self.objective(batch))  # type: ignore[misc]  # the objective was made
@@ -172,10 +172,6 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
             "gradcache_chunk_size works with one process or DistributedDataParallel: unset deepspeed and fsdp, or "
             "gradcache_chunk_size"
         )
-
-
-def _without(inputs: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: x for name, x in inputs.items() if name not in names}
 
 
 def _split(

@@ -179,16 +179,11 @@ class ContrastiveModel(PreTrainedModel):
         self._saved_objective: tuple[ContrastiveSettings, str] | None = None
         setattr(self, self.base_model_prefix, self.base_class(config))
         # `from_pretrained` explains these keys itself: transformers' report names all others.
-        explained = list(self._keys_to_ignore_on_load_unexpected or ())
-        for name in checkpoint.PRETRAINING_HEADS:
-            if not hasattr(self.base_model, name):
-                explained.append(rf"^{name}\.")
-        self._keys_to_ignore_on_load_unexpected = explained
+        heads = [rf"^{name}\." for name in checkpoint.PRETRAINING_HEADS if not hasattr(self.base_model, name)]
+        self._keys_to_ignore_on_load_unexpected = [*(self._keys_to_ignore_on_load_unexpected or ()), *heads]
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
-        pooler = getattr(self.base_model, "pooler", None)
-        self.has_own_pooler = False
-        if pooler is not None:
-            self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
+        pooler = getattr(self.base_model, "pooler", None) or nn.Identity()
+        self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = pooling.SentenceHead(config)
         self.ngram_head = None

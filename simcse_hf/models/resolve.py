@@ -147,13 +147,11 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
         objective = given["objective"]
         import_parts(objective)
     saved_options = saved.pop("objective_options", {})
+    saved_tables = saved.get("dataset_objectives", {})
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
-    paper = {}
-    for name, value in paper_settings(objective).items():
-        if name in SETTING_NAMES:
-            paper[name] = value
-    paper.pop("max_seq_length", None)  # the command line takes it, if the encoder has as many positions
+    taken = SETTING_NAMES - {"max_seq_length"}  # which the command line takes, if the encoder has as many positions
+    paper = {name: value for name, value in paper_settings(objective).items() if name in taken}
     pooler_type = (paper | saved | given).get("pooler_type", ContrastiveSettings.pooler_type)
     saved_pooler = saved.get("pooler_type")
     for pooler, names in _OF_POOLER.items():
@@ -169,11 +167,19 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     tables = {}
     for name, own in settings.dataset_objectives.items():
         tables[name] = own
-        if own and "dataset_objectives" in given:
-            tables[name] = _own_loss(own, shared, saved={})
-        elif own:  # all of its options are those of the checkpoint
-            saved_options = own.get("objective_options", {})
-            tables[name] = _own_loss({"objective": own["objective"]}, shared, saved_options)
+        if not own:
+            continue
+        # The checkpoint's options are those of the data set of this name or, if there is none, those of the model.
+        own_objective = own["objective"]
+        own_options: Values = {}
+        before = saved_tables.get(name) or {"objective": objective, "objective_options": saved_options}
+        if "dataset_objectives" in given:
+            import_parts(own_objective)
+            own_options = own.get("objective_options") or {}
+        own_options = {**readable_options(own_objective, shared), **own_options}
+        own_saved = before.get("objective_options", {}) if before["objective"] == own_objective else {}
+        decided = resolve_options(own_objective, own_options, own_saved)
+        tables[name] = {"objective": own_objective, "objective_options": decided}
     settings = replace(settings, dataset_objectives=tables)
     if options:  # refuse values that are not valid before anything is loaded
         with torch.device("meta"):
@@ -181,22 +187,6 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
                 if all(find_objective(part) for part in part_weights(name)):
                     build_objective(name, _ANY_SIZE, used)
     return settings
-
-
-def _own_loss(own: Values, shared: Values, saved: Values) -> dict[str, Any]:
-    """Decide every option of the objective of one data set.
-
-    Args:
-        own (`Mapping[str, Any]`): Its `objective`, and perhaps `objective_options`.
-        shared (`Mapping[str, Any]`): Options for all objectives that have them.
-        saved (`Mapping[str, Any]`): Options of the checkpoint, for the same objective.
-
-    Returns:
-        `dict[str, Any]`: `objective` and `objective_options`.
-    """
-    objective = own["objective"]
-    given = readable_options(objective, shared) | (own.get("objective_options") or {})
-    return {"objective": objective, "objective_options": resolve_options(objective, given, saved)}
 
 
 def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
@@ -281,11 +271,7 @@ def _poolers(settings: Values) -> set[str]:
 
 
 def resolve_command(
-    given: Values,
-    defaults: Values,
-    section: Values | None = None,
-    config: PreTrainedConfig | None = None,
-    pooler_type: str | None = None,
+    given: Values, defaults: Values, config: PreTrainedConfig | None = None, pooler_type: str | None = None
 ) -> dict[str, Decision]:
     """Decide the arguments of a training command.
 
@@ -295,7 +281,6 @@ def resolve_command(
     Args:
         given (`Mapping[str, Any]`): What the command line and the recipe say.
         defaults (`Mapping[str, Any]`): The defaults of the command.
-        section (`Mapping[str, Any]`, *optional*): The section `simcse` of the starting checkpoint.
         config (`PreTrainedConfig`, *optional*): The config of the starting checkpoint.
         pooler_type (`str`, *optional*): The pooler that the starting checkpoint was saved with, if it has one.
 
@@ -305,7 +290,8 @@ def resolve_command(
     Raises:
         ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
     """
-    saved = read_section(section)
+    # 1. What the checkpoint and the paper of the objective say.
+    saved = read_section(getattr(config, SECTION, None))
     objective = saved.get("objective", ContrastiveSettings.objective)
     if "objective" in given:
         objective = given["objective"]
@@ -322,15 +308,11 @@ def resolve_command(
     if positions is not None and positions < paper.get("max_seq_length", 0):
         logger.info(f"max_seq_length is {positions}, because the encoder has no more positions.")
         paper["max_seq_length"] = positions
-    command = _evaluation_defaults(given, dict(defaults))
+    command = dict(defaults)
     if pooler != "cls" or knows_head:
         command.pop("mlp_only_train", None)
-    return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
-
-
-def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, Any]:
-    """Let the defaults of evaluation and saving give way to what is given."""
-    # There is no best model without a dev set, and transformers loads one only if saving keeps step with evaluation.
+    # 2. The defaults of evaluation and saving give way to what is given. There is no best model without a dev set, and
+    # transformers loads one only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
         if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
             raise ValueError(
@@ -338,7 +320,7 @@ def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, An
                 "or leave both out"
             )
         command |= {"eval_strategy": "no", "load_best_model_at_end": False}
-        return command
+        return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
     command["eval_on_start"] = True
     if "save_strategy" not in given:
         command["save_strategy"] = given.get("eval_strategy", command.get("eval_strategy", "steps"))
@@ -346,15 +328,15 @@ def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, An
         command["save_steps"] = given["eval_steps"]  # as in the reference, a model is saved whenever it is evaluated
     if "eval_steps" not in given and "save_steps" in given:
         command["eval_steps"] = given["save_steps"]
-    values = command | dict(given)
+    values = {**command, **given}
     evaluation = str(values.get("eval_strategy", "no"))
     saving = str(values["save_strategy"])
-    in_step = saving == evaluation and evaluation != "no"
+    in_step = saving == evaluation != "no"
     if in_step and evaluation == "steps":
         in_step = values.get("save_steps", 500) % values.get("eval_steps", 500) == 0
     if not in_step and saving != "best":
         command["load_best_model_at_end"] = False
-    return command
+    return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
 
 
 # A run --------------------------------------------------------------------------------------------------------------
@@ -437,20 +419,14 @@ def resolve_run(
     tables = args.datasets or {}
     if tables:
         _check_datasets(tables, dataset_names)
-    main = (settings.objective, settings.objective_options)
-    shared = {name: given[name] for name in LOSS_OPTIONS if name in given}
-    own_losses: dict[str, dict[str, Any]] = {}
+    losses: dict[str, dict[str, Any]] = {}
     for name in dataset_names:
         own = tables.get(name, {})
-        own_losses[name] = {}
-        if "objective" in own:
-            import_parts(own["objective"])
-            # A checkpoint's options count under the same objective: those of the data set of this name or, if there is
-            # none, those of the model.
-            saved_objective, saved_options = settings.losses().get(name, main)
-            if saved_objective != own["objective"]:
-                saved_options = {}
-            own_losses[name] = _own_loss(own, shared, saved_options)
+        losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
+    if any(losses.values()):
+        shared = {name: given[name] for name in LOSS_OPTIONS if name in given}
+        decided = resolve_settings(settings.to_section(), dataset_objectives=losses, **shared)
+        losses = decided.dataset_objectives
     # 2. What the arguments leave open.
     decisions = _open_arguments(args, settings, headline, is_stream)
     arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
@@ -460,7 +436,7 @@ def resolve_run(
     plans = {}
     for name in dataset_names:
         source = f"train_dataset[{name!r}]"
-        loss = own_losses[name] or main_loss
+        loss = losses[name] or main_loss
         plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), loss)
     everything = list(plans.values()) or [rows]
     for plan in everything:
@@ -469,10 +445,10 @@ def resolve_run(
     written: dict[str, Any] = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
         "fixed_mask": arguments.view == "fixed_mask",
-        "dataset_objectives": own_losses if any(own_losses.values()) else {},
+        "dataset_objectives": losses if any(losses.values()) else {},
     }
-    if own_losses and all(own_losses.values()):  # the model's own objective is then that of the first data set
-        written |= own_losses[dataset_names[0]]
+    if losses and all(losses.values()):  # the model's own objective is then that of the first data set
+        written |= losses[dataset_names[0]]
     if "similarity_fn_name" not in given:  # a trained model is compared as its first objective with a similarity does
         for plan in everything:
             for option, value in plan.options.items():

@@ -13,7 +13,7 @@ from ..data.class_rows import is_labelled
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.resolve import Decision, resolve_command
-from ..models.settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, dropout_rates
+from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
 from ..objectives import OBJECTIVES
 from ..objectives.checks import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
@@ -299,7 +299,7 @@ def parse_arguments(
     pooler_type = None
     if config is not None:
         pooler_type = Checkpoint.find(name, config, revision=revision).section["pooling"].get("pooler_type")
-    decisions = resolve_command(given, defaults, getattr(config, SECTION, None), config, pooler_type)
+    decisions = resolve_command(given, defaults, config, pooler_type)
     _log_decisions(decisions, defaults)
     values = {name: decision.value for name, decision in decisions.items()}
     model, data, training = fill(ARGUMENT_CLASSES, values)
