@@ -53,18 +53,26 @@ def test_automodel_loads_what_is_saved(family, do_mlm, save_checkpoint):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_automodel_for_masked_lm_loads_the_trained_head(family, save_checkpoint):
-    model = AutoModelForCL.from_config(tiny_config(family, dropout=0.0), do_mlm=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(family, save_checkpoint):
+    """The loss is that of the stock class, from its checkpoint and, after a step, from ours."""
+    stock = AutoModelForMaskedLM.from_config(tiny_config(family, dropout=0.0))
+    move_weights(stock, 0.05)
+    model, info = AutoModelForCL.from_pretrained(
+        save_checkpoint(stock, "stock"), do_mlm=True, mlm_weight=0.3, output_loading_info=True
+    )
+    assert all("pooler" in key or "sentence_head" in key for key in info["missing_keys"]), info["missing_keys"]
     batch = with_masked_inputs(random_batch(8, 2))
-    model(**batch).loss.backward()
-    optimizer.step()
-    stock, info = AutoModelForMaskedLM.from_pretrained(save_checkpoint(model), output_loading_info=True)
-    assert not info["missing_keys"] and all("pooler" in key for key in info["unexpected_keys"])
     inputs = {"input_ids": batch["mlm_input_ids"], "attention_mask": batch["attention_mask"]}
-    wanted = stock.eval()(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss
-    assert model.eval()(**batch).mlm_loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    again = AutoModelForCL.from_pretrained(save_checkpoint(model)).eval()
+    for _ in range(2):
+        output = model(**batch)
+        wanted = stock.eval()(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss.item()
+        assert output.mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
+        assert output.loss.item() == pytest.approx(output.contrastive_loss.item() + 0.3 * wanted, rel=1e-6)
+        output.loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.5).step()
+        stock, info = AutoModelForMaskedLM.from_pretrained(save_checkpoint(model), output_loading_info=True)
+        assert not info["missing_keys"] and all("pooler" in key for key in info["unexpected_keys"])
+    again = AutoModelForCL.from_pretrained(save_checkpoint(model))
     assert again.settings.do_mlm and again(**batch).loss.item() == model(**batch).loss.item()
 
 
