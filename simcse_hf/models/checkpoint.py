@@ -492,14 +492,14 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
         weights = _weights_of(f"{attribute}.", state_dict)
         if weights:
             save_layer(directory / folder, weights)
-    head = _weights_of(f"{model.base_model_prefix}.pooler." if model.has_own_pooler else "sentence_head.", state_dict)
-    last_words = {name.rpartition(".")[2] for name in head}
-    is_dense = len(head) == 2 and last_words == {"weight", "bias"}
+    head_name = f"{model.base_model_prefix}.pooler" if model.has_own_pooler else "sentence_head"
+    weights = _weights_of(f"{head_name}.", state_dict)
+    head = {f"linear.{name.rpartition('.')[2]}": x for name, x in weights.items()}
+    is_dense = len(weights) == 2 and head.keys() == {"linear.weight", "linear.bias"}
     # With mlp_only_train, modules.json does not name a head that the encoder holds.
     is_named = not (model.has_own_pooler and settings.mlp_only_train)
     if settings.pooler_type == "cls" and is_dense and is_named:
-        (weight,) = [tensor for tensor in head.values() if tensor.dim() == 2]
-        outputs, inputs = weight.shape
+        outputs, inputs = head["linear.weight"].shape
         layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
         save_layer(directory / HEAD_FOLDER, head, layer)
     for number, layer in enumerate(settings.dense_layers):

@@ -283,13 +283,11 @@ def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | 
     Args:
         folder (`Path`): Its folder. It is created if necessary.
         state (`dict[str, torch.Tensor]`): Its weights.
-        config (`dict`, *optional*): The arguments of a [`DenseLayer`], which is written as sentence-transformers does.
-            `state` then has weight and bias, under names that end in these words.
+        config (`dict`, *optional*): What sentence-transformers reads as the config of the layer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if config is not None:
         write_json(folder / "config.json", config)
-        state = {f"linear.{name.rpartition('.')[2]}": tensor for name, tensor in state.items()}
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 

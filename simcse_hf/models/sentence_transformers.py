@@ -352,17 +352,14 @@ def save_sentence_transformers_files(
         weights = torch.zeros(layers + 1 - first)
         weights[[0, -1]] = 1.0
         sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
-        folder = directory / "1_WeightedLayerPooling"
-        save_layer(folder, {"layer_weights": weights})
-        write_json(folder / "config.json", sizes)
+        save_layer(directory / "1_WeightedLayerPooling", {"layer_weights": weights}, sizes)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
     mode = _MODES.get(pooler_type, "mean")
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
     # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
     for flag, name in _POOLING_FLAGS.items():
         pooling[flag] = name == mode
-    _, pooling_folder = modules[-1]
-    folder = directory / pooling_folder
+    folder = directory / modules[-1][1]
     folder.mkdir(exist_ok=True)
     write_json(folder / "config.json", pooling)
     if pooler_type == "cls":
