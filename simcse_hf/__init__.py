@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
     from .inference.simcse import SimCSE as SimCSE
-    from .models.auto import AutoModelForCL as AutoModelForCL
-    from .models.auto import BertForCL as BertForCL
-    from .models.auto import RobertaForCL as RobertaForCL
+    from .models.modeling import AutoModelForCL as AutoModelForCL
+    from .models.modeling import BertForCL as BertForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
+    from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
@@ -25,12 +25,12 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
 
 #: The module of each public name.
 _MODULE_OF = {
-    "AutoModelForCL": "models.auto",
-    "BertForCL": "models.auto",
+    "AutoModelForCL": "models.modeling",
+    "BertForCL": "models.modeling",
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
     "ContrastiveSettings": "models.settings",
-    "RobertaForCL": "models.auto",
+    "RobertaForCL": "models.modeling",
     "SimCSE": "inference.simcse",
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",

@@ -19,12 +19,11 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
-from ..models.auto import AutoModelForCL
-from ..models.checkpoint import replace_model
+from ..models.checkpoint import check_tokenizer, replace_model, save_tokenizer
+from ..models.modeling import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
-from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained

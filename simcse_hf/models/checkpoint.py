@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -20,11 +20,11 @@ from transformers.utils import (
     logging,
 )
 
-from ..ops.files import StrPath, find_file, read_json_object, replace_files, select_hub_arguments
+from ..ops.files import StrPath, find_file, read_json_object, replace_files, select_hub_arguments, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from .pooling import HEAD_FOLDER, POOLER_FOLDERS, WEIGHTS, load_layer, save_layer
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, load_layer, save_layer
 from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
@@ -35,10 +35,13 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, read_section
+from .settings import SECTION, ContrastiveSettings, PoolingSettings, length_limit, read_section
 
 logger = logging.get_logger(__name__)
 
+_SAVE_TOKENIZER = "Save the model's own tokenizer into the model's folder (tokenizer.save_pretrained)"
+#: A weight of the training output of the reference implementation, and of no other model.
+REFERENCE_HEAD = "mlp.dense.weight"
 HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
@@ -66,16 +69,21 @@ class Checkpoint:
     Args:
         source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
         hub (`dict`): The arguments that locate its files, see `HUB_ARGUMENTS`.
-        section (`dict`, *optional*): The section `simcse` of its `config.json`.
+        section (`dict`): Its settings in the form of the section `simcse` of `config.json`, from this section and the
+            files of sentence-transformers.
+        saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if it has that section.
         files (`SentenceTransformersFiles`): What the files of sentence-transformers say.
+        tokenizer_limit (`int`, *optional*): The `model_max_length` of its tokenizer, if that is a number.
         variant (`str`, *optional*): The variant of the weights, as in `model.fp16.safetensors`.
         base (`str`, *optional*): If an adapter of peft is loaded, the model that it belongs to.
     """
 
     source: StrPath
     hub: dict[str, Any]
-    section: dict[str, Any] | None
+    section: dict[str, Any]
+    saved: ContrastiveSettings | None
     files: SentenceTransformersFiles
+    tokenizer_limit: int | None
     variant: str | None = None
     base: str | None = None
 
@@ -114,69 +122,29 @@ class Checkpoint:
         files = SentenceTransformersFiles()
         if modules or find_file(source, LIBRARY, **hub):
             files = read_sentence_transformers_files(source, **hub)
-        return cls(source, hub, section, files, arguments.get("variant"), base)
-
-    @cached_property
-    def is_reference(self) -> bool:
-        """Whether it is the training output of the reference implementation, with the head `mlp.*`."""
-        return self.section is None and "mlp.dense.weight" in self.weight_names
-
-    def has_trained_head(self, is_bare: bool) -> bool:
-        """Say whether its dense + tanh head was trained as a head of embeddings, which `head="auto"` keeps.
-
-        Published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more weights.
-
-        Args:
-            is_bare (`bool`): Whether its weights are those of an encoder with its pooler and nothing else.
-
-        Returns:
-            `bool`: Whether it was.
-        """
-        if self.section is not None:
-            return self.saved.pooler_type == "cls"
-        return self.is_reference or is_bare
-
-    @cached_property
-    def saved(self) -> ContrastiveSettings:
-        """The settings of the checkpoint, and the defaults of those that it does not have."""
-        return resolve_settings(self.saved_section)
-
-    @property
-    def pooler_type(self) -> str | None:
-        """The pooler that the checkpoint was saved with, if it was saved with one."""
-        if self.section is not None:
-            return self.saved.pooler_type
-        return self.files.pooling.get("pooler_type")
-
-    @property
-    def saved_section(self) -> dict[str, Any]:
-        """Its settings in the form of the section `simcse`.
-
-        Other tools change the length, the prompts and the similarity in the files of sentence-transformers alone, so
-        these files count before the section.
-        """
-        files = self.files.pooling
-        if self.section is None:
-            return {"pooling": files}
-        pooling = dict(self.section.get("pooling", {}))
-        for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
-            if name in files:
-                pooling[name] = files[name]
-        length = files.get("max_length")
-        is_known = length is not None or "pooler_type" in files
-        is_default = pooling.get("max_length") is None and self.tokenizer_limit in (None, length)
-        if is_known and not is_default:
-            pooling["max_length"] = length
-        return {**self.section, "pooling": pooling}
-
-    @cached_property
-    def tokenizer_limit(self) -> int | None:
-        """The `model_max_length` of its tokenizer, if that is a number."""
-        path = find_file(self.source, "tokenizer_config.json", **self.hub)
-        if path is None:
-            return None
-        length = read_json_object(path).get("model_max_length")
-        return length if isinstance(length, int) else None
+        limit = None
+        path = find_file(source, "tokenizer_config.json", **hub)
+        if path is not None:
+            length = read_json_object(path).get("model_max_length")
+            limit = length if isinstance(length, int) else None
+        saved = None
+        if section is None:
+            section = {"pooling": files.pooling}
+        else:
+            # Other tools change the length, the prompts and the similarity in the files of sentence-transformers
+            # alone, so these files count before the section.
+            pooling = dict(section.get("pooling", {}))
+            for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
+                if name in files.pooling:
+                    pooling[name] = files.pooling[name]
+            length = files.pooling.get("max_length")
+            is_known = length is not None or "pooler_type" in files.pooling
+            is_default = pooling.get("max_length") is None and limit in (None, length)
+            if is_known and not is_default:
+                pooling["max_length"] = length
+            section = {**section, "pooling": pooling}
+            saved = resolve_settings(section)
+        return cls(source, hub, section, saved, files, limit, arguments.get("variant"), base)
 
     @cached_property
     def weight_names(self) -> frozenset[str]:
@@ -216,65 +184,43 @@ class Checkpoint:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
         pooler_type = given.get("pooler_type")
+        saved_pooler = self.files.pooling.get("pooler_type")
+        dense_folders = self.files.dense_folders
         problem = self.files.refused
-        if self.section is None:
+        if self.saved is None:
             problem = problem or self.files.unsupported
         if problem and pooler_type is None:
             raise ValueError(
                 f"{problem}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
             )
-        section = self.saved_section
-        if self.section is not None:
+        section = self.section
+        if self.saved is not None:
             is_kept = True
             for name in ("pooler_type", "mlp_only_train", "dense_layers"):
                 if name in given and given[name] != getattr(self.saved, name):
                     is_kept = False
-            if is_kept:
-                self._check_modules()
-        elif pooler_type not in (None, self.pooler_type):
-            if self.pooler_type or self.files.unsupported:
-                section = self._with_other_pooling(pooler_type)
-        return resolve_settings(section, **given)
-
-    def _with_other_pooling(self, pooler_type: str) -> dict[str, Any]:
-        """Return the section without the pooling of `modules.json`, which the caller replaces."""
-        modules = self.files.unsupported
-        if not modules:
-            dense = ["dense"] * len(self.files.dense_folders)
-            modules = " + ".join([str(self.pooler_type), *dense])
-        logger.warning(f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules}).")
-        pooling = dict(self.files.pooling)
-        for name in ("pooler_type", "dense_layers", "normalize"):
-            pooling.pop(name, None)
-        return {"pooling": pooling}
-
-    def _check_modules(self) -> None:
-        """Refuse a checkpoint whose modules were changed in sentence-transformers after it was saved here."""
-        has_head = self.saved.inference_pooler == "cls"
-        pooler = "cls_before_pooler" if has_head else self.saved.inference_pooler
-        here = (pooler, len(self.saved.dense_layers) + has_head)
-        there = (self.files.pooling.get("pooler_type"), len(self.files.dense_folders))
-        if there[0] and there != here:
-            raise ValueError(
-                f"{self.source} describes its pooling twice, and the two differ: modules.json has {there[0]!r} and "
-                f"{there[1]} dense layers, and the section {SECTION!r} of config.json has {here[0]!r} and {here[1]}. "
-                "If the model was changed in sentence-transformers, remove that section. Otherwise pass pooler_type."
+            # The modules may have been changed in sentence-transformers after the checkpoint was saved here.
+            has_head = self.saved.inference_pooler == "cls"
+            pooler = "cls_before_pooler" if has_head else self.saved.inference_pooler
+            number = len(self.saved.dense_layers) + has_head
+            is_changed = saved_pooler and (saved_pooler, len(dense_folders)) != (pooler, number)
+            if is_kept and is_changed:
+                raise ValueError(
+                    f"{self.source} describes its pooling twice, and the two differ: modules.json has "
+                    f"{saved_pooler!r} and {len(dense_folders)} dense layers, and the section {SECTION!r} of "
+                    f"config.json has {pooler!r} and {number}. If the model was changed in sentence-transformers, "
+                    "remove that section. Otherwise pass pooler_type."
+                )
+        elif pooler_type not in (None, saved_pooler) and (saved_pooler or self.files.unsupported):
+            modules = self.files.unsupported or " + ".join([str(saved_pooler), *["dense"] * len(dense_folders)])
+            logger.warning(
+                f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
             )
-
-
-def renamed_keys(prefix: str) -> dict[str, str]:
-    """Return the patterns that give the reference implementation's weights their names in the stock encoder.
-
-    Args:
-        prefix (`str`): `base_model_prefix` of the model.
-
-    Returns:
-        `dict[str, str]`: The argument `key_mapping` of transformers' `from_pretrained`.
-    """
-    renames = {r"^mlp\.": f"{prefix}.pooler."}
-    if prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
-        renames[r"^lm_head\."] = "cls.predictions."
-    return renames
+            pooling = dict(self.files.pooling)
+            for name in ("pooler_type", "dense_layers", "normalize"):
+                pooling.pop(name, None)
+            section = {"pooling": pooling}
+        return resolve_settings(section, **given)
 
 
 def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str, Any]) -> None:
@@ -295,45 +241,38 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         for name in info["missing_keys"]:
             if name.endswith("bias"):  # which transformers before 5.7 leaves as the memory was
                 model.get_parameter(name).zero_()
+    is_reference = found.saved is None and REFERENCE_HEAD in found.weight_names
     if model.has_own_pooler:
-        has_head = found.is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
-    elif found.section is None or head == "pooler":
+        has_head = is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
+    elif found.saved is None or head == "pooler":
         has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
     else:
-        has_head = _load_head(model, found.source, **found.hub)
-    if model.dense_layers:
-        _load_dense_layers(model, found.files.dense_folders, found.source, **found.hub)
-    has_pooler_layers = found.section is not None
-    for name in ("pooler_type", "denoising"):
-        if has_pooler_layers and getattr(found.saved, name) != getattr(settings, name):
-            has_pooler_layers = False
-    if has_pooler_layers:
-        _load_pooler_layers(model, found.source, **found.hub)
-    else:
-        for attribute in POOLER_FOLDERS:
-            layer = getattr(model, attribute)
-            if layer is not None:
-                layer.start(found.source, **found.hub)
-    unexpected = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-    modules = {name.split(".")[0] for name in found.weight_names}
-    heads = set()
-    for name in modules.intersection(PRETRAINING_HEADS):
-        if not hasattr(model.base_model, name):
-            heads.add(name)
-    if heads and not settings.do_mlm:
-        logger.info(f"{found.source}: embeddings do not use its pretraining head ({', '.join(sorted(heads))}).")
-    if head == "auto":
-        keeps = has_head and found.has_trained_head(is_bare=not unexpected and not heads)
-    else:
-        keeps = head != "fresh"
+        has_head = load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
+    has_same_pooler = False
+    if found.saved is not None:
+        before = (found.saved.pooler_type, found.saved.denoising)
+        has_same_pooler = before == (settings.pooler_type, settings.denoising)
+    _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
+    keeps = head != "fresh"
+    if head == "auto" and found.saved is not None:
+        keeps = has_head and found.saved.pooler_type == "cls"
+    elif head == "auto":  # published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more
+        others = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
+        modules = {name.split(".")[0] for name in found.weight_names}
+        others += [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)]
+        keeps = has_head and (is_reference or not others)
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
-        model.reset_head()
+        std = getattr(model.config, "initializer_range", 0.02)  # as BERT does
+        for module in model.contrastive_head.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std)
+                nn.init.zeros_(module.bias)
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
-    model.names_pooler = keeps or found.pooler_type is not None
+    model.names_pooler = keeps or found.saved is not None or "pooler_type" in found.files.pooling
     if settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
 
@@ -346,12 +285,11 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     Raises:
         ValueError: If the two differ and `head` does not choose, or `head` chooses a copy that is not there.
     """
-    layers = [module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear)]
-    linear = layers[0]
+    linear = next(module for module in model.contrastive_head.modules() if isinstance(module, nn.Linear))
     copy = nn.Linear(linear.in_features, linear.out_features)
     folders = found.files.dense_folders
-    is_ours = found.section is not None and found.saved.inference_pooler == "cls"
-    is_listed = is_ours and found.files.pooling.get("pooler_type") == "cls_before_pooler" and folders
+    is_ours = found.saved is not None and found.saved.inference_pooler == "cls"
+    is_listed = is_ours and folders and found.files.pooling.get("pooler_type") == "cls_before_pooler"
     if not is_listed or not load_layer(copy, found.source, folders[0], "linear.", **found.hub):
         if head == "dense":
             raise ValueError(f"head='dense', but {found.source} has no head in 2_Dense. Use head='keep'.")
@@ -362,12 +300,9 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     if head == "dense":
         linear.load_state_dict(copy.state_dict())
         return
-    of_weight = (copy.weight - linear.weight).abs().max().item()
-    of_bias = (copy.bias - linear.bias).abs().max().item()
-    difference = max(of_weight, of_bias)
+    difference = max((copy.weight - linear.weight).abs().max().item(), (copy.bias - linear.bias).abs().max().item())
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
-    largest = linear.weight.abs().max().item()
-    tolerance = torch.finfo(torch.float32).eps * largest
+    tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":
         raise ValueError(
             f"{found.source} holds two different heads: the encoder's pooler and {folders[0]}, from which "
@@ -376,59 +311,31 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         )
 
 
-def _load_head(model: Any, source: StrPath, **hub: Any) -> bool:
-    return load_layer(model.sentence_head.dense, source, HEAD_FOLDER, "linear.", **hub)
-
-
-def _load_dense_layers(model: Any, folders: list[str], source: StrPath, **hub: Any) -> None:
+def _load_layers(
+    model: Any, source: StrPath, dense_folders: list[str], has_same_pooler: bool = True, **hub: Any
+) -> None:
+    """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another."""
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
-    if len(folders) < count:
-        folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
-    own_folders = folders[-count:]
+    if len(dense_folders) < count:
+        dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
+    own_folders = dense_folders[len(dense_folders) - count :]
     for layer, folder in zip(model.dense_layers, own_folders, strict=True):
         if not load_layer(layer.linear, source, folder, "linear.", **hub):
             raise ValueError(
                 f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
             )
-
-
-def _load_pooler_layers(model: Any, source: StrPath, **hub: Any) -> None:
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is not None and not load_layer(layer, source, folder, **hub):
+        if layer is None:
+            continue
+        if not has_same_pooler:
+            layer.start(source, **hub)
+        elif not load_layer(layer, source, folder, **hub):
             raise ValueError(
                 f"{source} lacks the weights of its pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS}). "
                 "Download or save the model again."
             )
-
-
-def check_head_can_learn(model: Any) -> None:
-    """Refuse to train an encoder under a random head that is frozen, as peft leaves it.
-
-    An adapter file does not hold the head. After reloading, another random head would follow the encoder.
-
-    Args:
-        model (`ContrastiveModel`): The model that is to be trained.
-
-    Raises:
-        ValueError: If the embeddings of inference go through that head.
-    """
-    if model.settings.pooler_type != "cls" or model.head_source == "kept":
-        return
-    head_learns = any(parameter.requires_grad for parameter in model.contrastive_head.parameters())
-    encoder_learns = any(parameter.requires_grad for parameter in model.base_model.parameters())
-    if head_learns or not encoder_learns:
-        return
-    name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
-    problem = (
-        "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the adapter "
-        f"files of peft do not hold it. Add modules_to_save=[{name.rpartition('.')[2]!r}] to the peft config, or "
-        "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
-    )
-    if model.settings.inference_pooler == "cls":
-        raise ValueError(problem)
-    logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
 
 
 def reload_model(model: Any, directory: StrPath) -> None:
@@ -457,36 +364,9 @@ def reload_model(model: Any, directory: StrPath) -> None:
         listed = ", ".join(wrong[:3])
         raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
     if not model.has_own_pooler:
-        _load_head(model, directory)
-    if model.dense_layers:
-        _load_dense_layers(model, [], directory)
-    _load_pooler_layers(model, directory)
+        load_layer(model.sentence_head.dense, directory, HEAD_FOLDER, "linear.")
+    _load_layers(model, directory, [])
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
-
-
-def state_fits(saved: ContrastiveSettings, now: ContrastiveSettings) -> bool:
-    """Say whether the saved state of the objectives belongs to those of a model, whatever their temperature.
-
-    Args:
-        saved (`ContrastiveSettings`): The settings that the state was saved with.
-        now (`ContrastiveSettings`): The settings of the model.
-
-    Returns:
-        `bool`: Whether every data set has the objective that it had.
-    """
-
-    def stateful(settings: ContrastiveSettings) -> dict[str, Any]:
-        losses = {}
-        for dataset, (objective, options) in settings.losses().items():
-            kept = dict(options)
-            for name in options:
-                _, _, option = name.rpartition(".")
-                if option in STATELESS_OPTIONS:
-                    del kept[name]
-            losses[dataset] = (objective, kept)
-        return losses
-
-    return stateful(saved) == stateful(now)
 
 
 def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings | None = None) -> None:
@@ -495,23 +375,31 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     Args:
         model (`ContrastiveModel`): A model whose objective is prepared. It is changed in place.
         path (`str` or `os.PathLike`): The file `OBJECTIVE_FILE` of a checkpoint.
-        saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if they may name the data
-            sets in another order.
+        saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if they may differ from those
+            of the model. Nothing is loaded if some data set had another objective then, whatever its temperature.
 
     Raises:
         ValueError: If the file does not fit the model's objective.
     """
-    if not Path(path).exists():
+    saved = saved or model.settings
+    stateful = []
+    for settings in (saved, model.settings):
+        losses = {}
+        for dataset, (objective, options) in settings.losses().items():
+            kept = {}
+            for name, value in options.items():
+                if name.rpartition(".")[2] not in STATELESS_OPTIONS:
+                    kept[name] = value
+            losses[dataset] = (objective, kept)
+        stateful.append(losses)
+    if stateful[0] != stateful[1] or not Path(path).exists():
         return
     tensors = load_file(path)
     if model.settings.dataset_objectives:
-        tensors = _by_dataset(tensors, saved or model.settings, model.settings)
-    expected = {}
-    for name, x in model.state_dict().items():
-        if name.split(".")[0] in AUXILIARY_MODULES:
-            expected[name] = x.shape
-    shapes = {name: x.shape for name, x in tensors.items()}
-    if shapes != expected:
+        tensors = _by_dataset(tensors, saved, model.settings)
+    own = model.state_dict()
+    expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
+    if expected != {name: x.shape for name, x in tensors.items()}:
         raise ValueError(
             f"{path} holds the state of another objective or of other options than this model's. Use the objective "
             "and options it was saved with, or remove the file to start the objective anew."
@@ -593,6 +481,7 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
         state_dict (`dict[str, torch.Tensor]`): The weights of the whole model.
     """
     directory = Path(directory)
+    settings = model.settings
     auxiliary = {}
     for name, x in state_dict.items():
         if name.split(".")[0] in AUXILIARY_MODULES:
@@ -600,29 +489,96 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
     for attribute, folder in POOLER_FOLDERS.items():
-        layer = _weights_of(f"{attribute}.", state_dict)
-        if layer:
-            save_layer(directory / folder, layer)
-    head_name = next(name for name, module in model.named_modules() if module is model.contrastive_head)
-    head = _weights_of(f"{head_name}.", state_dict)
-    last_words = [name.rpartition(".")[2] for name in head]
-    if sorted(last_words) != ["bias", "weight"]:
-        head = {}  # not a single dense layer
-    if model.has_own_pooler and model.settings.mlp_only_train:
-        head = {}  # modules.json does not name it, and the encoder holds it
-    dense_layers = []
-    for number in range(len(model.dense_layers)):
-        layer = _weights_of(f"dense_layers.{number}.", state_dict)
-        dense_layers.append(layer)
-    save_sentence_transformers_files(
-        directory, model.config, model.settings, head, dense_layers, model.tokenizer_limit
-    )
+        weights = _weights_of(f"{attribute}.", state_dict)
+        if weights:
+            save_layer(directory / folder, weights)
+    head_name = f"{model.base_model_prefix}.pooler" if model.has_own_pooler else "sentence_head"
+    weights = _weights_of(f"{head_name}.", state_dict)
+    head = {f"linear.{name.rpartition('.')[2]}": x for name, x in weights.items()}
+    is_dense = len(weights) == 2 and head.keys() == {"linear.weight", "linear.bias"}
+    # With mlp_only_train, modules.json does not name a head that the encoder holds.
+    is_named = not (model.has_own_pooler and settings.mlp_only_train)
+    if settings.pooler_type == "cls" and is_dense and is_named:
+        outputs, inputs = head["linear.weight"].shape
+        layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
+        save_layer(directory / HEAD_FOLDER, head, layer)
+    for number, layer in enumerate(settings.dense_layers):
+        weights = _weights_of(f"dense_layers.{number}.", state_dict)
+        save_layer(directory / DENSE_FOLDER / str(number), weights, layer)
+    save_sentence_transformers_files(directory, model.config, settings, model.tokenizer_limit)
 
 
 def _weights_of(prefix: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the weights whose names begin with a prefix, and cut the prefix off their names."""
-    weights = {}
-    for name, x in state_dict.items():
-        if name.startswith(prefix):
-            weights[name.removeprefix(prefix)] = x
-    return weights
+    return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrPath) -> None:
+    """Refuse a tokenizer that has no words, no number as its longest text, or ids that the encoder does not know.
+
+    From a model folder that lacks files of its tokenizer, transformers loads another tokenizer, or an empty one.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        model (`PreTrainedModel`): The model.
+        source (`str` or `os.PathLike`): Where the model comes from, for the message.
+
+    Raises:
+        ValueError: If the tokenizer has special tokens only, no padding token, or an id that is not below the number
+            of embeddings, or if its `model_max_length` is not a number.
+    """
+    if not isinstance(longest := tokenizer.model_max_length, (int, float)):
+        raise ValueError(
+            f"{source}: model_max_length in tokenizer_config.json must be a number of tokens, got {longest!r:.80}"
+        )
+    if tokenizer.pad_token is None:
+        raise ValueError(
+            f"{source}: the tokenizer has no padding token. Set one, for example tokenizer.pad_token = "
+            "tokenizer.eos_token."
+        )
+    try:
+        rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # an encoder that reads characters has no table of tokens
+        return
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise ValueError(
+            f"{source}: the tokenizer ({type(tokenizer).__name__}) knows {len(tokenizer)} special tokens and no "
+            f"words, because its files are missing. {_SAVE_TOKENIZER}."
+        )
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if rows is not None and largest >= rows:
+        raise ValueError(
+            f"{source}: the tokenizer ({type(tokenizer).__name__}) has ids up to {largest}, but the encoder has "
+            f"{rows} embeddings, for the ids below {rows}. The tokenizer belongs to another model, or its files are "
+            f"incomplete. {_SAVE_TOKENIZER}; or, if you added tokens, call "
+            "model.resize_token_embeddings(len(tokenizer)) before training."
+        )
+
+
+def save_tokenizer(tokenizer: Any, folder: StrPath, model: Any) -> None:
+    """Save the tokenizer of a model so that it is read alike by every program.
+
+    A tokenizer of the library `tokenizers` keeps the truncation and the padding of its last call, and programs that
+    read `tokenizer.json` alone would cut texts there. It gets the length of inference. The class of a tokenizer
+    without one of its own has a name that transformers 4 does not know; it gets the one that both know.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
+        folder (`str` or `os.PathLike`): An existing folder.
+        model (`PreTrainedModel`): The model.
+    """
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.no_truncation()
+        limit = length_limit(model.config, getattr(model, "settings", PoolingSettings()), tokenizer)
+        if limit is not None:
+            backend.enable_truncation(limit)
+    tokenizer.save_pretrained(folder)
+    path = Path(folder, "tokenizer_config.json")
+    config = read_json_object(path)
+    for name in ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of"):
+        config.pop(name, None)
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(path, config)

@@ -66,12 +66,12 @@ class CachedBatch:
         with torch.no_grad(), preserve_random_state(model.device):
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
-                texts = _without(chunk, *_MLM_INPUTS)
+                texts = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
                 output = model(**texts, return_loss=False)
                 embeddings.append(output.sentence_embeddings)
         in_order = torch.cat(embeddings)[self.order.argsort()]
         self.embeddings: Any = in_order.requires_grad_()
-        visible = _without(inputs, *_MLM_INPUTS, "lengths")
+        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
             losses: Any = self.objective(batch)  # type: ignore[misc]  # the objective was made
@@ -101,7 +101,13 @@ class CachedBatch:
             `ContrastiveOutput`: `output`, detached, with the masked-LM loss, if there is one, in it and in its `loss`.
         """
         called: Any = wrapped or self.model
-        weights = self._mlm_weights()
+        # The weight of each chunk's mean over masked tokens in the mean over those of the batch: chunks with 1 and 3
+        # masked tokens weigh 1/4 and 3/4.
+        weights = None
+        if "mlm_targets" in self.chunks[0]:
+            masked = [(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]
+            counts = sum_over_processes(torch.stack(masked))
+            weights = counts / counts.sum().clamp(min=1)
         mlm_weight = self.model.settings.mlm_weight
         mlm_loss = self.embeddings.new_zeros((), dtype=torch.float32)
         sizes = [len(chunk["input_ids"]) for chunk in self.chunks]
@@ -137,17 +143,6 @@ class CachedBatch:
             result["loss"] = result.loss + mlm_weight * mlm_loss
         return result
 
-    def _mlm_weights(self) -> Tensor | None:
-        """Return the weight of each chunk's mean over masked tokens in the mean over those of the batch.
-
-        Chunks with 1 and 3 masked tokens weigh 1/4 and 3/4.
-        """
-        if "mlm_targets" not in self.chunks[0]:
-            return None
-        masked = [(chunk["mlm_targets"] != IGNORED).sum() for chunk in self.chunks]
-        counts = sum_over_processes(torch.stack(masked))
-        return counts / counts.sum().clamp(min=1)
-
 
 def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     """Refuse an objective or a way of training that needs the graph of the whole batch.
@@ -180,10 +175,6 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
             "gradcache_chunk_size works with one process or DistributedDataParallel: unset deepspeed and fsdp, or "
             "gradcache_chunk_size"
         )
-
-
-def _without(inputs: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: x for name, x in inputs.items() if name not in names}
 
 
 def _split(

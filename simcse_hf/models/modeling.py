@@ -1,11 +1,12 @@
-"""Contrastive models: a stock encoder with SimCSE's head, an objective and an optional masked-LM loss."""
+"""Contrastive models, BERT's, RoBERTa's and others: a stock encoder with SimCSE's head, an objective and its loss."""
 
 import copy
+import functools
+import inspect
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -13,7 +14,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertModel,
+    BertPreTrainedModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
@@ -22,13 +35,19 @@ from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
-from ..ops.files import StrPath, find_file, select_hub_arguments
-from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
+from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
+from ..ops.loading import check_finite_weights, load_base, load_pretrained, load_weights, without_bar
 from ..ops.packing import avoid_cudnn_attention, send
-from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
+from ..ops.unpadded import (
+    encode_padded,
+    encode_unpadded,
+    install_unpadded_attention,
+    reads_left_to_right,
+    supports_unpadded,
+)
 from . import adapters, checkpoint, pooling
 from .resolve import chosen, resolve_settings
-from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates, read_section
+from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, dropout_rates, read_section
 
 logger = logging.get_logger(__name__)
 
@@ -80,53 +99,6 @@ class ContrastiveOutput(ModelOutput):
     parts: dict[str, Tensor] | None = None
 
 
-def _check_inputs(
-    input_ids: Tensor,
-    mlm_input_ids: Tensor | None,
-    mlm_targets: Tensor | None,
-    lengths: np.ndarray | None,
-    stock: dict[str, Any],
-) -> None:
-    """Refuse inputs that do not fit together, or that ask for what a contrastive model does not compute."""
-    asked = []
-    for name, x in stock.items():
-        asks_for_nothing = x is None or x is False or name == "return_dict"
-        if not asks_for_nothing:
-            asked.append(name)
-    if asked:
-        raise ValueError(
-            f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
-            "model.base_model for these."
-        )
-    shape = tuple(input_ids.shape)
-    if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
-        raise ValueError(
-            "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
-        )
-    if len(shape) not in (2, 3):
-        raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
-    if lengths is not None and lengths.shape != shape[:-1]:
-        raise ValueError(
-            f"lengths must have the shape {shape[:-1]}, one number for each text of input_ids, got {lengths.shape}. "
-            "Leave lengths out if the batch was changed after the collator made it."
-        )
-
-
-def _flatten(texts: _Texts) -> _Texts:
-    """Make one row of each text: from `(batch, num_sentences, length)` to `(n, length)`."""
-    return {name: x.reshape(-1, *x.shape[2:]) for name, x in texts.items()}
-
-
-def _pop(arguments: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Take the arguments of these names out of a table, and return them."""
-    return {name: arguments.pop(name) for name in names if name in arguments}
-
-
-def _undo_dropout_of_states(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    """Keep the dropout of attention weights alone: they have an axis of heads, and so four axes; states have fewer."""
-    return output if output.dim() == 4 else inputs[0]
-
-
 def preserve_random_state(device: torch.device) -> AbstractContextManager:
     """Save the random state of the CPU and of a device, and restore it on exit."""
     devices = [] if device.type == "cpu" else [device]
@@ -176,11 +148,18 @@ class ContrastiveModel(PreTrainedModel):
         config = copy.deepcopy(config)  # this model writes its own settings into it
         config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
-        check_dropout_rates(config)
+        for name, rate in dropout_rates(config).items():
+            if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
+                where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
+                raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
         section = getattr(config, SECTION, None)
         if resolved is None or settings:
             resolved = resolve_settings(section, **settings)
-        pooling.check_reads_text(resolved.pooler_type, config)
+        if resolved.pooler_type in pooling.FIRST_TOKEN and reads_left_to_right(type(config)):
+            raise ValueError(
+                f"pooler_type {resolved.pooler_type!r} reads the first token, and in a decoder ({config.model_type}) "
+                "this token sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
+            )
         self.settings = resolved
         #: What the caller chose, which counts in the objectives of several data sets, too.
         self.given_settings = chosen(settings)
@@ -199,16 +178,11 @@ class ContrastiveModel(PreTrainedModel):
         self._saved_objective: tuple[ContrastiveSettings, str] | None = None
         setattr(self, self.base_model_prefix, self.base_class(config))
         # `from_pretrained` explains these keys itself: transformers' report names all others.
-        explained = list(self._keys_to_ignore_on_load_unexpected or ())
-        for name in checkpoint.PRETRAINING_HEADS:
-            if not hasattr(self.base_model, name):
-                explained.append(rf"^{name}\.")
-        self._keys_to_ignore_on_load_unexpected = explained
+        heads = [rf"^{name}\." for name in checkpoint.PRETRAINING_HEADS if not hasattr(self.base_model, name)]
+        self._keys_to_ignore_on_load_unexpected = [*(self._keys_to_ignore_on_load_unexpected or ()), *heads]
         # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
-        pooler = getattr(self.base_model, "pooler", None)
-        self.has_own_pooler = False
-        if pooler is not None:
-            self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
+        pooler = getattr(self.base_model, "pooler", None) or nn.Identity()
+        self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
         if not self.has_own_pooler:
             self.sentence_head = pooling.SentenceHead(config)
         self.ngram_head = None
@@ -218,6 +192,9 @@ class ContrastiveModel(PreTrainedModel):
         if resolved.denoising != "none":
             self.template_head = pooling.TemplateHead(config, resolved.denoising)
         self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in resolved.dense_layers)
+        self.embedding_dim: int = config.hidden_size
+        if resolved.dense_layers:
+            self.embedding_dim = resolved.dense_layers[-1]["out_features"]
         if resolved.do_mlm:
             self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
             self._tied_weights_keys = dict(self._stock_mlm_head.stock._tied_weights_keys or {})
@@ -263,13 +240,6 @@ class ContrastiveModel(PreTrainedModel):
                 self.second_encoder = None
 
     @property
-    def embedding_dim(self) -> int:
-        """The size of an embedding: the encoder's hidden size, or the output of the last dense layer."""
-        if self.dense_layers:
-            return self.dense_layers[-1].linear.out_features
-        return self.config.hidden_size
-
-    @property
     def contrastive_head(self) -> nn.Module:
         """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
         return self.base_model.pooler if self.has_own_pooler else self.sentence_head
@@ -305,7 +275,7 @@ class ContrastiveModel(PreTrainedModel):
             return False
         return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
 
-    @cached_property
+    @functools.cached_property
     def counted_parameters(self) -> int:
         """The number of parameters without embeddings, which is counted once."""
         return self.num_parameters(exclude_embeddings=True)
@@ -338,15 +308,6 @@ class ContrastiveModel(PreTrainedModel):
                 if re.search(pattern, name):
                     parameter.requires_grad_(False)
 
-    @torch.no_grad()
-    def reset_head(self) -> None:
-        """Draw new weights for the head from N(0, `initializer_range`), as BERT does, and set its biases to 0."""
-        std = getattr(self.config, "initializer_range", 0.02)
-        for module in self.contrastive_head.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=std)
-                nn.init.zeros_(module.bias)
-
     # --- embeddings -------------------------------------------------------------------------------------------------
 
     def embed(
@@ -355,6 +316,7 @@ class ContrastiveModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         lengths: np.ndarray | None = None,
+        outputs: Any = None,
     ) -> Tensor:
         """Embed sentences with the pooler of the current mode, training or evaluation.
 
@@ -363,49 +325,22 @@ class ContrastiveModel(PreTrainedModel):
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding. Defaults to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
             lengths (`np.ndarray`, *optional*): See [`forward`]; of shape `(batch,)`.
+            outputs (`ModelOutput`, *optional*): The outputs of the encoder, if [`encode_tokens`] has computed them.
 
         Returns:
             `torch.Tensor`: Embeddings of shape `(batch, dim)`.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         # torch.compile cannot trace a call of an alias such as `_Texts`.
-        texts = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "lengths": lengths,
-        }
-        outputs = self._encode_tokens(texts, self.active_pooler)
-        return self._pool(outputs, texts)
-
-    def _encode_tokens(self, texts: _Texts, pooler_type: str | None, whole_last_layer: bool = False) -> Any:
-        """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
-        if pooler_type is not None:
-            pooling.check_has_tokens(texts["attention_mask"], texts.get("lengths"))
-        encode = encode_unpadded if self.runs_unpadded else encode_padded
-        # Compiled code cannot switch kernels; the Trainer does so around it.
-        kernels: AbstractContextManager = nullcontext()
-        if not torch.compiler.is_compiling():
-            kernels = avoid_cudnn_attention(texts["input_ids"].device)
-        with kernels:
-            return encode(
-                self.base_model,
-                **texts,
-                all_layers=pooler_type in pooling.SECOND_LAYER,
-                first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
-                pooled=pooler_type == "cls" and self.has_own_pooler,
-            )
-
-    def _pool(self, outputs: Any, texts: _Texts) -> Tensor:
-        """Turn the outputs of `_encode_tokens` into embeddings of shape `(batch, dim)`."""
+        texts = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, "lengths": lengths}
         pooler_type = self.active_pooler
-        mask = texts["attention_mask"]
+        if outputs is None:
+            outputs = self.encode_tokens(texts, pooler_type)
         states = outputs.last_hidden_state
         if pooler_type == "cls" and self.has_own_pooler:
             embeddings = outputs.pooler_output
         elif pooler_type == pooling.TEMPLATE_POOLER:
-            embeddings = pooling.at_mask(states, texts["input_ids"], self.settings.mask_token_id)
+            embeddings = pooling.at_mask(states, input_ids, self.settings.mask_token_id)
             if self.template_head is not None:
                 embeddings = self.template_head(embeddings, self._template_states(texts))
         elif self.ngram_head is not None:
@@ -419,11 +354,47 @@ class ContrastiveModel(PreTrainedModel):
             embeddings = layer(embeddings)
         return embeddings
 
+    def encode_tokens(self, texts: _Texts, pooler_type: str | None, whole_last_layer: bool = False) -> Any:
+        """Encode tokens, computing only the states that a pooler reads.
+
+        Args:
+            texts (`dict`): The first four arguments of [`embed`] by name.
+            pooler_type (`str`, *optional*): The pooler. `None` stands for the whole last layer.
+            whole_last_layer (`bool`, *optional*, defaults to `False`): Compute the whole last layer in any case.
+
+        Returns:
+            `ModelOutput`: The outputs of the encoder.
+
+        Raises:
+            ValueError: If a text has no token, and there is a pooler. Compiled code skips the check.
+        """
+        # Compiled code cannot switch kernels either; the Trainer does so around it.
+        kernels: AbstractContextManager = nullcontext()
+        if not torch.compiler.is_compiling():
+            kernels = avoid_cudnn_attention(texts["input_ids"].device)
+            if pooler_type is not None:
+                lengths = texts.get("lengths")
+                has_tokens = texts["attention_mask"].any(1) if lengths is None else torch.as_tensor(lengths) > 0
+                if not has_tokens.all():
+                    raise ValueError(
+                        f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask "
+                        "holds only zeros. Remove the sentence, or unmask at least one token."
+                    )
+        encode = encode_unpadded if self.runs_unpadded else encode_padded
+        with kernels:
+            return encode(
+                self.base_model,
+                **texts,
+                all_layers=pooler_type in pooling.SECOND_LAYER,
+                first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
+                pooled=pooler_type == "cls" and self.has_own_pooler,
+            )
+
     def _template_states(self, texts: _Texts) -> Tensor:
         """Return the state at the mask token of each text's template without the text, of shape `(batch, dim)`."""
 
         def embed(**alone: Tensor) -> Tensor:
-            outputs = self._encode_tokens(alone, pooling.TEMPLATE_POOLER)
+            outputs = self.encode_tokens(alone, pooling.TEMPLATE_POOLER)
             return pooling.at_mask(outputs.last_hidden_state, alone["input_ids"], self.settings.mask_token_id)
 
         tokens = {name: x for name, x in texts.items() if name in TEXT_INPUTS and x is not None}
@@ -454,57 +425,52 @@ class ContrastiveModel(PreTrainedModel):
             texts = {name: x[:, 1:] for name, x in texts.items()}
         ids = texts["input_ids"]
         needs_states = objective is not None and objective.needs_hidden_states
+        # Each pass encodes some columns with one encoder.
+        passes: list[tuple[ContrastiveModel, slice]] = [(self, slice(None))]
+        if self.second_encoder is not None and not needs_states:
+            passes = [(self, slice(0, 1)), (self.second_encoder, slice(1, None))]
         if self.settings.fixed_mask:
-            self._check_fixed_mask(ids, needs_states)
+            if self.second_encoder is not None or needs_states:
+                reads = "hidden states" if needs_states else "a second encoder"
+                raise ValueError(
+                    f"fixed_mask gives each text one embedding, but objective {self.settings.objective!r} needs "
+                    f"{reads}, too. Train without the view fixed_mask."
+                )
+            if not (ids == ids[:, :1]).all():
+                raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
-            anchors = self._embed_columns(texts, slice(0, 1), has_gaps)
-            return anchors.expand(-1, ids.shape[1], -1), None
-        if needs_states:
-            flat = _flatten(texts)
-            outputs = self._encode_tokens(flat, self.active_pooler, whole_last_layer=True)
-            embeddings = self._pool(outputs, flat).view(*ids.shape[:2], -1)
-            states = outputs.last_hidden_state.view(*ids.shape, -1)
-            return embeddings, states
-        if self.second_encoder is None:
-            return self._embed_columns(texts, slice(None), has_gaps), None
-        first = self._embed_columns(texts, slice(0, 1), has_gaps)
-        others = self.second_encoder._embed_columns(texts, slice(1, None), has_gaps)
-        return torch.cat([first, others], dim=1), None
+            passes = [(self, slice(0, 1))]
+        columns_of_passes = []
+        states = None
+        for encoder, columns in passes:
+            flat = {}
+            for name, x in texts.items():
+                flat[name] = x[:, columns].reshape(-1, *x.shape[2:])
+            if needs_states:
+                outputs = encoder.encode_tokens(flat, self.active_pooler, whole_last_layer=True)
+                embeddings = encoder.embed(**flat, outputs=outputs)
+                states = outputs.last_hidden_state.view(*ids.shape, -1)
+            elif not has_gaps or ("lengths" in flat and flat["lengths"].all()):
+                embeddings = encoder.embed(**flat)
+            else:
+                embeddings = encoder._embed_present(**flat)
+            columns_of_passes.append(embeddings.unflatten(0, (len(ids), -1)))
+        embeddings = torch.cat(columns_of_passes, dim=1)
+        return embeddings.expand(-1, ids.shape[1], -1), states
 
-    def _check_fixed_mask(self, ids: Tensor, needs_states: bool) -> None:
-        if self.second_encoder is not None or needs_states:
-            reads = "hidden states" if needs_states else "a second encoder"
-            raise ValueError(
-                f"fixed_mask gives each text one embedding, but objective {self.settings.objective!r} needs {reads}, "
-                "too. Train without the view fixed_mask."
-            )
-        if not (ids == ids[:, :1]).all():
-            raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
-
-    def _embed_columns(self, texts: _Texts, columns: slice, has_gaps: bool) -> Tensor:
-        """Embed some columns of rows of texts in one pass, to embeddings of shape `(batch, columns, dim)`."""
-        rows = len(texts["input_ids"])
-        chosen_columns = {name: x[:, columns] for name, x in texts.items()}
-        flat = _flatten(chosen_columns)
-        lengths = flat.pop("lengths", None)
-        if lengths is not None and lengths.all():
-            has_gaps = False
-        if not has_gaps:
-            embeddings = self.embed(**flat, lengths=lengths)
-            return embeddings.unflatten(0, (rows, -1))
-        # Rows with fewer sentences than the widest are filled up with padding.
-        mask = flat["attention_mask"]
+    def _embed_present(self, attention_mask: Tensor, lengths: np.ndarray | None = None, **texts: Tensor) -> Tensor:
+        """Embed texts of which some have no tokens: those that fill up a row, with embeddings of zeros."""
         if lengths is None:
-            present = mask.any(1).nonzero()[:, 0]
+            present = attention_mask.any(1).nonzero()[:, 0]
         else:
             places = lengths.nonzero()[0]
             lengths = lengths[places]
-            (present,) = send([torch.from_numpy(places)], mask.device)
-        without_gaps = {name: x.index_select(0, present) for name, x in flat.items()}
-        embedded = self.embed(**without_gaps, lengths=lengths)
-        zeros = embedded.new_zeros(len(mask), embedded.shape[-1])
-        embeddings = zeros.index_copy(0, present, embedded)
-        return embeddings.unflatten(0, (rows, -1))
+            (present,) = send([torch.from_numpy(places)], attention_mask.device)
+        texts["attention_mask"] = attention_mask
+        chosen_texts = {name: x.index_select(0, present) for name, x in texts.items()}
+        embedded = self.embed(**chosen_texts, lengths=lengths)
+        zeros = embedded.new_zeros(len(attention_mask), embedded.shape[-1])
+        return zeros.index_copy(0, present, embedded)
 
     @torch.no_grad()
     def views_are_equal(
@@ -523,18 +489,22 @@ class ContrastiveModel(PreTrainedModel):
             `bool`: Whether the embeddings are equal in all bits.
         """
         training = self.training
-        with ExitStack() as on_exit:
-            if only_attention_dropout:
-                for module in self.modules():
-                    if isinstance(module, nn.Dropout):
-                        hook = module.register_forward_hook(_undo_dropout_of_states)
-                        on_exit.callback(hook.remove)
-            on_exit.callback(self.train, training)
-            on_exit.enter_context(preserve_random_state(self.device))
-            self.train()
-            ids = input_ids.flatten(0, 1).to(self.device)
-            mask = attention_mask.flatten(0, 1).to(self.device)
-            flat = self.embed(ids, mask)
+        hooks = []
+        for module in self.modules():
+            if only_attention_dropout and isinstance(module, nn.Dropout):
+                # Attention weights have an axis of heads, and so four axes; states have fewer.
+                keep = module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
+                hooks.append(keep)
+        try:
+            with preserve_random_state(self.device):
+                self.train()
+                ids = input_ids.flatten(0, 1).to(self.device)
+                mask = attention_mask.flatten(0, 1).to(self.device)
+                flat = self.embed(ids, mask)
+        finally:
+            self.train(training)
+            for hook in hooks:
+                hook.remove()
         views = flat.unflatten(0, input_ids.shape[:2])
         return torch.equal(views[:, 0], views[:, 1])
 
@@ -554,34 +524,44 @@ class ContrastiveModel(PreTrainedModel):
         """
         if self.objective is not None:
             return self.objective
-        objective = self._build_objective()
-        checkpoint.check_head_can_learn(self)
-        objective.attach(self)  # type: ignore[arg-type]
+        # 1. Build the objective, or that of each data set.
+        settings = self.settings
+        tables = settings.dataset_objectives
+        main: Any = None
+        if not tables or {} in tables.values():
+            main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
+        objective = main
+        if tables:
+            objectives = {}
+            for dataset, own in tables.items():
+                objectives[dataset] = main
+                if own:
+                    name, options = own["objective"], own["objective_options"]
+                    objectives[dataset] = build_objective(name, self.embedding_dim, options)
+            objective = ByDataset(self.embedding_dim, objectives, main)
+        # 2. Refuse to train an encoder under a random head that is frozen, as peft leaves it. An adapter file does not
+        # hold the head. After reloading, another random head would follow the encoder.
+        head_learns = any(parameter.requires_grad for parameter in self.contrastive_head.parameters())
+        encoder_learns = any(parameter.requires_grad for parameter in self.base_model.parameters())
+        if settings.pooler_type == "cls" and self.head_source != "kept" and encoder_learns and not head_learns:
+            head = "pooler" if self.has_own_pooler else "sentence_head"
+            problem = (
+                "The dense + tanh head was drawn at random and is frozen, so training cannot change it, and the "
+                f"adapter files of peft do not hold it. Add modules_to_save=[{head!r}] to the peft config, or "
+                "unfreeze the head, or load the model with another pooler_type, such as 'avg'."
+            )
+            if settings.inference_pooler == "cls":
+                raise ValueError(problem)
+            logger.warning(f"{problem} (The embeddings of inference do not use this head: mlp_only_train is set.)")
+        # 3. Let the objective change the encoder, and continue from its saved state.
+        objective.attach(self)
         if objective.encoders == 2:
             self.second_encoder = self.copy_encoder()
         self.objective = objective.to(self.device).train(self.training)
         if self._saved_objective is not None:
             saved, path = self._saved_objective
-            if checkpoint.state_fits(saved, self.settings):
-                checkpoint.load_objective_state(self, path, saved)
+            checkpoint.load_objective_state(self, path, saved)
         return objective
-
-    def _build_objective(self) -> Objective:
-        """Build the objective, or that of each data set."""
-        settings = self.settings
-        tables = settings.dataset_objectives
-        main = None
-        if not tables or {} in tables.values():
-            main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
-        if not tables:
-            return cast(Objective, main)
-        objectives = {}
-        for name, own in tables.items():
-            if own:
-                objectives[name] = build_objective(own["objective"], self.embedding_dim, own["objective_options"])
-            else:
-                objectives[name] = cast(Objective, main)
-        return ByDataset(self.embedding_dim, objectives, main)
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
@@ -640,11 +620,26 @@ class ContrastiveModel(PreTrainedModel):
         """
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
-        row_inputs = {}
-        for name in ROW_INPUTS:
-            if others.get(name) is not None:
-                row_inputs[name] = others.pop(name)
-        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
+        row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
+        others.pop("return_dict", None)
+        asked = [name for name, x in others.items() if x is not None and x is not False]
+        if asked:
+            raise ValueError(
+                f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
+                "model.base_model for these."
+            )
+        shape = tuple(input_ids.shape)
+        if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
+            raise ValueError(
+                "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
+            )
+        if len(shape) not in (2, 3):
+            raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
+        if lengths is not None and lengths.shape != shape[:-1]:
+            raise ValueError(
+                f"lengths must have the shape {shape[:-1]}, one number for each text of input_ids, got "
+                f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
+            )
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
@@ -654,7 +649,9 @@ class ContrastiveModel(PreTrainedModel):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
-        texts = batch if lengths is None else {**batch, "lengths": lengths}
+        texts: _Texts = dict(batch)
+        if lengths is not None:
+            texts["lengths"] = lengths
         embeddings, hidden_states = self.embed_rows(texts, has_gaps="relations" in row_inputs)
         loss = contrastive_loss = mlm_loss = parts = None
         if objective is not None and input_ids.shape[1] >= objective.num_views:
@@ -666,8 +663,10 @@ class ContrastiveModel(PreTrainedModel):
             loss = contrastive_loss = losses
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                masked = _flatten(texts | {"input_ids": mlm_input_ids})
-                hidden_states = self._encode_tokens(masked, pooler_type=None).last_hidden_state
+                masked = {}
+                for name, x in (texts | {"input_ids": mlm_input_ids}).items():
+                    masked[name] = x.reshape(-1, *x.shape[2:])
+                hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
             loss = weighted if loss is None else loss + weighted
@@ -702,7 +701,7 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        upload = _pop(kwargs, _HUB_ARGUMENTS)
+        upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
         writes = kwargs.get("is_main_process", True)
         with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
             self.write_files(folder, state_dict, **kwargs)
@@ -725,11 +724,8 @@ class ContrastiveModel(PreTrainedModel):
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
         kwargs.setdefault("save_original_format", False)
         if not self.save_adapter:
-            main = {}
-            for name, x in weights.items():
-                module = name.split(".")[0]
-                if module not in checkpoint.SEPARATE_MODULES:
-                    main[name] = x
+            separate = checkpoint.SEPARATE_MODULES
+            main = {name: x for name, x in weights.items() if name.split(".")[0] not in separate}
             with without_bar(self.get_memory_footprint()):
                 super().save_pretrained(folder, state_dict=main, **kwargs)
         if not kwargs.get("is_main_process", True):
@@ -775,11 +771,13 @@ class ContrastiveModel(PreTrainedModel):
         """
         if head not in checkpoint.HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
-        settings = _pop(kwargs, [*SETTING_NAMES, *LOSS_OPTIONS])
-        given = chosen(settings)
+        names = [*SETTING_NAMES, *LOSS_OPTIONS]
+        given = chosen({name: kwargs.pop(name) for name in names if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
-        if found.is_reference:
-            renamed = checkpoint.renamed_keys(cls.base_model_prefix)
+        if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
+            renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
+            if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
+                renamed[r"^lm_head\."] = "cls.predictions."
             kwargs["key_mapping"] = renamed | (kwargs.get("key_mapping") or {})
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", torch.float32)
@@ -787,7 +785,7 @@ class ContrastiveModel(PreTrainedModel):
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
         kwargs["resolved"] = found.resolve(given)
-        load = partial(load_weights, super().from_pretrained)
+        load = functools.partial(load_weights, super().from_pretrained)
         if found.base is None:
             model, info = load(name_or_path, *args, **kwargs)
         else:
@@ -799,10 +797,112 @@ class ContrastiveModel(PreTrainedModel):
         checkpoint.load_own_layers(model, found, head, info)
         check_finite_weights(model, name_or_path)
         model.freeze_unused_parameters()  # loading has replaced the parameters
-        if found.section is not None:
+        if found.saved is not None:
             path = find_file(found.source, checkpoint.OBJECTIVE_FILE, **found.hub)
             if path is not None:
                 model._saved_objective = (found.saved, path)
         if wants_info:
             return cast(Any, (model, info))
         return model
+
+
+class BertForCL(ContrastiveModel, BertPreTrainedModel):
+    """BERT as a contrastive model. Its head is `bert.pooler`."""
+
+    base_class = BertModel
+
+
+class RobertaForCL(ContrastiveModel, RobertaPreTrainedModel):
+    """RoBERTa as a contrastive model. Its head is `roberta.pooler`."""
+
+    base_class = RobertaModel
+
+
+_NAMED_CLASSES: dict[type, type[ContrastiveModel]] = {BertConfig: BertForCL, RobertaConfig: RobertaForCL}
+
+
+@functools.cache
+def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveModel]:
+    """Return the contrastive class of an encoder, and create it if it is neither `BertForCL` nor `RobertaForCL`.
+
+    Args:
+        config_class (`type[PreTrainedConfig]`): The config class of the encoder, such as `ModernBertConfig`.
+
+    Returns:
+        `type[ContrastiveModel]`: The class, such as `ModernBertForCL`.
+
+    Raises:
+        ValueError: If `AutoModel` has no encoder for the config, or the model does not encode texts.
+    """
+    if config_class in _NAMED_CLASSES:
+        return _NAMED_CLASSES[config_class]
+    try:
+        base_class: Any = AutoModel._model_mapping[config_class]
+        arguments = inspect.signature(base_class.forward).parameters.keys()
+    except (KeyError, AttributeError):  # Funnel has a tuple of two models
+        raise ValueError(
+            f"transformers' AutoModel has no encoder, or several, for {config_class.__name__}. Load a text encoder "
+            "such as BERT."
+        ) from None
+    needed = {"input_ids", "attention_mask"}
+    if reads_left_to_right(config_class):
+        needed.add("position_ids")
+    if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not needed <= arguments:
+        raise ValueError(
+            f"{base_class.__name__} is not a text encoder or decoder. Load an encoder such as BERT, or a decoder such "
+            "as Llama."
+        )
+    for family in base_class.__mro__[1:]:
+        # Not an encoder that the class extends, which has a `forward`: every weight would be there twice.
+        is_family = issubclass(family, PreTrainedModel) and family.forward is PreTrainedModel.forward
+        if is_family and family.base_model_prefix:
+            break
+    name = base_class.__name__.removesuffix("Model") + "ForCL"
+    content = {"base_class": base_class, "config_class": config_class, "__reduce__": _reduce}
+    return type(name, (ContrastiveModel, family), content)
+
+
+def _reduce(model: ContrastiveModel) -> tuple[Any, ...]:
+    # A pickle names the class by its config class, because no module holds a class that is made when it is needed.
+    return _empty, (type(model).config_class,), model.__dict__
+
+
+def _empty(config_class: Any) -> ContrastiveModel:
+    cls = contrastive_class(config_class)
+    return cls.__new__(cls)
+
+
+class AutoModelForCL:
+    """Choose the contrastive class by the checkpoint's `model_type`, never by its name."""
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: StrPath, **kwargs: Any) -> ContrastiveModel:
+        """Load a contrastive model of the class that fits the checkpoint.
+
+        Args:
+            name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+            kwargs (`Any`): The arguments of [`ContrastiveModel.from_pretrained`].
+
+        Returns:
+            [`ContrastiveModel`]: The model, in evaluation mode.
+        """
+        config = kwargs.get("config")
+        if not isinstance(config, PreTrainedConfig):
+            code = {"trust_remote_code": kwargs.get("trust_remote_code")}
+            hub = select_hub_arguments(kwargs)
+            config = load_pretrained(AutoConfig.from_pretrained, config or name_or_path, **code, **hub)
+        with explain_damage(name_or_path):
+            return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)  # type: ignore[arg-type]  # hashable
+
+    @classmethod
+    def from_config(cls, config: PreTrainedConfig, **settings: Any) -> ContrastiveModel:
+        """Create a model with random weights.
+
+        Args:
+            config (`PreTrainedConfig`): The config of the encoder.
+            settings (`Any`): The fields of [`ContrastiveSettings`], `unpadded` and `fast_dropout`.
+
+        Returns:
+            [`ContrastiveModel`]: The model, in training mode.
+        """
+        return contrastive_class(type(config))(config, **settings)  # type: ignore[arg-type]  # hashable

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
 from ..ops.files import StrPath, find_file, write_json
-from ..ops.unpadded import first_tokens, reads_left_to_right
+from ..ops.unpadded import first_tokens
 
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
 POOLER_TYPES = (
@@ -64,27 +63,6 @@ def masked_mean(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     counts = mask.sum(1, dtype=precision)
     means = sums / counts.clamp(min=1)
     return means.to(hidden.dtype)
-
-
-def check_reads_text(pooler_type: str, config: PreTrainedConfig) -> None:
-    """Raise a `ValueError` for a decoder with a pooler that reads the first token, which sees no other token."""
-    if pooler_type in FIRST_TOKEN and reads_left_to_right(type(config)):
-        raise ValueError(
-            f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
-            "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
-        )
-
-
-def check_has_tokens(attention_mask: Tensor, lengths: np.ndarray | None = None) -> None:
-    """Raise a `ValueError` if a row has no token, by its length or else by its mask; compiled code skips the check."""
-    if torch.compiler.is_compiling():
-        return
-    has_tokens = attention_mask.any(1) if lengths is None else torch.as_tensor(lengths) > 0
-    if not has_tokens.all():
-        raise ValueError(
-            f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask holds only "
-            "zeros. Remove the sentence, or unmask at least one token."
-        )
 
 
 def masked_max(hidden: Tensor, attention_mask: Tensor) -> Tensor:
@@ -305,17 +283,11 @@ def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | 
     Args:
         folder (`Path`): Its folder. It is created if necessary.
         state (`dict[str, torch.Tensor]`): Its weights.
-        config (`dict`, *optional*): The arguments of a [`DenseLayer`], which is written as sentence-transformers does.
-            `state` then has weight and bias, under names that end in these words.
+        config (`dict`, *optional*): What sentence-transformers reads as the config of the layer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if config is not None:
         write_json(folder / "config.json", config)
-        linear = {}
-        for name, tensor in state.items():
-            last_word = name.rpartition(".")[2]
-            linear[f"linear.{last_word}"] = tensor
-        state = linear
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -336,22 +308,18 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
     Raises:
         ValueError: If the file is damaged or holds the weights of another layer.
     """
-    path = find_file(name_or_path, f"{folder}/{WEIGHTS}", **hub_arguments)
-    old = None
-    if path is None:
-        old = find_file(name_or_path, f"{folder}/{OLD_WEIGHTS}", **hub_arguments)
-    if path is None and old is None:
+    for file in (WEIGHTS, OLD_WEIGHTS):
+        path = find_file(name_or_path, f"{folder}/{file}", **hub_arguments)
+        if path is not None:
+            break
+    else:
         return False
     try:
-        if path is None:
-            tensors = torch.load(old, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
-        else:
-            tensors = load_file(path)
-        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-        layer.load_state_dict(own)
+        tensors = load_file(path) if file == WEIGHTS else torch.load(path, map_location="cpu", weights_only=True)
+        layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"{path or old}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
         ) from error
     return True

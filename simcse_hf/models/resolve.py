@@ -23,6 +23,7 @@ from ..data.views import view_rate
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
 from ..objectives.checks import DEFAULT_TEMPERATURES
 from ..ops.cpu import has_only_cpu
+from ..ops.suggestions import did_you_mean
 from .pooling import TEMPLATE_POOLER
 from .settings import (
     LOSS_OPTIONS,
@@ -31,7 +32,6 @@ from .settings import (
     TABLES,
     ContrastiveSettings,
     check_max_length,
-    check_setting_names,
     max_positions,
     read_section,
     readable_options,
@@ -116,22 +116,35 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
         ValueError: If a setting is unknown, a value is not valid, or no part of the objective has a given option.
     """
     given = chosen(given)
-    options = given_options(given)
-    shared = shared_options(given)
-    given = {name: value for name, value in given.items() if name not in LOSS_OPTIONS}
-    check_setting_names(given)
     saved = read_section(section)
-    objective = _chosen_objective(given, saved)
-    if saved.get("objective", objective) != objective:
+    # 1. Options of the objective, which the caller gives in a table and under their own names.
+    shared = {name: given.pop(name) for name in LOSS_OPTIONS if name in given}
+    table = given.pop("objective_options", {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"objective_options must be a table of options, got {table!r}")
+    for name, value in table.items():
+        if shared.get(name, value) != value:
+            raise ValueError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
+    options = {**shared, **table}
+    unknown = sorted({*given, *saved} - SETTING_NAMES)
+    if unknown:
+        raise ValueError(
+            f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
+            f"known settings are {', '.join(sorted(SETTING_NAMES))}."
+        )
+    # 2. What the checkpoint has saved for the same objective and the same pooler, and what the paper says.
+    objective = saved.get("objective", ContrastiveSettings.objective)
+    if given.get("objective", objective) != objective:
         saved = {name: value for name, value in saved.items() if name in TABLES["pooling"]}
+    if "objective" in given:
+        objective = given["objective"]
+        import_parts(objective)
     saved_options = saved.pop("objective_options", {})
+    saved_tables = saved.get("dataset_objectives", {})
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
-    paper = {}
-    for name, value in paper_settings(objective).items():
-        if name in SETTING_NAMES:
-            paper[name] = value
-    paper.pop("max_seq_length", None)  # the command line takes it, if the encoder has as many positions
+    taken = SETTING_NAMES - {"max_seq_length"}  # which the command line takes, if the encoder has as many positions
+    paper = {name: value for name, value in paper_settings(objective).items() if name in taken}
     pooler_type = (paper | saved | given).get("pooler_type", ContrastiveSettings.pooler_type)
     saved_pooler = saved.get("pooler_type")
     for pooler, names in _OF_POOLER.items():
@@ -140,11 +153,27 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
                 paper.pop(name, None)
             if pooler != pooler_type or pooler != saved_pooler:
                 saved.pop(name, None)
+    # 3. The values, with every option of every objective.
     values = paper | saved | given
     values["objective_options"] = resolve_options(objective, options, saved_options)
     settings = ContrastiveSettings(**values)
-    if settings.dataset_objectives:
-        settings = _complete_tables(settings, shared, is_given="dataset_objectives" in given)
+    tables = {}
+    for name, own in settings.dataset_objectives.items():
+        tables[name] = own
+        if not own:
+            continue
+        # The checkpoint's options are those of the data set of this name or, if there is none, those of the model.
+        own_objective = own["objective"]
+        own_options: Values = {}
+        before = saved_tables.get(name) or {"objective": objective, "objective_options": saved_options}
+        if "dataset_objectives" in given:
+            import_parts(own_objective)
+            own_options = own.get("objective_options") or {}
+        own_options = {**readable_options(own_objective, shared), **own_options}
+        own_saved = before.get("objective_options", {}) if before["objective"] == own_objective else {}
+        decided = resolve_options(own_objective, own_options, own_saved)
+        tables[name] = {"objective": own_objective, "objective_options": decided}
+    settings = replace(settings, dataset_objectives=tables)
     if options:  # refuse values that are not valid before anything is loaded
         with torch.device("meta"):
             for name, used in settings.losses().values():
@@ -153,66 +182,9 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     return settings
 
 
-def _complete_tables(settings: ContrastiveSettings, shared: Values, is_given: bool) -> ContrastiveSettings:
-    """Decide every option of the objectives of several data sets, which the caller gave or the checkpoint saved."""
-    tables = {}
-    for name, own in settings.dataset_objectives.items():
-        if not own:
-            tables[name] = own
-        elif is_given:
-            tables[name] = _own_loss(own, shared, saved={})
-        else:
-            saved = own.get("objective_options", {})
-            tables[name] = _own_loss({"objective": own["objective"]}, shared, saved)
-    return replace(settings, dataset_objectives=tables)
-
-
-def _own_loss(own: Values, shared: Values, saved: Values) -> dict[str, Any]:
-    """Decide every option of the objective of one data set.
-
-    Args:
-        own (`Mapping[str, Any]`): Its `objective`, and perhaps `objective_options`.
-        shared (`Mapping[str, Any]`): Options for all objectives that have them.
-        saved (`Mapping[str, Any]`): Options of the checkpoint, for the same objective.
-
-    Returns:
-        `dict[str, Any]`: `objective` and `objective_options`.
-    """
-    objective = own["objective"]
-    given = readable_options(objective, shared) | (own.get("objective_options") or {})
-    return {"objective": objective, "objective_options": resolve_options(objective, given, saved)}
-
-
 def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
     """Return the settings that the config of an encoder holds, and the defaults of those that it does not have."""
     return resolve_settings(getattr(config, SECTION, None))
-
-
-def given_options(given: Values) -> dict[str, Any]:
-    """Return the options of the objective that a caller gave, in `objective_options` and under their own names.
-
-    Args:
-        given (`Mapping[str, Any]`): The settings of the caller.
-
-    Returns:
-        `dict[str, Any]`: The options; those of a part keep its name, as `simcse.temperature`.
-
-    Raises:
-        ValueError: If an option is given twice with different values.
-    """
-    options = shared_options(given)
-    table = given.get("objective_options") or {}
-    if not isinstance(table, Mapping):
-        raise ValueError(f"objective_options must be a table of options, got {table!r}")
-    for name, value in table.items():
-        if options.get(name, value) != value:
-            raise ValueError(f"{name} is {options[name]!r} and in objective_options {value!r}: give one of the two")
-    return options | dict(table)
-
-
-def shared_options(given: Values) -> dict[str, Any]:
-    """Return the options that a caller gave under their own names, which count in every objective that has them."""
-    return {name: given[name] for name in LOSS_OPTIONS if given.get(name) is not None}
 
 
 def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> dict[str, Any]:
@@ -274,14 +246,6 @@ def import_parts(objective: Any) -> None:
         objective_class(part)
 
 
-def _chosen_objective(given: Values, saved: Values) -> str:
-    """Return the objective that was given or else saved, or else the default. Only that of a caller is imported."""
-    if "objective" in given:
-        import_parts(given["objective"])
-        return given["objective"]
-    return saved.get("objective", ContrastiveSettings.objective)
-
-
 def paper_settings(objective: str) -> dict[str, Any]:
     """Return the settings of the paper of an objective, of a sum those of its first part."""
     first = OBJECTIVES.get(next(iter(part_weights(objective))))
@@ -300,11 +264,7 @@ def _poolers(settings: Values) -> set[str]:
 
 
 def resolve_command(
-    given: Values,
-    defaults: Values,
-    section: Values | None = None,
-    config: PreTrainedConfig | None = None,
-    pooler_type: str | None = None,
+    given: Values, defaults: Values, config: PreTrainedConfig | None = None, pooler_type: str | None = None
 ) -> dict[str, Decision]:
     """Decide the arguments of a training command.
 
@@ -314,7 +274,6 @@ def resolve_command(
     Args:
         given (`Mapping[str, Any]`): What the command line and the recipe say.
         defaults (`Mapping[str, Any]`): The defaults of the command.
-        section (`Mapping[str, Any]`, *optional*): The section `simcse` of the starting checkpoint.
         config (`PreTrainedConfig`, *optional*): The config of the starting checkpoint.
         pooler_type (`str`, *optional*): The pooler that the starting checkpoint was saved with, if it has one.
 
@@ -324,8 +283,12 @@ def resolve_command(
     Raises:
         ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
     """
-    saved = read_section(section)
-    objective = _chosen_objective(given, saved)
+    # 1. What the checkpoint and the paper of the objective say.
+    saved = read_section(getattr(config, SECTION, None))
+    objective = saved.get("objective", ContrastiveSettings.objective)
+    if "objective" in given:
+        objective = given["objective"]
+        import_parts(objective)
     checkpoint = {}
     if saved.get("objective") == objective and "max_seq_length" in saved:
         checkpoint["max_seq_length"] = saved["max_seq_length"]
@@ -338,15 +301,11 @@ def resolve_command(
     if positions is not None and positions < paper.get("max_seq_length", 0):
         logger.info(f"max_seq_length is {positions}, because the encoder has no more positions.")
         paper["max_seq_length"] = positions
-    command = _evaluation_defaults(given, dict(defaults))
+    command = dict(defaults)
     if pooler != "cls" or knows_head:
         command.pop("mlp_only_train", None)
-    return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
-
-
-def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, Any]:
-    """Let the defaults of evaluation and saving give way to what is given."""
-    # There is no best model without a dev set, and transformers loads one only if saving keeps step with evaluation.
+    # 2. The defaults of evaluation and saving give way to what is given. There is no best model without a dev set, and
+    # transformers loads one only if saving keeps step with evaluation.
     if given.get("dev_file") is None and not given.get("dev_task"):
         if str(given.get("eval_strategy", "no")) != "no" or given.get("load_best_model_at_end"):
             raise ValueError(
@@ -354,7 +313,7 @@ def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, An
                 "or leave both out"
             )
         command |= {"eval_strategy": "no", "load_best_model_at_end": False}
-        return command
+        return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
     command["eval_on_start"] = True
     if "save_strategy" not in given:
         command["save_strategy"] = given.get("eval_strategy", command.get("eval_strategy", "steps"))
@@ -362,15 +321,15 @@ def _evaluation_defaults(given: Values, command: dict[str, Any]) -> dict[str, An
         command["save_steps"] = given["eval_steps"]  # as in the reference, a model is saved whenever it is evaluated
     if "eval_steps" not in given and "save_steps" in given:
         command["eval_steps"] = given["save_steps"]
-    values = command | dict(given)
+    values = {**command, **given}
     evaluation = str(values.get("eval_strategy", "no"))
     saving = str(values["save_strategy"])
-    in_step = saving == evaluation and evaluation != "no"
+    in_step = saving == evaluation != "no"
     if in_step and evaluation == "steps":
         in_step = values.get("save_steps", 500) % values.get("eval_steps", 500) == 0
     if not in_step and saving != "best":
         command["load_best_model_at_end"] = False
-    return command
+    return decide(given=given, checkpoint=checkpoint, paper=paper, command=command)
 
 
 # A run --------------------------------------------------------------------------------------------------------------
@@ -383,6 +342,7 @@ class RowPlan:
     Args:
         source (`str`): The name of the data set in messages.
         objective (`str`): The objective that learns from the rows.
+        kind (`str`): What the rows are made of; see [`Objective`].
         options (`Mapping[str, Any]`): The options of the objective.
         lengths (`tuple[int, int, int]`): The most tokens of an anchor, a positive and a negative.
         prompts (`tuple[str, str, str]`): What is put before an anchor, a positive and a negative.
@@ -394,6 +354,7 @@ class RowPlan:
 
     source: str
     objective: str
+    kind: str
     options: Values
     lengths: tuple[int, int, int]
     prompts: tuple[str, str, str]
@@ -401,11 +362,6 @@ class RowPlan:
     view_rate: float | None = None
     share: float | None = None
     frozen: Mapping[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """What the rows are made of; see [`Objective`]."""
-        return main_class(self.objective).rows
 
 
 @dataclass(frozen=True)
@@ -417,18 +373,14 @@ class Run:
         settings (`dict[str, Any]`): The settings that the run writes into the model.
         rows (`RowPlan`): How training rows are read; with several data sets, how those without a plan of their own.
         datasets (`dict[str, RowPlan]`): How the rows of each of several data sets are read, by its name.
-        decisions (`dict[str, Decision]`): Who decided each setting that the caller may leave open.
+        decided_by (`dict[str, str]`): Who decided each setting, one of `LAYERS`, as in `{"temperature": "paper"}`.
     """
 
     arguments: Any
     settings: dict[str, Any]
     rows: RowPlan
     datasets: dict[str, RowPlan]
-    decisions: dict[str, Decision]
-
-    def decided_by(self) -> dict[str, str]:
-        """Say for each setting who decided it (one of `LAYERS`), as in `{"temperature": "paper"}`."""
-        return {name: decision.layer for name, decision in self.decisions.items()}
+    decided_by: dict[str, str]
 
 
 def resolve_run(
@@ -454,55 +406,76 @@ def resolve_run(
         ValueError: If the settings of a data set or a length do not fit.
     """
     settings: ContrastiveSettings = model.settings
-    given_tables = args.datasets or {}
-    _check_datasets(given_tables, dataset_names)
-    tables = {name: given_tables.get(name, {}) for name in dataset_names}
-    own_losses = {}
-    for name, own in tables.items():
-        own_losses[name] = _dataset_loss(name, own, settings, model.given_settings)
+    given: dict[str, Any] = model.given_settings
+    saved: dict[str, Any] = model.saved_settings
+    # 1. The objective of each data set, as it would be decided for this data set alone.
+    tables = args.datasets or {}
+    if tables:
+        _check_datasets(tables, dataset_names)
+    losses: dict[str, dict[str, Any]] = {}
+    for name in dataset_names:
+        own = tables.get(name, {})
+        losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
+    if any(losses.values()):
+        shared = {name: given[name] for name in LOSS_OPTIONS if name in given}
+        decided = resolve_settings(settings.to_section(), dataset_objectives=losses, **shared)
+        losses = decided.dataset_objectives
+    # 2. What the arguments leave open.
     decisions = _open_arguments(args, settings, headline, is_stream)
-    values = {name: decision.value for name, decision in decisions.items()}
-    arguments = with_values(args, **values)
-    decisions = _decisions_of_model(model) | decisions
-    main = {"objective": settings.objective, "objective_options": settings.objective_options}
-    rows = _row_plan("train_dataset", arguments, args, settings, {}, main)
+    arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
+    # 3. How the rows of each data set are read.
+    main_loss = {"objective": settings.objective, "objective_options": settings.objective_options}
+    rows = _row_plan("train_dataset", arguments, args, settings, {}, main_loss)
     plans = {}
-    for name, own in tables.items():
+    for name in dataset_names:
         source = f"train_dataset[{name!r}]"
-        plans[name] = _row_plan(source, arguments, args, settings, own, own_losses[name] or main)
+        loss = losses[name] or main_loss
+        plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), loss)
     everything = list(plans.values()) or [rows]
     for plan in everything:
         check_max_length(max(plan.lengths), model.config)
+    # 4. What is saved with the model.
     written: dict[str, Any] = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
         "fixed_mask": arguments.view == "fixed_mask",
-        "dataset_objectives": own_losses if any(own_losses.values()) else {},
+        "dataset_objectives": losses if any(losses.values()) else {},
     }
-    if own_losses and all(own_losses.values()):  # the model's own objective is then that of the first data set
-        written |= own_losses[dataset_names[0]]
-    if "similarity_fn_name" not in model.given_settings:
-        written |= _similarity_of(everything)
-    written |= _prompt_settings(args, settings, given_tables)
-    return Run(arguments, written, rows, plans, decisions)
-
-
-def _decisions_of_model(model: Any) -> dict[str, Decision]:
-    """Say who decided each setting of a model and each option of its objective, see [`resolve_settings`]."""
-    settings: ContrastiveSettings = model.settings
-    saved_options = model.saved_settings.get("objective_options", {})
-    layers = {
-        "given": model.given_settings.keys() | given_options(model.given_settings).keys(),
-        "checkpoint": model.saved_settings.keys() | saved_options.keys(),
+    if losses and all(losses.values()):  # the model's own objective is then that of the first data set
+        written |= losses[dataset_names[0]]
+    if "similarity_fn_name" not in given:  # a trained model is compared as its first objective with a similarity does
+        for plan in everything:
+            for option, value in plan.options.items():
+                if option.rpartition(".")[2] == "similarity":
+                    written.setdefault("similarity_fn_name", value)
+    # Prompts are those of the run or, if it has none, of the first data set that has some.
+    of_datasets = [own.get("prompts") for own in tables.values()]
+    trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
+    known = {name: text for name, text in settings.prompts.items() if text}
+    if trained:
+        query, document, _ = by_column(trained[0], "prompts")
+        written["prompts"] = {**settings.prompts, "query": query, "document": document}
+        if query == document:  # which then also stands before texts that are neither query nor document
+            written["default_prompt_name"] = "query"
+    elif known and settings.default_prompt_name is None:
+        logger.info(
+            f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
+            "prompts (--prompts anchor=... positive=...) names it."
+        )
+    # 5. Who decided each setting of the model, each option of its objective and each open argument.
+    names_of_layers = {
+        "given": given.keys() | given.get("objective_options", {}).keys(),
+        "checkpoint": saved.keys() | saved.get("objective_options", {}).keys(),
         "paper": paper_settings(settings.objective).keys(),
     }
-    values = settings.to_dict()
-    values |= values.pop("objective_options")
-    decisions = {}
-    for name, value in values.items():
+    decided_by = {}
+    settings_and_options = vars(settings) | settings.objective_options
+    del settings_and_options["objective_options"]
+    for name in settings_and_options:
         names = {name, name.rpartition(".")[2]}
-        deciding = [layer for layer, known in layers.items() if names & known]
-        decisions[name] = Decision(value, deciding[0] if deciding else "default")
-    return decisions
+        layers = [layer for layer, decided in names_of_layers.items() if names & decided]
+        decided_by[name] = layers[0] if layers else "default"
+    decided_by |= {name: decision.layer for name, decision in decisions.items()}
+    return Run(arguments, written, rows, plans, decided_by)
 
 
 def with_values(args: Any, **values: Any) -> Any:
@@ -581,20 +554,6 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
 
-def _dataset_loss(name: str, own: Values, settings: ContrastiveSettings, given: Values) -> dict[str, Any]:
-    """Decide the objective of a data set as it would be decided for this data set alone; empty if it names none."""
-    # An option that the caller gave for the whole run counts in each objective that has it. A checkpoint's options
-    # count under the same objective: those of the data set of this name or, if there is none, those of the model.
-    if "objective" not in own:
-        return {}
-    import_parts(own["objective"])
-    main = (settings.objective, settings.objective_options)
-    saved_objective, saved = settings.losses().get(name, main)
-    if saved_objective != own["objective"]:
-        saved = {}
-    return _own_loss(own, shared_options(given), saved)
-
-
 def _row_plan(
     source: str,
     resolved: Any,
@@ -619,9 +578,9 @@ def _row_plan(
     objective = loss["objective"]
     prompts = own.get("prompts", given.prompts)
     if prompts is None:
-        name = settings.default_prompt_name
-        prompts = "" if name is None else settings.prompts[name]
-    its_view, its_rate = main_class(objective).view
+        prompts = settings.prompts.get(settings.default_prompt_name, "")
+    objective_type = main_class(objective)
+    its_view, its_rate = objective_type.view
     view = given.view or its_view
     rate = given.view_rate
     if given.view is None and "objective" in own:
@@ -639,6 +598,7 @@ def _row_plan(
     return RowPlan(
         source=source,
         objective=objective,
+        kind=objective_type.rows,
         options=loss["objective_options"],
         lengths=by_column(own.get("max_seq_length", resolved.max_seq_length), "max_seq_length", source),
         prompts=by_column(prompts, "prompts", source),
@@ -680,34 +640,3 @@ def by_column(value: Any, name: str, source: str = "") -> Any:
             if not isinstance(length, int) or length < 3:
                 raise ValueError(f"{where} must be at least 3 ([CLS], a token, [SEP]), got {value}")
     return values
-
-
-def _similarity_of(plans: Sequence[RowPlan]) -> dict[str, str]:
-    """Return the setting by which a trained model is compared: the similarity of the first objective that has one."""
-    for plan in plans:
-        for name, value in plan.options.items():
-            if name.rpartition(".")[2] == "similarity":
-                return {"similarity_fn_name": value}
-    return {}
-
-
-def _prompt_settings(args: Any, settings: ContrastiveSettings, tables: Mapping[str, Values]) -> dict[str, Any]:
-    """Return the prompts that are saved with the model: those of training, in place of its own of the same name.
-
-    They are those of the run or, if it has none, of the first data set that has some.
-    """
-    of_datasets = [own.get("prompts") for own in tables.values()]
-    trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
-    if not trained:
-        known = {name: text for name, text in settings.prompts.items() if text}
-        if known and settings.default_prompt_name is None:
-            logger.info(
-                f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
-                "prompts (--prompts anchor=... positive=...) names it."
-            )
-        return {}
-    query, document, _ = by_column(trained[0], "prompts")
-    # A text that stands before all texts in training also stands before texts that are neither query nor document.
-    default = "query" if query == document else settings.default_prompt_name
-    prompts = {**settings.prompts, "query": query, "document": document}
-    return {"prompts": prompts, "default_prompt_name": default}

@@ -18,7 +18,6 @@ from .pooling import (
     NGRAM_POOLER,
     POOLER_FOLDERS,
     SECOND_LAYER,
-    TANH,
     TEMPLATE_POOLER,
     save_layer,
 )
@@ -157,188 +156,147 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    return _Reader(name_or_path, hub).read()
+    refused: list[str] = []
 
-
-class _Reader:
-    """Reads the files of one model, and collects the keys that `KEYS` refuses."""
-
-    def __init__(self, source: StrPath, hub: dict[str, Any]) -> None:
-        self.source = source
-        self.hub = hub
-        self.refused: list[str] = []
-
-    def read(self) -> SentenceTransformersFiles:
-        """Read all files."""
-        pooling = self.library()
-        path = find_file(self.source, MODULES, **self.hub)
-        rows = [] if path is None else read_json(path, advice=_ADVICE)
-        if not isinstance(rows, list):
-            raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
-        folders: list[str] = []
-        problem = ""
-        if rows:
-            pooling |= self.transformer()
-            by_name = {}  # as in sentence-transformers, where the last row of a name counts
-            for number, row in enumerate(rows):
-                name, folder = self.module(row, str(path))
-                # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is
-                # for training.
-                if folder != POSTPROCESSING_FOLDER and name != "Dropout":
-                    by_name[str(row.get("name", f"row {number}"))] = (name, folder)
-            modules = list(by_name.values())
-            problem = _other_modules(modules)
-            if not problem:
-                mode, problem = self.pooling_mode(modules[1][1])
-                folders = [folder for name, folder in modules if name == "Dense"]
-                layers = [self.dense(folder) for folder in folders]
-                last, folder = modules[-1]
-                if last == "Normalize":
-                    self.table(f"{folder}/config.json", "Normalize")
-                if not problem:
-                    pooling["pooler_type"] = _POOLERS[mode]
-                    pooling["dense_layers"] = layers
-                    pooling["normalize"] = last == "Normalize"
-        unsupported = f"{self.source} {problem}" if problem else ""
-        refused = ""
-        if self.refused:
-            refused = f"{self.source} asks for something that is not done here: {', '.join(self.refused)}"
-        return SentenceTransformersFiles(pooling, folders, unsupported, refused)
-
-    def table(self, file: str, kind: str) -> dict[str, Any]:
+    def table(file: str, kind: str) -> dict[str, Any]:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
-        path = find_file(self.source, file, **self.hub)
+        path = find_file(name_or_path, file, **hub)
         if path is None:
             return {}
         values = read_json_object(path, advice=_ADVICE)
-        self.check(values, KEYS[kind], path)
+        refused.extend(_refused_keys(values, KEYS[kind], path))
         return {name: value for name, value in values.items() if value is not None}
 
-    def check(self, values: dict[str, Any], rules: dict[str, Any], where: str, prefix: str = "") -> None:
-        """Collect the keys that are refused, and raise an error for a value of another type."""
-        for name, value in values.items():
-            rule = rules.get(name, [])
-            is_unset = value is None and name in rules
-            if rule is NO_EFFECT or name == "trust_remote_code" or is_unset:
-                continue
-            if isinstance(rule, list):
-                if value not in rule:
-                    self.refused.append(f"{prefix}{name} = {value!r} in {Path(where).name}")
-                continue
-            kind = dict if isinstance(rule, dict) else rule
-            # A bool is an int to Python, but a length or size of `true` is a mistake.
-            is_mistake = isinstance(value, bool) and kind is not bool
-            if not isinstance(value, kind) or is_mistake:
-                wanted = kind.__name__ if isinstance(kind, type) else kind
-                raise ValueError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
-            if isinstance(rule, dict):
-                self.check(value, rule, where, f"{prefix}{name}.")
-
-    def library(self) -> dict[str, Any]:
-        """Return the settings of `config_sentence_transformers.json`."""
-        values = self.table(LIBRARY, LIBRARY)
-        found = {}
-        where = f"{self.source}/{LIBRARY}"
-        prompts = dict(values.get("prompts", {}))
-        for name, text in prompts.items():
-            if text is None:
-                prompts[name] = ""
-        default = values.get("default_prompt_name")
-        if not all(isinstance(text, str) for text in prompts.values()):
-            raise ValueError(f"{where}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
-        if default not in (None, *prompts):
-            raise ValueError(f"{where}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}")
-        if prompts:
-            found = {"prompts": prompts, "default_prompt_name": default}
-        if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
-            found["similarity_fn_name"] = values["similarity_fn_name"]
-        return found
-
-    def transformer(self) -> dict[str, Any]:
-        """Return the settings of the first module's file."""
-        values: dict[str, Any] = {}
+    # 1. Prompts and similarity.
+    settings: dict[str, Any] = {}
+    values = table(LIBRARY, LIBRARY)
+    where = f"{name_or_path}/{LIBRARY}"
+    prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
+    default = values.get("default_prompt_name")
+    if not all(isinstance(text, str) for text in prompts.values()):
+        raise ValueError(f"{where}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
+    if default not in (None, *prompts):
+        raise ValueError(f"{where}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}")
+    if prompts:
+        settings |= {"prompts": prompts, "default_prompt_name": default}
+    if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
+        settings["similarity_fn_name"] = values["similarity_fn_name"]
+    # 2. The first module: the length.
+    modules, problem = _read_modules(name_or_path, refused, **hub)
+    if modules:
+        values = {}
         for file in TRANSFORMER:
-            values = values or self.table(file, "Transformer")
+            values = values or table(file, "Transformer")
         length = values.get("max_seq_length")
         for name in ("tokenizer_args", "processor_kwargs"):
             length = values.get(name, {}).get("model_max_length", length)
+        if length:
+            settings["max_length"] = length
         if values.get("do_lower_case"):
-            path = find_file(self.source, "tokenizer.json", **self.hub)
-            normalizer = ""
-            if path is not None:
-                normalizer = str(read_json_object(path).get("normalizer"))
+            path = find_file(name_or_path, "tokenizer.json", **hub)
+            normalizer = "" if path is None else str(read_json_object(path).get("normalizer"))
             if "'lowercase': True" not in normalizer and "'Lowercase'" not in normalizer:
-                self.refused.append("do_lower_case with a tokenizer that keeps capitals")
-        return {"max_length": length} if length else {}
-
-    def module(self, row: Any, where: str) -> tuple[str, str]:
-        """Return the class of a module, without the name of the package sentence-transformers, and its folder."""
-        for name in ("path", "type"):
-            if not isinstance(row, dict) or not isinstance(row.get(name), str):
-                raise ValueError(f"{where}: a module must have a path and a type, got {row!r}. {_ADVICE}")
-        path = row["path"]
-        if ".." in Path(path).parts or Path(path).is_absolute():
-            raise ValueError(f"{where}: the path {path!r} leaves the model's folder. {_ADVICE}")
-        self.check(row, KEYS[MODULES], where)
-        name = row["type"]
-        if name.startswith("sentence_transformers."):
-            name = name.rpartition(".")[2]
-        return name, path
-
-    def pooling_mode(self, folder: str) -> tuple[str, str]:
-        """Return the mode of the pooling, and why it is none of ours."""
-        values = self.table(f"{folder}/config.json", "Pooling")
-        modes = values.get("pooling_mode")
-        if isinstance(modes, str) and modes:
+                refused.append("do_lower_case with a tokenizer that keeps capitals")
+    # 3. The others: pooling, dense layers and normalization.
+    folders: list[str] = []
+    if modules and not problem:
+        (_, folder), *after = modules[1:]
+        values = table(f"{folder}/config.json", "Pooling")
+        flags = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
+        modes = values.get("pooling_mode") or flags or ["mean"]
+        if isinstance(modes, str):
             modes = [modes]
-        if not modes:
-            modes = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
-        if not modes:
-            modes = ["mean"]
         if not all(isinstance(mode, str) for mode in modes):
-            where = f"{self.source}/{folder}/config.json"
+            where = f"{name_or_path}/{folder}/config.json"
             raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
         if len(modes) > 1 or modes[0] not in _POOLERS:
-            return "", f"pools by {', '.join(modes)}, which is not one of our poolers"
-        return modes[0], ""
+            problem = f"pools by {', '.join(modes)}, which is not one of our poolers"
+        layers = []
+        for kind, folder in after:
+            values = table(f"{folder}/config.json", kind)
+            if kind == "Dense":
+                for name in ("in_features", "out_features"):
+                    size = values.get(name)
+                    if size is None or size < 1:
+                        where = f"{name_or_path}/{folder}/config.json"
+                        raise ValueError(f"{where}: {name} must be a size, got {size!r}. {_ADVICE}")
+                folders.append(folder)
+                layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
+        if not problem:
+            settings["pooler_type"] = _POOLERS[modes[0]]
+            settings["dense_layers"] = layers
+            settings["normalize"] = modules[-1][0] == "Normalize"
+    unsupported = f"{name_or_path} {problem}" if problem else ""
+    asked = ", ".join(refused)
+    refusal = f"{name_or_path} asks for something that is not done here: {asked}" if asked else ""
+    return SentenceTransformersFiles(settings, folders, unsupported, refusal)
 
-    def dense(self, folder: str) -> dict[str, Any]:
-        """Return the config of a dense layer."""
-        values = self.table(f"{folder}/config.json", "Dense")
-        for name in ("in_features", "out_features"):
-            size = values.get(name)
-            if size is None or size < 1:
-                where = f"{self.source}/{folder}/config.json"
-                raise ValueError(f"{where}: {name} must be a size, got {size!r}. {_ADVICE}")
-        return {name: values[name] for name in _DENSE_TYPES if name in values}
 
-
-def _other_modules(modules: list[tuple[str, str]]) -> str:
-    """Return why a list of modules is not one that can be reproduced here."""
-    names = [name for name, _ in modules]
-    after = names[2:]
-    if after and after[-1] == "Normalize":
-        after.pop()
-    if names[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}:
+def _read_modules(name_or_path: StrPath, refused: list[str], **hub: Any) -> tuple[list[tuple[str, str]], str]:
+    """Return the class and folder of each module of `modules.json`, and why they cannot be reproduced here, if so."""
+    path = find_file(name_or_path, MODULES, **hub)
+    if path is None:
+        return [], ""
+    rows = read_json(path, advice=_ADVICE)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
+    by_name = {}  # as in sentence-transformers, where the last row of a name counts
+    for number, row in enumerate(rows):
+        for name in ("path", "type"):
+            if not isinstance(row, dict) or not isinstance(row.get(name), str):
+                raise ValueError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
+        folder = row["path"]
+        if ".." in Path(folder).parts or Path(folder).is_absolute():
+            raise ValueError(f"{path}: the path {folder!r} leaves the model's folder. {_ADVICE}")
+        refused += _refused_keys(row, KEYS[MODULES], path)
+        kind = row["type"]
+        if kind.startswith("sentence_transformers."):
+            kind = kind.rpartition(".")[2]
+        # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
+        # training.
+        if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
+            by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
+    modules = list(by_name.values())
+    kinds = [kind for kind, _ in modules]
+    after = kinds[2:-1] if kinds[2:] and kinds[-1] == "Normalize" else kinds[2:]
+    if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
-        return f"is a sentence-transformers model of {' + '.join(names)}. This package loads {known}"
-    _, folder = modules[0]
-    if folder not in ("", "."):
-        return f"has its encoder in the folder {folder}, not at the top, where sentence-transformers 6 saves it"
-    return ""
+        return modules, f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
+    if rows and modules[0][1] not in ("", "."):
+        where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
+        return modules, f"has its encoder {where}"
+    return modules, ""
+
+
+def _refused_keys(values: dict[str, Any], rules: dict[str, Any], where: str, prefix: str = "") -> list[str]:
+    """Return the keys that are refused, and raise an error for a value of another type."""
+    refused = []
+    for name, value in values.items():
+        rule = rules.get(name, [])
+        is_unset = value is None and name in rules
+        if rule is NO_EFFECT or name == "trust_remote_code" or is_unset:
+            continue
+        if isinstance(rule, list):
+            if value not in rule:
+                refused.append(f"{prefix}{name} = {value!r} in {Path(where).name}")
+            continue
+        kind = dict if isinstance(rule, dict) else rule
+        # A bool is an int to Python, but a length or size of `true` is a mistake.
+        is_mistake = isinstance(value, bool) and kind is not bool
+        if not isinstance(value, kind) or is_mistake:
+            wanted = kind.__name__ if isinstance(kind, type) else kind
+            raise ValueError(f"{where}: {prefix}{name} must be of type {wanted}, got {value!r}. {_ADVICE}")
+        if isinstance(rule, dict):
+            refused += _refused_keys(value, rule, where, f"{prefix}{name}.")
+    return refused
 
 
 def save_sentence_transformers_files(
-    directory: StrPath,
-    config: PreTrainedConfig,
-    settings: PoolingSettings,
-    head: dict[str, torch.Tensor],
-    dense_layers: list[dict[str, torch.Tensor]],
-    tokenizer_limit: int | None = None,
+    directory: Path, config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None
 ) -> None:
     """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
-    The weights and the tokenizer are left to `save_pretrained`. The poolers become stock modules of
+    The folder holds the weights of the head and of dense layers already. The poolers become stock modules of
     sentence-transformers:
 
     | pooler | modules after `Transformer` |
@@ -357,27 +315,14 @@ def save_sentence_transformers_files(
     that it refuses to load.
 
     Args:
-        directory (`str` or `os.PathLike`): An existing folder without an earlier checkpoint.
+        directory (`Path`): An existing folder without an earlier checkpoint.
         config (`PreTrainedConfig`): The config of the encoder.
         settings (`PoolingSettings`): The settings of the model.
-        head (`dict[str, torch.Tensor]`): Weight and bias of the dense + tanh head, under names that end in these
-            words. Empty if the head is not a single dense layer.
-        dense_layers (`list[dict[str, torch.Tensor]]`): Weight and bias of each of `settings.dense_layers`.
         tokenizer_limit (`int`, *optional*): The length that the model's tokenizer names, if it is known.
     """
-    directory = Path(directory)
     pooler_type = settings.inference_pooler
-    if head and settings.pooler_type == "cls":
-        (weight,) = [tensor for tensor in head.values() if tensor.dim() == 2]
-        outputs, inputs = weight.shape
-        layer = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": TANH}
-        save_layer(directory / HEAD_FOLDER, head, layer)
-    layers = zip(settings.dense_layers, dense_layers, strict=True)
-    for number, (layer, state) in enumerate(layers):
-        folder = directory / DENSE_FOLDER / str(number)
-        save_layer(folder, state, layer)
     reason = ""
-    if pooler_type == "cls" and not head:
+    if pooler_type == "cls" and not (directory / HEAD_FOLDER).exists():
         reason = "the head is not a single dense layer"
     elif pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
         reason = f"sentence-transformers has no pooling like {pooler_type!r}"
@@ -402,15 +347,19 @@ def save_sentence_transformers_files(
     if pooler_type in SECOND_LAYER:
         transformer["config_args"] = {"output_hidden_states": True}
         modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
-        _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler_type)
+        layers = config.num_hidden_layers
+        first = SECOND_LAYER[pooler_type] % (layers + 1)
+        weights = torch.zeros(layers + 1 - first)
+        weights[[0, -1]] = 1.0
+        sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
+        save_layer(directory / "1_WeightedLayerPooling", {"layer_weights": weights}, sizes)
     modules.append(("Pooling", f"{len(modules)}_Pooling"))
     mode = _MODES.get(pooler_type, "mean")
     pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
     # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
     for flag, name in _POOLING_FLAGS.items():
         pooling[flag] = name == mode
-    _, pooling_folder = modules[-1]
-    folder = directory / pooling_folder
+    folder = directory / modules[-1][1]
     folder.mkdir(exist_ok=True)
     write_json(folder / "config.json", pooling)
     if pooler_type == "cls":
@@ -437,16 +386,6 @@ def save_sentence_transformers_files(
         "similarity_fn_name": settings.similarity_fn_name,
     }
     write_json(directory / LIBRARY, library)
-
-
-def _save_layer_weights(folder: Path, config: PreTrainedConfig, pooler_type: str) -> None:
-    layers = config.num_hidden_layers
-    first = SECOND_LAYER[pooler_type] % (layers + 1)
-    weights = torch.zeros(layers + 1 - first)
-    weights[[0, -1]] = 1.0
-    save_layer(folder, {"layer_weights": weights})
-    sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
-    write_json(folder / "config.json", sizes)
 
 
 def copy_sentence_transformers_files(source: StrPath, target: StrPath) -> None:

@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import OBJECTIVES, part_weights
 from ..objectives.promptbert import DENOISINGS
-from ..ops.suggestions import did_you_mean
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 
 SECTION = "simcse"
@@ -147,10 +146,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
         for name, own in self.dataset_objectives.items():
-            is_valid = isinstance(own, dict)
-            if is_valid and own:
-                is_valid = isinstance(own.get("objective"), str)
-            if not is_valid:
+            if not isinstance(own, dict) or (own and not isinstance(own.get("objective"), str)):
                 raise ValueError(f"dataset_objectives, {name!r}: it must be a table with an objective, got {own!r}")
         if not all(isinstance(layer, dict) for layer in self.dense_layers):
             raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
@@ -171,10 +167,6 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                 "none. Drop mlp_only_train or use pooler_type 'cls'."
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all settings by name."""
-        return asdict(self)
-
     def to_section(self) -> dict[str, dict[str, Any]]:
         """Return the settings as they are saved in `config.json`."""
         values = asdict(self)
@@ -185,15 +177,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 
     def losses(self) -> dict[str, tuple[str, dict[str, Any]]]:
         """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
-        if not self.dataset_objectives:
-            return {"": (self.objective, self.objective_options)}
+        main = (self.objective, self.objective_options)
         losses = {}
         for name, own in self.dataset_objectives.items():
-            if own:
-                losses[name] = (own["objective"], own["objective_options"])
-            else:
-                losses[name] = (self.objective, self.objective_options)
-        return losses
+            losses[name] = (own["objective"], own["objective_options"]) if own else main
+        return losses or {"": main}
 
     @property
     def matryoshka_dims(self) -> list[int]:
@@ -215,13 +203,11 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
         `dict[str, Any]`: The settings that it holds.
 
     Raises:
-        ValueError: If it does not hold the two tables, or a setting is unknown.
+        ValueError: If it does not hold the two tables, or the objective in it is not described as it should be.
     """
     if section is None:
         return {}
-    is_table = isinstance(section, dict)
-    if is_table:
-        is_table = all(isinstance(table, dict) for table in section.values())
+    is_table = isinstance(section, dict) and all(isinstance(table, dict) for table in section.values())
     if not is_table or not section.keys() <= TABLES.keys():
         raise ValueError(
             f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
@@ -235,22 +221,16 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
         if name in values and not isinstance(values[name], expected):
             raise ValueError(f"{name} must be {expected.__name__}, got {values[name]!r}")
     old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
-    if old:
-        _move_loss_options(values, old)
-    check_setting_names(values)
+    if old:  # which an earlier version kept among the settings
+        main = values.get("objective", TrainingSettings.objective)
+        values["objective_options"] = readable_options(main, old) | values.get("objective_options", {})
+        tables = dict(values.get("dataset_objectives", {}))
+        for name, own in tables.items():
+            if own:
+                options = readable_options(own["objective"], old) | own.get("objective_options", {})
+                tables[name] = {"objective": own["objective"], "objective_options": options}
+        values["dataset_objectives"] = tables
     return values
-
-
-def _move_loss_options(values: dict[str, Any], old: dict[str, Any]) -> None:
-    """Add loss options that stood among the settings of an earlier version to the options of the objectives."""
-    main = values.get("objective", TrainingSettings.objective)
-    values["objective_options"] = readable_options(main, old) | values.get("objective_options", {})
-    tables = values.get("dataset_objectives", {})
-    for name, own in tables.items():
-        if own:
-            options = readable_options(own["objective"], old) | own.get("objective_options", {})
-            tables = tables | {name: {"objective": own["objective"], "objective_options": options}}
-    values["dataset_objectives"] = tables
 
 
 def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,23 +240,6 @@ def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, An
         found = OBJECTIVES.get(part)
         known.update(options if found is None else found.options)
     return {name: value for name, value in options.items() if name in known}
-
-
-def check_setting_names(names: Any) -> None:
-    """Refuse names that are no settings.
-
-    Args:
-        names (`Iterable[str]`): The names.
-
-    Raises:
-        ValueError: If one is unknown. The message suggests a similar one.
-    """
-    unknown = sorted(set(names) - SETTING_NAMES)
-    if unknown:
-        raise ValueError(
-            f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
-            f"known settings are {', '.join(sorted(SETTING_NAMES))}."
-        )
 
 
 _UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number
@@ -296,14 +259,6 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
     return rates
 
 
-def check_dropout_rates(config: PreTrainedConfig) -> None:
-    """Raise a `ValueError` that names the rate and its file unless all dropout rates of a config are from 0 to 1."""
-    for name, rate in config.to_dict().items():
-        if "dropout" in name and isinstance(rate, float) and not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-            where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
-            raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
-
-
 def length_limit(
     config: PreTrainedConfig, settings: PoolingSettings, tokenizer: PreTrainedTokenizerBase, *others: int | None
 ) -> int | None:
@@ -318,14 +273,9 @@ def length_limit(
     Returns:
         `int`, *optional*: The smallest of the limits in tokens, or `None` if there is none.
     """
-    own = settings.max_length
-    if own is None:
-        own = getattr(tokenizer, "model_max_length", None)
-    limits = []
-    for limit in (max_positions(config), own, *others):
-        if limit is not None and limit < _UNLIMITED:
-            limits.append(limit)
-    return min(limits, default=None)
+    own = settings.max_length or getattr(tokenizer, "model_max_length", None)
+    limits = (max_positions(config), own, *others)
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def max_positions(config: PreTrainedConfig) -> int | None:

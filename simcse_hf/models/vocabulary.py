@@ -64,7 +64,8 @@ def extend_vocabulary(
     frequent = sorted(word for word, count in counts.items() if count >= LEAST_COUNT)
     frequent.sort(key=lambda word: -counts[word])
     split: dict[str, list[int]] = {}
-    for word, ids in zip(frequent, _pieces(tokenizer, frequent), strict=True):
+    pieces = to_token_ids(tokenizer, [f" {word}" for word in frequent], add_special_tokens=False)
+    for word, ids in zip(frequent, pieces, strict=True):
         is_split = len(ids) > 1 or tokenizer.unk_token_id in ids
         if is_split and len(split) < number:
             split[word] = ids
@@ -87,13 +88,6 @@ def extend_vocabulary(
     return len(split)
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
-    texts = [f" {word}" for word in words]
-    if not texts:
-        return []
-    return to_token_ids(tokenizer, texts, add_special_tokens=False)
-
-
 def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> dict[str, float]:
     """Measure how a tokenizer reads the words of texts.
 
@@ -108,7 +102,7 @@ def measure_words(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> d
     counts = count_words(tokenizer, texts)
     pieces = 0
     unknown = 0
-    ids_of_words = _pieces(tokenizer, counts)
+    ids_of_words = to_token_ids(tokenizer, [f" {word}" for word in counts], add_special_tokens=False)
     for number, ids in zip(counts.values(), ids_of_words, strict=True):
         pieces += number * len(ids)
         unknown += number * ids.count(tokenizer.unk_token_id)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +284,7 @@ def model_context(
     roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
     threshold = getattr(config, THRESHOLD, None)
     return context | {
-        "settings": settings.to_dict(),
+        "settings": asdict(settings),
         "model_type": config.model_type,
         "dim": dim,
         "pooler": settings.inference_pooler,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -233,11 +234,11 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
         is_unread_view = name.startswith("view") and not run.get("view")
         if not is_unread_view and (settings.do_mlm or name != "mlm_probability"):
             listed[name] = value
-    used = settings.to_dict()
+    used = asdict(settings)
     for name in _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight"):
         del used[name]
     used |= public_options(settings)
-    defaults = ContrastiveSettings().to_dict() | _default_options(settings)
+    defaults = asdict(ContrastiveSettings()) | _default_options(settings)
     fresh = type(config)().to_dict()
     for name, value in config.to_dict().items():
         if "dropout" in name and "classifier" not in name:

@@ -27,9 +27,8 @@ from transformers import (
 from ..data.read import load_text_dataset
 from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
-from ..models.checkpoint import replace_model
+from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
-from ..models.tokenizers import save_tokenizer
 from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu

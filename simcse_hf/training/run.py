@@ -15,7 +15,7 @@ from transformers.utils import logging
 from ..data.sample import sample_files
 from ..evaluation.sts import read_scored_pairs
 from ..inference.simcse import SimCSE
-from ..models.auto import AutoModelForCL
+from ..models.modeling import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
 from ..models.resolve import resolve_run, with_values
 from ..ops.distributed import hold_together, on_first_process
@@ -244,7 +244,8 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
         processing_class=tokenizer,
         callbacks=[*make_dev_sets(data.dev_file, data.dev_task)],
     )
-    trainer.run = replace(trainer.run, decisions={**trainer.run.decisions, **arguments.decisions})
+    decided_by = {name: decision.layer for name, decision in arguments.decisions.items()}
+    trainer.run = replace(trainer.run, decided_by=trainer.run.decided_by | decided_by)
     for rows in texts.values() if tables else [texts]:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer

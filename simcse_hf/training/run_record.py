@@ -4,7 +4,7 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
@@ -71,7 +71,7 @@ def run_settings(
     if args.max_steps > 0:
         arguments.pop("num_train_epochs")  # which transformers then ignores
     values = {name: value for name, value in arguments.items() if not name.startswith(_FREE)}
-    for name, value in model.settings.to_dict().items():
+    for name, value in asdict(model.settings).items():
         values[f"model's {name}"] = value
     values |= dropout_rates(model.config)
     values["dtype"] = str(next(model.parameters()).dtype)

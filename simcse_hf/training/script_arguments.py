@@ -13,7 +13,7 @@ from ..data.read import is_labelled
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
 from ..models.resolve import Decision, resolve_command
-from ..models.settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, dropout_rates
+from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
 from ..objectives import OBJECTIVES
 from ..objectives.checks import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
@@ -276,8 +276,8 @@ def parse_arguments(
         with suppress(ValueError):  # no model there: `load_options` refuses the name
             config = load_config(name, revision)
     if config is not None:
-        pooler_type = Checkpoint.find(name, config, revision=revision).pooler_type
-    decisions = resolve_command(given, defaults, getattr(config, SECTION, None), config, pooler_type)
+        pooler_type = Checkpoint.find(name, config, revision=revision).section["pooling"].get("pooler_type")
+    decisions = resolve_command(given, defaults, config, pooler_type)
 
     # Log the values that the checkpoint and the paper decide and that change something.
     for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():

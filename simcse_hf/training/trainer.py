@@ -5,7 +5,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -40,14 +40,19 @@ from ..models.adapters import (
     save_trained_weights,
     unwrap,
 )
-from ..models.auto import AutoModelForCL
-from ..models.checkpoint import OBJECTIVE_FILE, load_objective_state, reload_model, replace_model
+from ..models.checkpoint import (
+    OBJECTIVE_FILE,
+    check_tokenizer,
+    load_objective_state,
+    reload_model,
+    replace_model,
+    save_tokenizer,
+)
 from ..models.gradcache import CachedBatch, check_gradcache
-from ..models.modeling import ContrastiveModel
+from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
-from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import draw_own_noise, hold_together, on_first_process
@@ -797,7 +802,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             return
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
-        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by()}
+        record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
         write_json(folder / SETTINGS, record)
 
     def prepare_push(self, checkpoint: Path) -> None:
@@ -877,7 +882,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "seed": args.seed,
             "dev_texts": examples,
             "changes": self.changes,
-            "decided_by": self.run.decided_by(),
+            "decided_by": self.run.decided_by,
         }
 
     def write_results(self, train_texts: str | None = None, hub_datasets: Sequence[str] = ()) -> dict[str, Any]:
@@ -894,7 +899,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             **self.describe_run(),
             "train_texts": train_texts,
             "hub_datasets": [*hub_datasets],
-            "settings": self.model.settings.to_dict(),
+            "settings": asdict(self.model.settings),
         }
         return write_results(record, self.args, self.state, self.dev_sets)
 

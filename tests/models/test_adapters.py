@@ -1,26 +1,17 @@
 """Every kind of adapter that peft can train here is saved and loaded, merged or not, or refused before a step."""
 
-import copy
-import json
-import subprocess
-import sys
-
 import peft
 import pytest
 import torch
 from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, random_batch, tiny_config
 from huggingface_hub import ModelCard
-from trainer_helpers import sentences
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.models.adapters import check_adapter, unwrap
-from simcse_hf.ops.files import read_json
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.hub import push_model
 
 pytestmark = NEEDS_PEFT
-ENCODES = """import sys, json; from simcse_hf import SimCSE
-print(json.dumps([SimCSE(x, device='cpu').encode(json.loads(sys.argv[3])).tolist() for x in sys.argv[1:3]]))"""
 LAYERS = {"target_modules": ["query", "value"]}
 IDS = random_batch(3)["input_ids"]
 #: The options of each kind beside the layers, of those that can be saved merged and not.
@@ -139,32 +130,6 @@ def test_an_adapter_of_a_base_that_was_changed_here_is_not_saved_alone(change, s
     model.save_adapter = True
     with pytest.raises(ValueError, match="save_adapter: the model is not the one in .*start any more"):
         check_adapter(model)
-
-
-@pytest.mark.parametrize("save_adapter", [False, True])
-def test_a_new_process_reads_what_a_run_and_its_checkpoints_have_written(save_adapter, start, tmp_path, tokenizer):
-    words = {"max_steps": 2, "save_steps": 1, "use_cpu": True, "report_to": "none", "save_adapter": save_adapter}
-    arguments = SimCSETrainingArguments(str(tmp_path / "run"), lora_r=2, max_seq_length=8, **words)
-    rows = [{"sent0": text} for text in sentences(32)]
-    tokenizer = copy.deepcopy(tokenizer)
-    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(start), arguments, rows, processing_class=tokenizer)
-    trainer.train()
-    trainer.save_model()
-    folders = [str(tmp_path / "run"), str(tmp_path / "run" / "checkpoint-2")]
-    texts = ["the cat sat on the mat . " * 3, "a dog"]
-    words = [sys.executable, "-c", ENCODES, *folders, json.dumps(texts)]
-    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    expected = SimCSE(folders[0], device="cpu").encode(texts)
-    for vectors in found:
-        torch.testing.assert_close(torch.tensor(vectors), torch.as_tensor(expected), rtol=0, atol=1e-6)
-    for folder in folders:
-        backend = read_json(f"{folder}/tokenizer.json")
-        assert backend["truncation"]["max_length"] == 40 and backend["padding"] is None
-        assert "max_length" not in read_json(f"{folder}/tokenizer_config.json")
-        if save_adapter:
-            config = read_json(f"{folder}/adapter_config.json")
-            assert (config["task_type"], config["base_model_name_or_path"]) == ("FEATURE_EXTRACTION", str(start))
-            peft.AutoPeftModelForFeatureExtraction.from_pretrained(folder)
 
 
 def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(start, tmp_path, tokenizer, monkeypatch):

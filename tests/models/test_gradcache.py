@@ -1,20 +1,18 @@
 """GradCache gives the gradient of the whole batch while the encoder holds one chunk at a time."""
 
 import os
-import socket
 
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from datasets import Dataset
-from process_helpers import start_processes
+from process_helpers import launch
 from trainer_helpers import sentences
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.models.gradcache import CachedBatch
-from simcse_hf.objectives import OBJECTIVES, Objective
-from simcse_hf.objectives.base import ABSENT
+from simcse_hf.objectives import Objective
 
 ROWS = 7
 EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
@@ -23,7 +21,6 @@ CASES = {  # name: (sentences per row, settings)
     "views of a sentence": (1, {}),
     "pairs": (2, {}),
     "hard negatives": (4, {"hard_negative_weight": 0.7}),
-    "rows with fewer negatives": (4, {"objective": "simcse"}),
     "masked-LM": (3, {"do_mlm": True, "mlm_weight": 0.5}),
     "symmetric, with duplicates masked": (2, {"objective_options": {"symmetric": True, "mask_duplicates": True}}),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
@@ -47,10 +44,6 @@ def case_batch(case, rows=ROWS):
         batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
     if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
         batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
-    if case == "rows with fewer negatives":
-        batch["relations"] = torch.full((rows, 3), 2)
-        batch["relations"][2:5, 2] = ABSENT
-        batch["attention_mask"][2:5, 3] = 0
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk
@@ -210,24 +203,17 @@ RUNS_OF_TWO = ("hard negatives", "accumulated", "an objective with a projector")
 MASKED = {"columns": 3, "settings": {"do_mlm": True}}
 
 
-def _train_in_process(rank, port, folder):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
+def _train_in_process(folder):
     values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
     results = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}
     results["masked-LM"] = train(folder / "two", **(values | MASKED))
-    torch.save(results, folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    torch.save(results, folder / f"{os.environ['RANK']}.pt")
 
 
 @pytest.fixture(scope="module")
 def of_two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start_processes(_train_in_process, (port, folder), 2)
+    launch(_train_in_process, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
@@ -243,22 +229,3 @@ def test_two_processes_whose_texts_fill_different_numbers_of_chunks_count_masked
     first, second = (results["masked-LM"] for results in of_two_processes)
     assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())
     assert all(entry["mlm_loss"] > 0 for entry in first[1])
-
-
-# --- refusals ---
-
-
-class EncodesAgain(Objective):
-    """A custom objective that runs the encoder itself, as the documentation of `EncodedBatch` describes."""
-
-    def forward(self, batch):
-        anchors = {name: batch.inputs[name][:, 0] for name in ("input_ids", "attention_mask")}
-        return (batch.model.embed(**anchors) - batch.embeddings[:, 1]).pow(2).mean()
-
-
-def test_an_objective_that_runs_the_encoder_itself_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(OBJECTIVES, "encodes_again", EncodesAgain)
-    settings = {"objective": "encodes_again"}
-    with pytest.raises(ValueError, match="this batch comes without a model, as under GradCache. Set supports_grad"):
-        train(tmp_path, gradcache_chunk_size=2, settings=settings, columns=1, dropout=0.1)
-    train(tmp_path / "plain", settings=settings, columns=1, dropout=0.1, max_steps=1)

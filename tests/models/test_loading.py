@@ -1,6 +1,7 @@
-"""Loading a model runs no code of its author, makes up no weight, and says in one line what is wrong with a folder."""
+"""Loading a model runs no code of its author, makes up no weight, and says what is wrong with a folder."""
 
 import copy
+import logging
 import pickle
 import shutil
 
@@ -11,7 +12,15 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from model_helpers import edit_json
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+)
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.objectives.masked_lm import load_masked_lm
@@ -129,8 +138,10 @@ def test_an_error_of_the_hub_is_not_taken_for_damage(tmp_path):
         raise OSError("not reached") from LocalEntryNotFoundError("offline")
 
 
-def test_layers_may_be_left_out_on_purpose(saved):
+def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_purpose(saved, save_checkpoint):
     assert AutoModelForCL.from_pretrained(saved, num_hidden_layers=1).config.num_hidden_layers == 1
+    other = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other")
+    assert AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p == 0.4
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])
@@ -166,3 +177,36 @@ def test_a_model_that_averages_writes_no_head_that_nothing_uses(tmp_path):
     AutoModelForCL.from_config(tiny_config("distilbert"), pooler_type="avg").save_pretrained(tmp_path)
     assert not (tmp_path / "2_Dense").exists()
     assert AutoModelForCL.from_pretrained(tmp_path).settings.pooler_type == "avg"
+
+
+# --- what transformers reports ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reports(caplog):
+    """`reports()`: what transformers has logged about loading."""
+    transformers_logger = logging.getLogger("transformers")
+    before, transformers_logger.propagate = transformers_logger.propagate, True
+    yield lambda: [x.getMessage() for x in caplog.records if "LOAD REPORT" in x.getMessage()]
+    transformers_logger.propagate = before
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"])
+@pytest.mark.parametrize("stock", [AutoModelForMaskedLM, AutoModelForPreTraining])
+def test_a_stock_checkpoint_loads_without_a_report(family, stock, save_checkpoint, reports):
+    if family == "modernbert" and stock is AutoModelForPreTraining:
+        pytest.skip("transformers has no such class")
+    directory = save_checkpoint(stock.from_config(tiny_config(family)))
+    model = AutoModelForCL.from_pretrained(directory)
+    assert model.head_source == "fresh"
+    SimCSE(directory, pooler_type="avg", device="cpu")
+    assert not reports()
+
+
+def test_what_the_package_does_not_explain_is_reported(save_checkpoint, reports):
+    directory = save_checkpoint(BertForSequenceClassification(tiny_config()))
+    edit_weights(directory, lambda weights: weights | {"extra": torch.zeros(1)})
+    AutoModelForCL.from_pretrained(directory, do_mlm=True)
+    (report,) = reports()
+    for key in ("classifier", "extra", "cls.predictions"):
+        assert key in report

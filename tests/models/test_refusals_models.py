@@ -12,8 +12,8 @@ from trainer_helpers import sentences
 from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.models.auto import contrastive_class
-from simcse_hf.models.pooling import at_mask, check_has_tokens
+from simcse_hf.models.modeling import contrastive_class
+from simcse_hf.models.pooling import at_mask
 
 
 class NoConfig(type(tiny_config())):
@@ -78,7 +78,7 @@ def without(name, batch):
 
 VIEWS = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
 COMMAND = {"in_features": 32, "out_features": 8, "activation_function": "os.system"}
-EMPTY = torch.tensor([[1, 1], [0, 0], [0, 0]])
+EMPTY = {"input_ids": torch.full((3, 2), 7), "attention_mask": torch.tensor([[1, 1], [0, 0], [0, 0]])}
 REFUSED = {
     # classes and configs
     "no encoder": (lambda _: contrastive_class(NoConfig), "AutoModel has no encoder, or several, for NoConfig"),
@@ -109,8 +109,8 @@ REFUSED = {
     ),
     "no mask token": (masks([2, 5, 3]), "id 4.*text 1 of the batch holds 0"),
     "two mask tokens": (masks([4, 5, 4]), "id 4.*text 1 of the batch holds 2"),
-    "no token": (lambda _: check_has_tokens(EMPTY), "sentence 1 of the batch has no token"),
-    "length 0": (lambda _: check_has_tokens(EMPTY | 1, np.array([3, 0, 0])), "sentence 1 of the batch has no token"),
+    "no token": (step(EMPTY), "sentence 1 of the batch has no token"),
+    "length 0": (step(EMPTY | {"lengths": np.array([2, 0, 0])}), "sentence 1 of the batch has no token"),
     # checkpoints
     "unknown head": (lambda folder: BertForCL.from_pretrained(folder, head="yes"), "head must be one of .*'yes'"),
     "no dense head": (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),

@@ -1,14 +1,20 @@
-"""A tokenizer is saved so that every program that reads its files cuts no text shorter than the model does."""
+"""A tokenizer is saved so that no program cuts texts shorter than the model does, and it gets words of a domain."""
 
 import json
 
 import pytest
-from conftest import VOCABULARY, tiny_config
+import torch
+from conftest import FAMILIES, VOCABULARY, tiny_config
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.models.tokenizers import save_tokenizer
+from simcse_hf.models.checkpoint import save_tokenizer
+from simcse_hf.models.vocabulary import extend_vocabulary, measure_words
 
 LONG = "the cat sat on the mat . " * 9
 
@@ -40,3 +46,92 @@ def test_a_class_that_transformers_4_knows_is_named_also_after_loading(used, tmp
         assert not {"max_length", "stride", "truncation_strategy", "pad_to_multiple_of"} & config.keys()
         again = AutoTokenizer.from_pretrained(tmp_path)
         assert again("a cat")["input_ids"] == used("a cat")["input_ids"] and len(again) == len(VOCABULARY)
+
+
+# --- words of a domain -----------------------------------------------------------------------------------------------
+
+TEXTS = ["Tachycardia, and the heart", "the TACHYCARDIA 2024 heart heart.", "a heart of tachycardias"] * 5
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "and", "a", "of", "ta", "##chy", "##cardia", "##s"]
+
+
+@pytest.fixture
+def wordpiece():
+    vocab = {token: i for i, token in enumerate([*PIECES, "he", "##art", ",", "."])}
+    return BertTokenizer(vocab=vocab, do_lower_case=True)
+
+
+def byte_level():
+    """A tokenizer that counts the space before a word among the word, as RoBERTa's does."""
+    backend = Tokenizer(BPE())
+    backend.pre_tokenizer, backend.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    trainer = BpeTrainer(initial_alphabet=ByteLevel.alphabet(), special_tokens=["<pad>", "<mask>"], vocab_size=260)
+    backend.train_from_iterator(["the the a of"], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", mask_token="<mask>")
+
+
+def words(tokenizer, text):
+    return tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def model_for(tokenizer, family="bert", spare=0):
+    torch.manual_seed(1)
+    config = tiny_config(family)
+    config.vocab_size = len(tokenizer) + spare
+    model = AutoModelForMaskedLM.from_config(config)
+    if (bias := model.get_output_embeddings().bias) is not None:
+        torch.nn.init.normal_(bias)
+    return model
+
+
+@pytest.mark.parametrize("spare", [0, 7])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_new_token_has_the_mean_of_its_pieces_in_the_embeddings_and_in_the_output_layer(wordpiece, family, spare):
+    model, size = model_for(wordpiece, family, spare), len(wordpiece)
+    old = model.get_input_embeddings().weight.detach().clone()
+    bias = model.get_output_embeddings().bias.detach().clone()
+    assert extend_vocabulary(model, wordpiece, TEXTS, 9) == 3
+    new = {"heart": ["he", "##art"], "tachycardia": ["ta", "##chy", "##cardia"]}
+    new["tachycardias"] = [*new["tachycardia"], "##s"]
+    assert wordpiece.convert_tokens_to_ids(list(new)) == [size, size + 1, size + 2]  # most frequent first
+    table, output = model.get_input_embeddings().weight, model.get_output_embeddings()
+    torch.testing.assert_close(table[:size], old[:size], rtol=0, atol=0)
+    for word, pieces in new.items():
+        token, ids = wordpiece.convert_tokens_to_ids(word), wordpiece.convert_tokens_to_ids(pieces)
+        torch.testing.assert_close(table[token], old[ids].mean(0))
+        torch.testing.assert_close(output.weight[token], old[ids].mean(0))
+        torch.testing.assert_close(output.bias[token], bias[ids].mean(0))
+    assert len(table) == model.config.vocab_size == max(size + 3, size + spare)
+
+
+def test_a_new_token_matches_whole_words_in_any_case(wordpiece):
+    extend_vocabulary(model_for(wordpiece), wordpiece, ["tachycardia"] * 5, 9)
+    found = " ".join(words(wordpiece, "Tachycardia, tachycardias the TACHYCARDIA."))
+    assert found == "tachycardia , ta ##chy ##cardia ##s the tachycardia ."
+
+
+def test_a_word_is_one_token_with_and_without_a_space_before_it():
+    tokenizer = byte_level()
+    extend_vocabulary(model_for(tokenizer), tokenizer, ["heart of the heart"] * 5, 1)
+    heart = tokenizer.convert_tokens_to_ids("heart")
+    ids = tokenizer("heart of heart")["input_ids"]
+    assert heart == 260 and ids == [heart, *tokenizer(" of")["input_ids"], heart]
+
+
+def test_the_most_frequent_words_are_added_and_rare_ones_are_not(wordpiece):
+    texts = ["heart"] * 6 + ["tas"] * 5 + ["hes"] * 4
+    assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 1) == 1
+    assert words(wordpiece, "heart tas") == ["heart", "ta", "##s"]
+    assert extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9) == 1
+    assert words(wordpiece, "heart tas hes") == ["heart", "tas", "he", "##s"]
+    with pytest.raises(ValueError, match="knows every word that occurs 5 times or more"):
+        extend_vocabulary(model_for(wordpiece), wordpiece, texts, 9)
+
+
+def test_pieces_for_each_word_and_unknown_pieces_are_measured(wordpiece):
+    assert measure_words(wordpiece, ["the heart xyz 12 !", "heart"]) == {
+        "pieces_per_word": 6 / 4,
+        "unknown_share": 1 / 6,
+    }
+    extend_vocabulary(model_for(wordpiece), wordpiece, TEXTS, 9)
+    assert measure_words(wordpiece, ["the heart xyz 12 !", "heart"]) == {"pieces_per_word": 1, "unknown_share": 1 / 4}
+    assert measure_words(wordpiece, []) == {"pieces_per_word": 0, "unknown_share": 0}

@@ -1,11 +1,16 @@
 """What users of transformers expect of a Trainer: its options work with a dev set, or are refused with a sentence."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 from trainer_helpers import EVALUATES, make, model_of, pairs, texts
 from transformers.integrations import neftune
 from transformers.trainer_utils import BestRun, HPSearchBackend
+
+from simcse_hf import AutoModelForCL, SimCSETrainer
+from simcse_hf.training.run import UNSUP_DEFAULTS
+from simcse_hf.training.script_arguments import parse_arguments
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,31 @@ def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path
     assert all(-100 <= score <= 100 for score in scores)
     own = trainer.hyperparameter_search(compute_objective=lambda m: m["eval_stsb_alignment"], **options)
     assert own.run_id == "minimize"
+
+
+SAVED = {"objective": "esimcse", "objective_options": {"queue_size": 8}, "temperature": 0.2, "max_seq_length": 24}
+
+
+@pytest.mark.parametrize(
+    "saved, words, expected",
+    [
+        (SAVED, "", {"objective": "esimcse", "temperature": 0.2, "queue_size": 8, "max_seq_length": 24}),
+        (SAVED, "--temp 0.1 --max_seq_length 16", {"objective": "esimcse", "temperature": 0.1, "max_seq_length": 16}),
+        (SAVED, "--objective simcse", {"objective": "simcse", "temperature": 0.05, "max_seq_length": 32}),
+        ({"pooler_type": "avg"}, "", {"pooler_type": "avg", "mlp_only_train": False}),
+        ({"mlp_only_train": False}, "", {"pooler_type": "cls", "mlp_only_train": False}),
+        ({"max_seq_length": 20}, "", {"max_seq_length": 20}),
+        ({"max_seq_length": 20}, "--max_seq_length 12", {"max_seq_length": 12}),
+    ],
+)
+def test_a_checkpoint_that_is_trained_further_keeps_its_settings(tmp_path, save_checkpoint, saved, words, expected):
+    start = save_checkpoint(model_of(**saved))
+    line = f"--model_name_or_path {start} --train_file x.txt --output_dir {tmp_path} --use_cpu {words}".split()
+    arguments = parse_arguments(line, UNSUP_DEFAULTS)
+    model = AutoModelForCL.from_pretrained(start, **arguments.load_options())
+    settings = SimCSETrainer(model, arguments.training, dev_set=pairs()).model.settings
+    found = asdict(settings) | settings.objective_options
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ...evaluation.user_tasks import TaskResult, UserTask
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
-from ...models.auto import AutoModelForCL
+from ...models.modeling import AutoModelForCL
 from ...ops.errors import refuse_changes
 from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
 from ...publishing.card import ADAPTATION, write_card
