@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from simcse_hf import BertForCL
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.ops.packing import Packing, attend
+from simcse_hf.ops.unpadded import Packing, attend
 
 from ..synthetic import encoder_config
 
@@ -49,7 +49,7 @@ def attention_error(device: str, gradients: bool = False) -> float:
         for place, dtype in (("cpu", torch.float32), (device, torch.bfloat16)):
             leaves = [x.detach().to(place, dtype).requires_grad_() for x in inputs]
             packing = _packing(lengths, place, first_only)
-            query = leaves[0].index_select(0, packing.starts) if first_only else leaves[0]
+            query = leaves[0].index_select(0, packing.bounds[:-1]) if first_only else leaves[0]
             out = attend(query, *leaves[1:], packing, scaling=SIZE**-0.5)
             if gradients:
                 out.float().square().sum().backward()

@@ -25,8 +25,14 @@ from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, find_file, select_hub_arguments
 from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
-from ..ops.packing import avoid_cudnn_attention, send
-from ..ops.unpadded import encode_padded, encode_unpadded, install_unpadded_attention, supports_unpadded
+from ..ops.unpadded import (
+    avoid_cudnn_attention,
+    encode_padded,
+    encode_unpadded,
+    install_unpadded_attention,
+    send,
+    supports_unpadded,
+)
 from . import adapters, checkpoint, pooling
 from .resolve import chosen, resolve_settings
 from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, check_dropout_rates, read_section

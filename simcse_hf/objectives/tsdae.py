@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
-from ..ops.packing import token_index
+from ..ops.unpadded import token_index
 from .base import Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_rows
 from .encoder import EncodedBatch, Encoder

@@ -52,7 +52,7 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import draw_own_noise, hold_together, on_first_process
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
-from ..ops.packing import avoid_cudnn_attention
+from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
     CheckpointName,

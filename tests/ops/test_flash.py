@@ -7,8 +7,9 @@ import pytest
 import torch
 from objective_helpers import assert_same_outputs
 
-from simcse_hf.ops import packing as attention
-from simcse_hf.ops.packing import Packing, attend, avoid_cudnn_attention, flash_attention, supports_flash
+from simcse_hf.ops import flash, unpadded
+from simcse_hf.ops.flash import flash_attention, supports_flash
+from simcse_hf.ops.unpadded import Packing, attend, avoid_cudnn_attention
 
 HEADS, SIZE = 2, 8
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -42,13 +43,13 @@ def test_what_flash_attention_is_given_describes_the_sentences(monkeypatch, leng
     """With the operator replaced by its contract in float64, the result is that of attention on a CPU."""
     if first_only:
         window = None
-    monkeypatch.setattr(attention, "supports_flash", lambda query: True)
-    monkeypatch.setattr(attention, "flash_attention", reference)
+    monkeypatch.setattr(unpadded, "supports_flash", lambda query: True)
+    monkeypatch.setattr(unpadded, "flash_attention", reference)
     packing = packing_of(lengths, first_only)
     tokens, sentences = sum(lengths), sum(n > 0 for n in lengths)
     shapes = [(sentences if first_only else tokens, HEADS, SIZE), *[(tokens, HEADS, SIZE)] * 2]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    found = attention._attend_on_accelerator(*inputs, packing, 0.3, 0.0, window)
+    found = unpadded._attend_on_accelerator(*inputs, packing, 0.3, 0.0, window)
     expected = attend(*inputs, packing, scaling=0.3, window=window)
     assert_same_outputs(found, expected, inputs)
 
@@ -59,7 +60,7 @@ def fake_query(device="cuda", dtype=torch.bfloat16, size=64):
 
 @pytest.fixture
 def working_kernel(monkeypatch):
-    monkeypatch.setattr(attention, "_probe", lambda device, dtype, size: True)
+    monkeypatch.setattr(flash, "_probe", lambda device, dtype, size: True)
 
 
 @pytest.mark.usefixtures("working_kernel")
@@ -89,7 +90,7 @@ def test_flash_attention_can_be_switched_off():
 
 def test_a_kernel_that_does_not_run_is_not_used(caplog):
     with caplog.at_level(logging.WARNING):
-        assert not attention._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE)
+        assert not flash._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE)
     assert "cannot be used for sentences without padding on cpu (torch.bfloat16, heads of 8)" in caplog.text
 
 
@@ -101,9 +102,9 @@ def of_one_sentence(query, key, value, bounds, longest, **options):
 
 @pytest.mark.parametrize(("kernel", "works"), [(reference, True), (of_one_sentence, False)])
 def test_a_kernel_is_used_only_after_it_reproduced_the_formula(monkeypatch, caplog, kernel, works):
-    monkeypatch.setattr(attention, "flash_attention", kernel)
+    monkeypatch.setattr(flash, "flash_attention", kernel)
     with caplog.at_level(logging.WARNING):
-        assert attention._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE) is works
+        assert flash._probe.__wrapped__(torch.device("cpu"), torch.bfloat16, SIZE) is works
     assert ("its values differ from the formula's" in caplog.text) is not works
 
 

@@ -11,8 +11,14 @@ from transformers import AutoModel, ModernBertModel
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.ops.cpu import keep_mask
-from simcse_hf.ops.packing import Packing, _attend_on_accelerator, attend
-from simcse_hf.ops.unpadded import encode_unpadded, install_unpadded_attention, supports_unpadded
+from simcse_hf.ops.unpadded import (
+    Packing,
+    _attend_on_accelerator,
+    attend,
+    encode_unpadded,
+    install_unpadded_attention,
+    supports_unpadded,
+)
 
 PADDED_ONLY = {"mpnet", "deberta-v2"}
 if not ModernBertModel._can_set_attn_implementation():  # transformers 5.2: no replaceable attention
