@@ -135,7 +135,13 @@ class RowVectors:
             parts = [folder / f"{block}.npy" for block in range(len(blocks))]
             rank, processes = world()
             for block in range(rank, len(blocks), processes):
-                found = self._neighbors_among(blocks[block], number)
+                rows = blocks[block]
+                vectors = self(rows)[:, 0]
+                index = ExactIndex(vectors.shape[1])
+                index.add(vectors)
+                _, places = index.search(vectors, min(number, len(rows)))
+                lacking = number - places.shape[1]
+                found = np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
                 write_npy(parts[block], found)
             wait_for_all()
 
@@ -146,14 +152,6 @@ class RowVectors:
 
             on_first_process(join)
         return np.load(path, mmap_mode="r", allow_pickle=False)
-
-    def _neighbors_among(self, rows: np.ndarray, number: int) -> np.ndarray:
-        vectors = self(rows)[:, 0]
-        index = ExactIndex(vectors.shape[1])
-        index.add(vectors)
-        _, places = index.search(vectors, min(number, len(rows)))
-        lacking = number - places.shape[1]
-        return np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
 
 
 @dataclass
@@ -170,7 +168,15 @@ class _Vectors:
 
     @cached_property
     def shards(self) -> list[np.ndarray]:
-        return [_map(path) for path in self.paths]
+        found: list[np.ndarray] = []
+        for path in self.paths:
+            try:
+                found.append(np.lib.format.open_memmap(path, mode="r"))
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"{path}: missing or damaged ({error}); finish the encoding with --resume."
+                ) from error
+        return found
 
     def read(self, places: np.ndarray) -> np.ndarray:
         dim = self.shards[0].shape[1]
@@ -241,10 +247,3 @@ def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> No
             f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file again with "
             "--precision float32 --format npy"
         )
-
-
-def _map(path: Path) -> np.ndarray:
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}); finish the encoding with --resume.") from error

@@ -77,24 +77,20 @@ def wait_for_all() -> None:
 
 @contextmanager
 def same_noise(seed: int) -> Iterator[None]:
-    """Let all processes of a run draw the same numbers from torch's generator; a single process draws as before."""
-    is_shared = world()[1] > 1
-    with torch.random.fork_rng(devices=[], enabled=is_shared):
-        if is_shared:
-            torch.default_generator.manual_seed(seed)
-        yield
+    """Let all processes of a run draw the same numbers from torch's generator, and then each but the first its own.
 
-
-def draw_own_noise(seed: int) -> None:
-    """Let each process but the first draw numbers of its own from torch's generators, such as its dropout masks.
-
-    transformers gives all of them the same seed. Texts in the same place of two processes would then lose the same
-    numbers, so that their noise correlates.
+    transformers gives all of them the same seed. Texts in the same place of two processes would lose the same numbers
+    in dropout, so that their noise correlates. A single process draws as before.
 
     Args:
         seed (`int`): The seed of the run.
     """
-    rank, _ = world()
+    rank, processes = world()
+    is_shared = processes > 1
+    with torch.random.fork_rng(devices=[], enabled=is_shared):
+        if is_shared:
+            torch.default_generator.manual_seed(seed)
+        yield
     if rank > 0:
         (own_seed,) = np.random.SeedSequence([seed, rank]).generate_state(1)
         torch.manual_seed(int(own_seed))

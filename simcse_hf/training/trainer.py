@@ -49,7 +49,7 @@ from ..models.tokenizers import check_tokenizer, save_tokenizer
 from ..objectives import Objective
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
-from ..ops.distributed import draw_own_noise, hold_together, on_first_process
+from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
 from ..ops.unpadded import avoid_cudnn_attention
@@ -502,13 +502,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self._begin_attempt()
         if self.rows is not None and self.rows.is_stream:
             self.rows.go_to(self.resumed_from, self._train_batch_size)
-            loader = DataLoader(
-                self.rows.tokens,
-                batch_size=None,
-                collate_fn=self.data_collator,
-                pin_memory=self.args.dataloader_pin_memory,
-            )
-            draw_own_noise(self.args.seed)
+            with same_noise(self.args.seed):
+                loader = DataLoader(
+                    self.rows.tokens,
+                    batch_size=None,
+                    collate_fn=self.data_collator,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
         else:
             loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.

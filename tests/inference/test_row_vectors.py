@@ -202,10 +202,10 @@ def test_neighbours_are_the_rows_with_the_nearest_anchors(tmp_path, monkeypatch,
 
 def _neighbors(folder, cache, rank, processes):
     config.HF_DATASETS_CACHE, module._BLOCK = cache, 6
-    searched, among = [], RowVectors._neighbors_among
-    RowVectors._neighbors_among = lambda self, rows, number: [searched.append(rows[0]), among(self, rows, number)][1]
+    blocks, write = [], module.write_npy
+    module.write_npy = lambda path, found: (blocks.append(path.stem), write(path, found))
     found = RowVectors([folder], rows_of(24), CPU).neighbors(4)
-    return np.array(found).tolist(), np.array(searched).tolist()
+    return np.array(found).tolist(), blocks[:2]
 
 
 def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
@@ -214,5 +214,5 @@ def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
     alone = np.array(RowVectors([folder], rows_of(24), CPU).neighbors(4)).tolist()
     (first, some), (second, others) = in_processes(partial(_neighbors, folder, str(tmp_path / "two")), tmp_path)
     assert first == second == alone
-    assert (some, others) == ([0, 12], [6, 18])
+    assert (some, others) == (["0", "2"], ["1", "3"])
     assert [path.suffix for path in (tmp_path / "two" / "simcse_hf" / "vectors").iterdir()] == [".npy"]
