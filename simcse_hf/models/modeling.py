@@ -27,9 +27,8 @@ from ..ops.files import StrPath, find_file, select_hub_arguments
 from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..ops.unpadded import (
     avoid_cudnn_attention,
-    encode_padded,
-    encode_unpadded,
     install_unpadded_attention,
+    run_encoder,
     send,
     supports_unpadded,
 )
@@ -390,15 +389,15 @@ class ContrastiveModel(PreTrainedModel):
         """Encode tokens, computing only the states that the pooler reads; without one, the whole last layer."""
         if pooler_type is not None:
             pooling.check_has_tokens(texts["attention_mask"], texts.get("lengths"))
-        encode = encode_unpadded if self.runs_unpadded else encode_padded
         # Compiled code cannot switch kernels; the Trainer does so around it.
         kernels: AbstractContextManager = nullcontext()
         if not torch.compiler.is_compiling():
             kernels = avoid_cudnn_attention(texts["input_ids"].device)
         with kernels:
-            return encode(
+            return run_encoder(
                 self.base_model,
                 **texts,
+                unpadded=self.runs_unpadded,
                 all_layers=pooler_type in pooling.SECOND_LAYER,
                 first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
                 pooled=pooler_type == "cls" and self.has_own_pooler,

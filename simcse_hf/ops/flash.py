@@ -20,7 +20,7 @@ def flash_attention(
     bounds: tuple[Tensor, Tensor],
     longest: tuple[int, int],
     *,
-    scaling: float,
+    scaling: float | None,
     dropout: float = 0.0,
     window: int | None = None,
 ) -> Tensor:

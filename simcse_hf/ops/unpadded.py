@@ -244,9 +244,9 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
-    """Give an encoder the attention function that [`encode_unpadded`] needs, if it is of a supported family.
+    """Give an encoder the attention function that [`run_encoder`] needs, if it is of a supported family.
 
-    Call it once, when the model is made. For every call that does not come from `encode_unpadded`, the attention
+    Call it once, when the model is made. For every call that does not come from `run_encoder`, the attention
     function is torch's SDPA, which is transformers' default. Another attention implementation stays in place, whether
     it is set before or after this call; the encoder then runs with padding.
 
@@ -264,7 +264,7 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
 
 
 def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any] | None = None) -> bool:
-    """Return whether [`encode_unpadded`] can run an encoder as it is now.
+    """Return whether [`run_encoder`] can leave out the padding of an encoder as it is now.
 
     BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, DistilBERT, ALBERT and ModernBERT can run without padding once
     [`install_unpadded_attention`] has seen them. MPNet and DeBERTa cannot, because their attention depends on
@@ -313,137 +313,105 @@ def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
     return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
 
 
-def encode_padded(
+def run_encoder(
     base_model: PreTrainedModel,
     input_ids: Tensor,
     attention_mask: Tensor,
     token_type_ids: Tensor | None = None,
     lengths: np.ndarray | None = None,
     *,
+    unpadded: bool = True,
     all_layers: bool = False,
     first_only: bool = False,
     pooled: bool = False,
 ) -> BaseModelOutputWithPooling:
-    """Run a stock encoder as it is; `pooled` applies its pooler to the first token, wherever that is.
-
-    Args:
-        base_model (`transformers.PreTrainedModel`): Any encoder.
-        input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
-        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-        token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
-        lengths (`np.ndarray`, *optional*): Number of tokens of each row. With them, transformers does not make the
-            host wait for an accelerator to find out whether there is padding.
-        all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
-        first_only (`bool`, *optional*, defaults to `False`): Ignored: the last layer is computed and returned whole.
-        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
-
-    Returns:
-        `BaseModelOutputWithPooling`: As from [`encode_unpadded`], with arbitrary states in the padding.
-    """
-    inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-    config = base_model.config
-    if reads_left_to_right(type(config)):
-        # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
-        positions = attention_mask.long().cumsum(1) - 1
-        inputs["position_ids"] = positions.clamp(min=0)
-        inputs["use_cache"] = False
-    if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
-        # A mask of four axes reaches the attention function as it is. (ModernBERT's local layers need other masks.)
-        has_padding = lengths.min() < input_ids.shape[1]
-        inputs["attention_mask"] = None
-        if has_padding:
-            inputs["attention_mask"] = attention_mask.bool()[:, None, None]
-    if token_type_ids is not None:  # DistilBERT and others have no such argument
-        inputs["token_type_ids"] = token_type_ids
-    outputs = base_model(**inputs, output_hidden_states=all_layers)
-    if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
-        first = first_tokens(outputs.last_hidden_state, attention_mask)
-        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
-    return outputs
-
-
-def encode_unpadded(
-    base_model: PreTrainedModel,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    token_type_ids: Tensor | None = None,
-    lengths: np.ndarray | None = None,
-    *,
-    all_layers: bool = False,
-    first_only: bool = False,
-    pooled: bool = False,
-) -> BaseModelOutputWithPooling:
-    """Compute `base_model(input_ids, attention_mask, token_type_ids)` without computing the padding.
+    """Compute `base_model(input_ids, attention_mask, token_type_ids)`, without computing the padding if possible.
 
     Values and gradients equal those of the padded pass. Dropout masks are drawn for tokens only. Threads may share an
     encoder: the packing of a batch travels with the call.
 
     Args:
-        base_model (`transformers.PreTrainedModel`): An encoder that [`supports_unpadded`] accepts.
+        base_model (`transformers.PreTrainedModel`): A stock encoder.
         input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
         attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
         token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
         lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. With it, the
             host does not wait for an accelerator to compute the mask.
+        unpadded (`bool`, *optional*, defaults to `True`): Whether to leave out the padding, with an encoder that
+            [`supports_unpadded`] accepts. With `False` the encoder runs as it is.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
-        first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only. Encoders
-            with BERT's layers then compute queries, and all that follows them, for these tokens alone. Every row then
-            needs a token.
-        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
+        first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only, if padding
+            is left out. Encoders with BERT's layers then compute queries, and all that follows them, for these tokens
+            alone. Every row then needs a token.
+        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler for the first
+            token, wherever that is.
 
     Returns:
         `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
         `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
-        shape `(batch, dim)` with `pooled`. Padding is zero.
+        shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
     """
     config = base_model.config
-    skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-    packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
-    batch, length = packing.shape
-    index = packing.token_index
-    if len(index) == 0:
-        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-        layers = (nothing,) * (config.num_hidden_layers + 1)
-        found: Any = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+    batch, length = input_ids.shape
+    inputs: dict[str, Any] = {"input_ids": input_ids}
+    if token_type_ids is not None:  # DistilBERT and others have no such argument
+        inputs["token_type_ids"] = token_type_ids
+    if not unpadded:
+        inputs["attention_mask"] = attention_mask
+        if reads_left_to_right(type(config)):
+            # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is
+            # cached.
+            positions = attention_mask.long().cumsum(1) - 1
+            inputs["position_ids"] = positions.clamp(min=0)
+            inputs["use_cache"] = False
+        if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
+            # A mask of four axes reaches the attention function as it is, so that transformers does not make the host
+            # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
+            has_padding = lengths.min() < length
+            inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
+        outputs: Any = base_model(**inputs, output_hidden_states=all_layers)
+        if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
+            first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:
-        columns = {"input_ids": input_ids}
+        # 1. The tokens of all rows become one row.
+        skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
+        packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
+        index = packing.token_index
+        inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
         if _COUNTS_TOKENS[config.model_type]:
             is_token = input_ids.ne(config.pad_token_id).long()
-            columns["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
-        if token_type_ids is not None:
-            columns["token_type_ids"] = token_type_ids
-        inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in columns.items()}
-        inputs.setdefault("position_ids", (index % length)[None])
-        # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
-        # a mask of the whole row, T x T, for local attention; ours reads the packing instead, and nothing reads this.
-        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-        found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
-    last = found.last_hidden_state.squeeze(0)
-    outputs = BaseModelOutputWithPooling()
-    if first_only or pooled:
-        first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
-        if len(first) < batch or last.device.type == "cpu":  # the sentences are not the rows, or not in their order
-            zeros = last.new_zeros(batch, last.shape[-1])
-            first = zeros.index_copy_(0, packing.rows, first)
-    if first_only:
-        outputs["last_hidden_state"] = first[:, None]
-    else:
-        outputs["last_hidden_state"] = packing.unpack(last)
-    if all_layers:
-        unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
-        outputs["hidden_states"] = tuple(unpacked)
+            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+        inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
+        # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one
+        # they would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and
+        # nothing reads this.
+        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
+        if len(index) > 0:
+            found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
+        else:
+            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+            layers = (nothing,) * (config.num_hidden_layers + 1)
+            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+        # 3. Tokens return to their rows.
+        last = found.last_hidden_state.squeeze(0)
+        outputs = BaseModelOutputWithPooling()
+        if first_only or pooled:
+            first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
+            if len(first) < batch or last.device.type == "cpu":  # the sentences are not the rows, or in another order
+                zeros = last.new_zeros(batch, last.shape[-1])
+                first = zeros.index_copy_(0, packing.rows, first)
+        outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(last)
+        if all_layers:
+            unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
+            outputs["hidden_states"] = tuple(unpacked)
     if pooled:
-        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
+        pooler: Any = base_model.pooler
+        if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+            activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
+            outputs["pooler_output"] = activation(pooler(first))
+        else:
+            outputs["pooler_output"] = pooler(first[:, None])
     return outputs
-
-
-def _pool_first_tokens(base_model: PreTrainedModel, first: Tensor) -> Tensor:
-    """Apply the encoder's own pooler to first tokens `(batch, dim)`."""
-    pooler: Any = base_model.pooler
-    if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-        activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
-        return activation(pooler(first))
-    return pooler(first[:, None])
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -456,7 +424,7 @@ def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) ->
     return (first, *rest), {**kwargs, "all_tokens": hidden_states}
 
 
-def _attention(
+def attend(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -464,63 +432,50 @@ def _attention(
     attention_mask: Tensor | None,
     packing: Packing | None = None,
     all_tokens: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each sentence of a packed row `(1, heads, T, size)`; without a packing, be torch's SDPA."""
-    if packing is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    if all_tokens is not None:
-        heads = (-1, query.shape[-1])
-        keys = module.key(all_tokens).unflatten(-1, heads)
-        values = module.value(all_tokens).unflatten(-1, heads)
-        key = keys.transpose(1, 2)
-        value = values.transpose(1, 2)
-    window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
-    # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
-    query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-    out = attend(
-        query,
-        key,
-        value,
-        packing,
-        scaling=kwargs["scaling"],
-        dropout=kwargs["dropout"],
-        window=None if window is None else window - 1,
-    )
-    return out[None], None
+    """Compute softmax(query key^T scaling) value within each sentence; without a packing, be torch's SDPA.
 
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    *,
-    scaling: float,
-    dropout: float = 0.0,
-    window: int | None = None,
-) -> Tensor:
-    """Compute softmax(query key^T scaling) value within each sentence.
+    This is an attention function as transformers calls it.
 
     Args:
-        query (`torch.Tensor`): Queries of shape `(T, heads, size)`, or `(sentences, heads, size)` for the first token
-            of each sentence only.
-        key (`torch.Tensor`): Keys of shape `(T, heads, size)`.
-        value (`torch.Tensor`): Values of shape `(T, heads, size)`.
-        packing (`Packing`): Where the sentences lie.
+        module (`nn.Module`): The attention layer.
+        query (`torch.Tensor`): Queries of shape `(1, heads, T, size)`, or `(1, heads, sentences, size)` for the first
+            token of each sentence only.
+        key (`torch.Tensor`): Keys of shape `(1, heads, T, size)`.
+        value (`torch.Tensor`): Values of shape `(1, heads, T, size)`.
+        attention_mask (`torch.Tensor`, *optional*): Not read with a packing.
+        packing (`Packing`, *optional*): Where the sentences lie.
+        all_tokens (`torch.Tensor`, *optional*): The states of all tokens, of shape `(1, T, dim)`, in a last layer that
+            got first tokens only: its keys and values are made from these.
         scaling (`float`): Factor of the scores.
         dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the attention weights.
-        window (`int`, *optional*): How far a token sees to either side; `None` for the whole sentence.
+        sliding_window (`int`, *optional*): The first distance out of sight, for encoders with local attention.
+        **kwargs (`Any`): What torch's SDPA gets beside them.
 
     Returns:
-        `torch.Tensor`: Of the shape of `query`.
+        `tuple[torch.Tensor, None]`: Outputs of shape `(1, T, heads, size)`, or `(1, sentences, heads, size)`.
     """
+    if packing is None:
+        options = {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window, **kwargs}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if all_tokens is not None:
+        heads = (-1, query.shape[-1])
+        key = module.key(all_tokens).unflatten(-1, heads).transpose(1, 2)
+        value = module.value(all_tokens).unflatten(-1, heads).transpose(1, 2)
+    # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
+    query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    window = None if sliding_window is None else sliding_window - 1
     if query.device.type != "cpu":
-        return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)
+        return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)[None], None
     sees_all = window is None or packing.longest <= window + 1
     prefers_blocks = 0 < dropout < 1 or (dropout == 0 and packing.longest <= SHORT)
     if sees_all and prefers_blocks:
-        return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)
+        return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)[None], None
     # One call of torch's attention for each run of sentences of the same length.
     lengths, counts = packing.lengths.unique_consecutive(return_counts=True)
     num_keys = (lengths * counts).tolist()
@@ -534,7 +489,7 @@ def attend(
         mask = _band(k.shape[2], window, key.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs)
+    return torch.cat(outputs)[None], None
 
 
 def _band(length: int, window: int | None, device: torch.device) -> Tensor | None:
@@ -550,7 +505,7 @@ def _attend_on_accelerator(
     key: Tensor,
     value: Tensor,
     packing: Packing,
-    scaling: float,
+    scaling: float | None,
     dropout: float,
     window: int | None,
 ) -> Tensor:
@@ -598,7 +553,7 @@ class _AttendInBlocks(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         packing: Packing,
-        scaling: float,
+        scaling: float | None,
         rate: float,
     ) -> Tensor:
         heads = key.shape[1]
@@ -705,5 +660,5 @@ def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
         flags.enable_cudnn_sdp(True)
 
 
-AttentionInterface.register(ATTENTION_NAME, _attention)
+AttentionInterface.register(ATTENTION_NAME, attend)
 AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)

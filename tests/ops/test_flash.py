@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from inference_helpers import attend
 from objective_helpers import assert_same_outputs
 
 from simcse_hf.ops import flash, unpadded
 from simcse_hf.ops.flash import flash_attention, supports_flash
-from simcse_hf.ops.unpadded import Packing, attend, avoid_cudnn_attention
+from simcse_hf.ops.unpadded import Packing, avoid_cudnn_attention
 
 HEADS, SIZE = 2, 8
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -50,7 +51,7 @@ def test_what_flash_attention_is_given_describes_the_sentences(monkeypatch, leng
     shapes = [(sentences if first_only else tokens, HEADS, SIZE), *[(tokens, HEADS, SIZE)] * 2]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     found = unpadded._attend_on_accelerator(*inputs, packing, 0.3, 0.0, window)
-    expected = attend(*inputs, packing, scaling=0.3, window=window)
+    expected = attend(*inputs, packing, scaling=0.3, sliding_window=window and window + 1)
     assert_same_outputs(found, expected, inputs)
 
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import disk_offload
 from conftest import FAMILIES, random_batch, tiny_config
+from inference_helpers import attend
 from objective_helpers import assert_same_outputs
 from transformers import AutoModel, ModernBertModel
 
@@ -14,9 +15,8 @@ from simcse_hf.ops.cpu import keep_mask
 from simcse_hf.ops.unpadded import (
     Packing,
     _attend_on_accelerator,
-    attend,
-    encode_unpadded,
     install_unpadded_attention,
+    run_encoder,
     supports_unpadded,
 )
 
@@ -67,7 +67,7 @@ def test_every_layer_and_gradient_equals_the_padded_pass(family, training):
     batch = random_batch(9, length=12)
     mask = batch["attention_mask"][..., None]
     expected = model(**batch, output_hidden_states=True)
-    output = encode_unpadded(model, **batch, all_layers=True)
+    output = run_encoder(model, **batch, all_layers=True)
     assert len(output.hidden_states) == len(expected.hidden_states) == 3
     weights = torch.randn(3, *mask.shape[:2], 32) * mask
     assert_close(
@@ -87,7 +87,7 @@ def test_first_tokens_and_pooler_output_equal_the_padded_pass(family):
     batch = random_batch(9, length=12)
     own_pooler = getattr(model, "pooler", None) is not None
     expected = model(**batch)
-    output = encode_unpadded(model, **batch, first_only=True, pooled=own_pooler)
+    output = run_encoder(model, **batch, first_only=True, pooled=own_pooler)
     assert output.last_hidden_state.shape == (9, 1, 32)
     pairs = {"first": (output.last_hidden_state[:, 0], expected.last_hidden_state[:, 0])}
     if own_pooler:
@@ -104,10 +104,10 @@ def test_local_attention_has_the_window_of_the_padded_pass(rate):
     model = encoder("modernbert", dropout=0.0, local_attention=8, num_hidden_layers=3).train()
     batch = random_batch(6, length=24)
     expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
-    torch.testing.assert_close(encode_unpadded(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run_encoder(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
     for layer in model.layers:
         layer.attn.attention_dropout = rate
-    repeated = [encode_unpadded(model, **batch).last_hidden_state for _ in range(2)]
+    repeated = [run_encoder(model, **batch).last_hidden_state for _ in range(2)]
     assert torch.equal(*repeated) == (rate == 0.0)
 
 
@@ -123,7 +123,7 @@ def test_a_sentence_never_sees_another(family, first_only, dropout):
     outputs = []
     for inputs in (batch, changed):
         torch.manual_seed(1)
-        outputs.append(encode_unpadded(model, **inputs, first_only=first_only).last_hidden_state)
+        outputs.append(run_encoder(model, **inputs, first_only=first_only).last_hidden_state)
     unchanged = torch.arange(8) != 3
     torch.testing.assert_close(outputs[0][unchanged], outputs[1][unchanged], rtol=0, atol=1e-6)
     assert (outputs[0][3] - outputs[1][3]).abs().max() > 1e-4
@@ -133,12 +133,12 @@ def test_rows_without_tokens_get_zero_states():
     model = encoder("bert", dropout=0.0).train()
     batch = random_batch(5)
     batch["attention_mask"][[1, 4]] = 0
-    output = encode_unpadded(model, **batch).last_hidden_state
+    output = run_encoder(model, **batch).last_hidden_state
     expected = model(**batch).last_hidden_state
     assert not output[[1, 4]].any()
     torch.testing.assert_close(output[[0, 2, 3], 0], expected[[0, 2, 3], 0], rtol=0, atol=1e-5)
     output.sum().backward()
-    nothing = encode_unpadded(model, batch["input_ids"], 0 * batch["attention_mask"])
+    nothing = run_encoder(model, batch["input_ids"], 0 * batch["attention_mask"])
     assert nothing.last_hidden_state.shape == (5, 9, 32)
     assert not nothing.last_hidden_state.any()
 
@@ -208,7 +208,7 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(first_only, windo
     tokens, queries = int(mask.sum()), 7 if first_only else int(mask.sum())
     inputs = [torch.randn(n, HEADS, HEAD_SIZE, requires_grad=True) for n in (queries, tokens, tokens)]
     output = _attend_on_accelerator(*inputs, packing, 0.5, 0.0, window)
-    expected = attend(*inputs, packing, scaling=0.5, window=window)
+    expected = attend(*inputs, packing, scaling=0.5, sliding_window=window and window + 1)
     assert_same_outputs(output, expected, inputs)
 
 
@@ -218,10 +218,10 @@ def test_each_dropout_module_of_the_encoder_is_applied(place):
     for layer in model.encoder.layer:
         layer.get_submodule(place).dropout.p = 0.2
     batch = random_batch(4)
-    first, second = (encode_unpadded(model, **batch, first_only=True).last_hidden_state for _ in range(2))
+    first, second = (run_encoder(model, **batch, first_only=True).last_hidden_state for _ in range(2))
     assert (first - second).abs().amax(-1).min() > 1e-4
     model.eval()
-    first, second = (encode_unpadded(model, **batch, first_only=True).last_hidden_state for _ in range(2))
+    first, second = (run_encoder(model, **batch, first_only=True).last_hidden_state for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -231,10 +231,10 @@ def test_bfloat16_autocast_stays_close_to_float32(family, dropout):
     model = encoder(family, dropout=dropout).train()
     batch = random_batch(6)
     torch.manual_seed(2)
-    full = encode_unpadded(model, **batch, first_only=True).last_hidden_state
+    full = run_encoder(model, **batch, first_only=True).last_hidden_state
     torch.manual_seed(2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = encode_unpadded(model, **batch, first_only=True).last_hidden_state
+        half = run_encoder(model, **batch, first_only=True).last_hidden_state
         loss = half.float().square().sum()
     assert F.cosine_similarity(full, half.float(), dim=-1).min() > 0.999
     assert all(torch.isfinite(x).all() for x in gradients(model, loss).values())

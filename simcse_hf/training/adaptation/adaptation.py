@@ -17,7 +17,7 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.auto import AutoModelForCL
 from ...ops.files import hold, read_json_object, remove, write_json
-from ...ops.launch import check_alone
+from ...ops.launch import check_together
 from ...publishing.card_adaptation import ADAPTATION
 from ..output_folder import RESULTS
 from ..parser import check_files
@@ -105,7 +105,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    check_alone("adapt")
+    check_together(1, alone="adapt")
     unknown = sorted(set(settings.arms) - set(ARM_NAMES))
     if unknown:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
