@@ -27,6 +27,7 @@ INT8_GRAPHS = {
     },
     "openvino": dict.fromkeys(("vnni", "amx", "avx2", "arm"), "openvino/openvino_model_qint8_quantized.xml"),
 }
+_EARLIER = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}  # until version 0.4
 EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -65,7 +66,7 @@ class ExportedModel(nn.Module):
         super().__init__()
         if backend not in GRAPHS:
             raise ValueError(f"backend must be one of torch, {', '.join(GRAPHS)}, got {backend!r}")
-        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend]]
+        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]
         for name in dict.fromkeys(names):
             path = find_file(name_or_path, name, **hub_arguments)
             if path is not None:

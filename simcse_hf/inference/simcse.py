@@ -240,7 +240,7 @@ class SimCSE:
             prompt_name (`str`, *optional*): Put this prompt of `self.prompts` before each text. The default is the
                 prompt named by the model's `default_prompt_name`, if it names one.
             batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
-            token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
+            token_budget (`int`, *optional*): Tokens of a padded batch. The default depends on the device.
             max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as in [`SimCSE`]. The default is the model's.
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.

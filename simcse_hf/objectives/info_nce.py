@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ops.distributed import gather_columns, missing_columns, own_rows
+from ..ops.distributed import gather_rows, missing_columns, own_rows
 from .base import Objective, TrainingRows, comparable, no_autocast
 from .checks import check_choice, check_options, check_relations, check_similarity
 from .encoder import EncodedBatch
@@ -137,7 +137,7 @@ class InfoNCE(nn.Module):
             gathered: list[Any] = []
             for known in texts:
                 if known is not None:
-                    known = gather_columns(known[:, self.start :], missing, gather)
+                    known = gather_rows(known[:, self.start :], gather, missing)
                 gathered.append(known)
             pool = Texts(*gathered)
             candidates = pool.vectors.flatten(0, 1)

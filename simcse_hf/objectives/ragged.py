@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..ops.distributed import gather_columns, missing_columns
+from ..ops.distributed import gather_rows, missing_columns
 
 #: The relation of a positive.
 POSITIVE = 0
@@ -25,6 +25,6 @@ def gather_ragged(vectors: Tensor, relations: Tensor, over_processes: bool) -> t
             -100 there.
     """
     missing = missing_columns(relations, over_processes)
-    vectors = gather_columns(vectors, missing, over_processes)
-    relations = gather_columns(relations, missing, over_processes, ABSENT)
+    vectors = gather_rows(vectors, over_processes, missing)
+    relations = gather_rows(relations, over_processes, missing, ABSENT)
     return vectors, relations
