@@ -71,16 +71,25 @@ class RowVectors:
             if not has_shards or (folder / "config.json").is_file():  # checkpoints have a manifest.json, too
                 folder = _encode(source, rows, texts, device)
             manifest = read_manifest(folder)
-            _check(folder, manifest, count, texts)
+            found = manifest["input"]
+            if found.get("texts") != texts:
+                raise ValueError(
+                    f"{folder} holds the vectors of other texts, or in another order, than the training rows "
+                    f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, "
+                    "naming its --columns if rows hold several texts, or name the model itself. Rows that training "
+                    "drops or leaves out (empty cells, --max_train_samples) must not be in the encoded file."
+                )
             settings = manifest["settings"]
+            kind = f"{settings['precision']} in {settings['format']}"
+            if kind != "float32 in npy":
+                raise ValueError(
+                    f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file "
+                    "again with --precision float32 --format npy"
+                )
             factor = math.sqrt(weight / total)
             self._teachers.append(_Vectors(factor, settings["shard_size"], shard_paths(folder)))
-            model = dict(manifest["model"])
-            for name in ("name_or_path", "revision"):
-                model.pop(name, None)
-            prompt = settings.get("prompt")
-            truncate_dim = settings.get("truncate_dim")
-            contents.append([factor, (count, texts), model, prompt, truncate_dim])
+            model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
+            contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
@@ -228,22 +237,3 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     with hold(folder, timeout=-1) if rank == 0 else nullcontext():
         encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
     return folder
-
-
-def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> None:
-    """Refuse vectors of other texts or of a type that has no cosine."""
-    found = manifest["input"]
-    if found.get("texts") != texts:
-        raise ValueError(
-            f"{folder} holds the vectors of other texts, or in another order, than the training rows "
-            f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, naming its "
-            "--columns if rows hold several texts, or name the model itself. Rows that training drops or leaves out "
-            "(empty cells, --max_train_samples) must not be in the encoded file."
-        )
-    settings = manifest["settings"]
-    kind = f"{settings['precision']} in {settings['format']}"
-    if kind != "float32 in npy":
-        raise ValueError(
-            f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file again with "
-            "--precision float32 --format npy"
-        )

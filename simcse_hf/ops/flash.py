@@ -88,32 +88,21 @@ def _kernel_works(device: int, dtype: torch.dtype, size: int) -> bool:
 def _probe(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     # The operator is not part of torch's stable interface, and not every build or GPU has it. So its values and
     # gradients of sentences of 5 and 3 tokens are compared with those on the CPU, once for each dtype and head size.
-    bounds = torch.tensor([0, 5, 8], dtype=torch.int32)
-    sentence = torch.tensor([0] * 5 + [1] * 3)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(3, 8, 2, size, generator=generator).to(dtype)
-
-    def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        both = (bounds.to(device), bounds.to(device))
-        return flash_attention(query, key, value, both, (5, 5), scaling=size**-0.5)
-
-    def formula(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        q, k, v = (x.transpose(0, 1) for x in (query, key, value))
-        is_own = sentence[:, None] == sentence
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=is_own).transpose(0, 1)
-
+    drawn = torch.randn(3, 8, 2, size, generator=generator).to(dtype).double().requires_grad_()
+    bounds = torch.tensor([0, 5, 8], dtype=torch.int32, device=device)
     problem = ""
     try:
-        both = []
-        for attention, inputs in ((kernel, drawn.to(device)), (formula, drawn.double())):
-            inputs.requires_grad_()
-            with torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
-                out = attention(*inputs)
-                (gradients,) = torch.autograd.grad(out.square().sum(), inputs)
-            both.append([out, *gradients])
-        for x, y in zip(*both, strict=True):
-            error = (x.cpu().double() - y).abs().max()
-            allowed = _TOLERANCE * y.abs().max().clamp(min=1)
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            query, key, value = drawn.to(device, dtype)
+            kernel = flash_attention(query, key, value, (bounds, bounds), (5, 5), scaling=size**-0.5)
+            sentences = [x.transpose(1, 2) for x in drawn.split((5, 3), dim=1)]
+            formula = torch.cat([F.scaled_dot_product_attention(q, k, v).transpose(0, 1) for q, k, v in sentences])
+            outputs = [kernel.cpu().double(), formula]
+            gradients = [torch.autograd.grad(out.square().sum(), drawn)[0] for out in outputs]
+        for found, expected in (outputs, gradients):
+            error = (found - expected).abs().max()
+            allowed = _TOLERANCE * expected.abs().max().clamp(min=1)
             if not error <= allowed:  # also where it is NaN
                 problem = "its values differ from the formula's"
     except (RuntimeError, TypeError, AttributeError) as raised:
