@@ -1,10 +1,12 @@
-"""Folders of sentence-transformers models, random weights and random texts, for the tests of inference."""
+"""Folders of sentence-transformers models, random weights, texts and packed attention, for the tests of inference."""
 
 import json
 
 import numpy as np
 import torch
 from conftest import WORDS
+
+from simcse_hf.ops import unpadded
 
 FOLDERS = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
 
@@ -41,3 +43,10 @@ def random_texts(count, seed=0, words=(1, 12)):
     known = [word for word in WORDS.split() if word.isalpha()]
     generator = np.random.default_rng(seed)
     return [" ".join(generator.choice(known, generator.integers(*words))) for _ in range(count)]
+
+
+def attend(query, key, value, packing, **options):
+    """Attend within each packed sentence. Queries, keys and values have the shape `(tokens, heads, size)`."""
+    heads_first = (x.transpose(0, 1)[None] for x in (query, key, value))
+    out, _ = unpadded.attend(None, *heads_first, None, packing, **options)
+    return out[0]

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from simcse_hf import BertForCL
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.ops.packing import Packing, attend
+from simcse_hf.ops.unpadded import Packing, attend
 
 from ..synthetic import encoder_config
 
@@ -49,8 +50,8 @@ def attention_error(device: str, gradients: bool = False) -> float:
         for place, dtype in (("cpu", torch.float32), (device, torch.bfloat16)):
             leaves = [x.detach().to(place, dtype).requires_grad_() for x in inputs]
             packing = _packing(lengths, place, first_only)
-            query = leaves[0].index_select(0, packing.starts) if first_only else leaves[0]
-            out = attend(query, *leaves[1:], packing, scaling=SIZE**-0.5)
+            query = leaves[0].index_select(0, packing.bounds[:-1]) if first_only else leaves[0]
+            out = _attend(query, *leaves[1:], packing, scaling=SIZE**-0.5)
             if gradients:
                 out.float().square().sum().backward()
             results.append(
@@ -71,8 +72,14 @@ def realised_rate(device: str, sdpa: bool = False) -> float:
         out = F.scaled_dot_product_attention(*parts, dropout_p=RATE)
     else:
         packing = _packing([SIZE] * sentences, device)
-        out = attend(*(x.contiguous() for x in (query, query, value)), packing, scaling=1.0, dropout=RATE)
+        out = _attend(*(x.contiguous() for x in (query, query, value)), packing, scaling=1.0, dropout=RATE)
     return (out == 0).float().mean().item()
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, packing: Packing, **options: float) -> Tensor:
+    heads_first = (x.transpose(0, 1)[None] for x in (query, key, value))
+    out, _ = attend(None, *heads_first, None, packing, **options)
+    return out[0]
 
 
 def _packing(lengths: Sequence[int], device: str, first_only: bool = False) -> Packing:

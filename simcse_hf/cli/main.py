@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import __version__
-from ..ops.launch import check_alone
+from ..ops.launch import check_together
 from .common import CommandParser
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         if command not in TOGETHER:
-            check_alone(command)
+            check_together(1, alone=command)
         module = importlib.import_module(f"{__package__}.{COMMANDS[command][0]}")
         return getattr(module, f"{command.replace('-', '_')}_main")(argv[1:])
 

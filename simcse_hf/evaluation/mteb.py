@@ -6,8 +6,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..inference.mteb_inputs import model_meta
-from ..inference.simcse import SimCSE
+from ..inference.simcse import SimCSE, model_meta
 from ..ops.errors import require_extra
 from .embeddings import Encoder, SentenceEmbeddings
 

@@ -19,6 +19,7 @@ from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
+from ..ops.unpadded import send
 
 T = TypeVar("T")
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
@@ -104,23 +105,6 @@ def unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
             backend.enable_padding(**padding)
 
 
-def default_token_budget(model: nn.Module, device: torch.device) -> int:
-    """Choose the default token budget: small enough for CPU caches, large enough to keep a GPU busy.
-
-    Args:
-        model (`nn.Module`): The model. On a CPU it gets larger batches if it does not compute padding.
-        device (`torch.device`): The device that the model runs on.
-
-    Returns:
-        `int`: The number of tokens of a padded batch.
-    """
-    if device.type != "cpu":
-        return 32_768
-    model = getattr(model, "module", model)
-    usual = 4096 if getattr(model, "runs_unpadded", False) else 1024
-    return getattr(model, "token_budget", usual)
-
-
 @torch.no_grad()
 def encode_token_ids(
     model: nn.Module,
@@ -141,8 +125,8 @@ def encode_token_ids(
             accelerator with `lengths`, an array of shape `(batch,)`; returns an output with `sentence_embeddings`.
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
-        token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`, or no limit
-            if `batch_size` is given.
+        token_budget (`int`, *optional*): Tokens of a padded batch. By default there is no limit if `batch_size` is
+            given; otherwise it is small enough for the caches of a CPU, or large enough to keep a GPU busy.
         batch_size (`int`, *optional*): Texts of a batch.
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process.
         split_over_processes (`bool`, *optional*, defaults to `True`): Set to `False` if each process has texts of its
@@ -158,19 +142,18 @@ def encode_token_ids(
         if limit is not None and limit < 1:
             raise ValueError(f"{name} must be at least 1, got {limit}")
     device = next(model.parameters()).device
-    if device.type == "cpu":
+    on_cpu = device.type == "cpu"
+    if on_cpu:
         keep_freed_memory()
     if token_budget is None and batch_size is None:
-        token_budget = default_token_budget(model, device)
+        token_budget = 32_768
+        if on_cpu:  # padding that is not computed takes no time, so batches may be larger
+            bare = getattr(model, "module", model)
+            usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
+            token_budget = getattr(bare, "token_budget", usual)
     lengths = np.array([len(ids) for ids in token_ids])
     batches = length_sorted_batches(lengths, token_budget, batch_size)
     rank, processes = world() if split_over_processes else (0, 1)
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        if device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(device, non_blocking=True)
-
     embeddings: torch.Tensor | None = None
     was_training = model.training
     if was_training:  # a model in evaluation mode is not touched, so that threads can share it
@@ -181,27 +164,29 @@ def encode_token_ids(
         rounds = math.ceil(len(batches) / processes)
         hidden = not show_progress_bar or rank != 0
 
-        def compute(step: int) -> tuple[int, torch.Tensor]:
+        def compute(step: int) -> tuple[int, torch.Tensor, torch.Tensor]:
             number = step * processes + rank
             rows = batches[number % len(batches)]
             ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
-            inputs: dict[str, Any] = {"input_ids": move(ids), "attention_mask": move(mask)}
-            if device.type != "cpu":  # the model does not wait for the device to count the tokens of the mask
-                inputs["lengths"] = lengths[rows]
-            pays = device.type == "cpu" and ids.numel() > _FEW_TOKENS
+            places = torch.tensor(rows)
+            known: dict[str, Any] = {}
+            if not on_cpu:
+                ids, mask, places = send([ids, mask, places], device)
+                known["lengths"] = lengths[rows]  # so that the model does not wait for the device to count tokens
+            pays = on_cpu and ids.numel() > _FEW_TOKENS
             with FastLinear() if pays else nullcontext():
-                return number, model(**inputs).sentence_embeddings.float()
+                output = model(input_ids=ids, attention_mask=mask, **known)
+            return number, places, output.sentence_embeddings.float()
 
         streams = getattr(model, "streams", 1)
         with ThreadPoolExecutor(streams) as pool:
             outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
             # During training, the bar vanishes with the evaluation.
             bar = tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None)
-            for number, output in bar:
+            for number, places, output in bar:
                 if embeddings is None:  # on the device until the end, because each copy would wait for it
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(batches):
-                    places = move(torch.tensor(batches[number]))
                     embeddings.index_copy_(0, places, output)
     finally:
         if was_training:

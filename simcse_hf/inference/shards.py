@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import islice
@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
 
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts, text_column
@@ -53,7 +52,6 @@ _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give th
 #: the size of a batch.
 _MAY_CHANGE = ("input file", "model name_or_path", "model revision", "settings token_budget")
 Row = tuple[int, str]  # the line or row number, from 1, and the text
-_Shard = tuple[int, list[Row]]  # the number of a shard and its rows
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
@@ -141,36 +139,47 @@ def encode_file(
     if columns is not None:
         settings["columns"] = list(columns)
 
-    def encode(chosen: Iterable[_Shard]) -> Iterator[tuple[_Shard, np.ndarray]]:
-        windows = _with_texts(chosen)
-        for shard, vectors in model.encode_stream(windows, prefix, split_over_processes=False, **options):
+    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[tuple[int, list[Row]], list[str]]]:
+        stream = texts.read()
+        last = max(chosen, default=-1)
+        for number in range(last + 1):
+            rows = list(islice(stream, size))
+            if number in chosen:
+                yield (number, rows), [text for _, text in rows]
+
+    def encode(chosen: Collection[int], size: int) -> Iterator[tuple[int, list[Row], np.ndarray]]:
+        """Encode the shards of these numbers, with their rows."""
+        encoded = model.encode_stream(windows(chosen, size), prefix, split_over_processes=False, **options)
+        for (number, rows), vectors in encoded:
             texts.check_unchanged()
             try:
                 check_finite(vectors, "")
             except NotFiniteError as error:
-                _, rows = shard
                 line, _ = rows[error.position]
                 raise NotFiniteError(f"{texts.name}: the text of line or row {line}", error.position) from None
-            yield shard, vectors.numpy()
+            yield number, rows, vectors.numpy()
 
     def sample() -> np.ndarray:
-        number = min(shard_size, _RANGE_TEXTS)
-        rows = list(islice(texts.read(), number))
-        _, vectors = next(encode([(0, rows)]))
+        _, _, vectors = next(encode([0], min(shard_size, _RANGE_TEXTS)))
         return vectors
 
     folder = Path(output_dir).expanduser()
+    rank, processes = world()
     with hold_together(folder):
         manifest = on_first_process(lambda: _start(folder, model, texts, settings, resume))
         shards = _shards(folder, manifest)
-        missing = _missing(shards)
+        missing = {}  # of those that this process has to write
+        for number, (path, count) in enumerate(shards.items()):
+            if number % processes == rank and _count(path) != count:
+                if path.is_symlink():
+                    raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
+                missing[number] = path
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
         total = sum(shards[path] for path in missing.values())
-        hidden = not show_progress_bar or world()[0] != 0
-        chosen = _read(texts.read(), shard_size, missing)
+        hidden = not show_progress_bar or rank != 0
         with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-            for (number, rows), vectors in encode(chosen):
+            for number, rows, vectors in encode(missing, shard_size):
                 _write(missing[number], rows, quantize(vectors, precision, ranges))
                 bar.update(len(rows))
         texts.check_unchanged()
@@ -210,12 +219,6 @@ class _Source:
     def content(self) -> tuple[int, str]:
         """The number of texts and their digest."""
         return describe_texts(self.read())
-
-    def describe(self) -> dict[str, str]:
-        """Return the name and the digest for the manifest."""
-        if self.path is None:
-            return {"file": self.name, "blake2b": self.content[1]}
-        return {"file": self.path.name, "blake2b": digest(self.path)}
 
 
 def describe_texts(rows: Iterable[Row]) -> tuple[int, str]:
@@ -328,7 +331,13 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
         if not path.exists():
             raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
         try:
-            shard = _read_shard(path)
+            if path.suffix == ".npy":
+                shard = read_npy(path)
+            else:
+                column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
+                if not pa.types.is_fixed_size_list(column.type) or column.null_count:
+                    raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+                shard = column.flatten().to_numpy().reshape(len(column), -1)
             if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
                 raise ValueError(f"it holds an array of shape {shard.shape}")
             kind = (shard.dtype, shard.shape[1])
@@ -359,10 +368,8 @@ def remove_run(folder: str | os.PathLike) -> None:
     folder = Path(folder).expanduser()
     manifest = find_own(folder, MANIFEST)
     if manifest.exists():
-        paths = shard_paths(folder)
-        paths += _leftovers(folder)
-        paths += [find_own(folder, RANGES), manifest]
-        for path in paths:
+        _remove_leftovers(folder)
+        for path in [*shard_paths(folder), find_own(folder, RANGES), manifest]:
             path.unlink(missing_ok=True)
 
 
@@ -389,6 +396,13 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
         weights.update(values.view(torch.uint8).numpy().data)
     for path in getattr(model.model, "files", ()):  # of an exported graph
         weights.update(digest(path).encode())
+    if model.tokenizer.is_fast:
+        # The truncation and the padding are those of the last call.
+        rules = json.loads(model.tokenizer.backend_tokenizer.to_str())
+        rules |= {"truncation": None, "padding": None}
+        tokenizer = json.dumps(rules)
+    else:
+        tokenizer = repr(sorted(model.tokenizer.get_vocab().items()))
     return {
         "name_or_path": model.name_or_path,
         "revision": model.revision,
@@ -397,30 +411,20 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
         "long_texts": model.long_texts,
         "backend": model.backend,
         "dtype": str(model.model.dtype).removeprefix("torch."),
-        "tokenizer": _digest_of_tokenizer(model.tokenizer),
+        "tokenizer": blake2b(tokenizer.encode()).hexdigest(),
         "templates": list(model.model.settings.templates),
         "weights": weights.hexdigest(),
         "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
     }
 
 
-def _digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    if not tokenizer.is_fast:
-        vocabulary = sorted(tokenizer.get_vocab().items())
-        return blake2b(repr(vocabulary).encode()).hexdigest()
-    # The truncation and the padding are those of the last call.
-    rules = json.loads(tokenizer.backend_tokenizer.to_str())
-    rules |= {"truncation": None, "padding": None}
-    return blake2b(json.dumps(rules).encode()).hexdigest()
-
-
 def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any], resume: bool) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
-    manifest = {
-        "input": source.describe(),
-        "model": describe_model(model),
-        "settings": settings,
-    }
+    if source.path is None:
+        described = {"file": source.name, "blake2b": source.content[1]}
+    else:
+        described = {"file": source.path.name, "blake2b": digest(source.path)}
+    manifest: dict[str, Any] = {"input": described, "model": describe_model(model), "settings": settings}
     if find_own(folder, MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")
@@ -447,17 +451,15 @@ def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any
             raise ValueError(f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.")
         manifest["input"] |= {"rows": rows, "texts": texts}
         write_json(folder / MANIFEST, manifest)
-    for path in _leftovers(folder):
-        path.unlink()
+    _remove_leftovers(folder)
     return manifest
 
 
-def _leftovers(folder: Path) -> list[Path]:
-    """List the temporary files of [`write_atomically`] that a killed run has left in a folder."""
-    found: list[Path] = []
-    for name in (MANIFEST, RANGES, "vectors-*"):
-        found += folder.glob(f".{name}.*.partial")
-    return found
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of [`write_atomically`] that a killed run has left in a folder."""
+    for pattern in (".vectors-*.partial", "._*.npy.*.partial", "._*.json.*.partial"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def _shards(folder: str | os.PathLike, manifest: Mapping[str, Any]) -> dict[Path, int]:
@@ -483,34 +485,6 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
                 yield number, text or ""  # a hard negative that a row does not have
 
 
-def _read(texts: Iterator[Row], shard_size: int, chosen: Container[int]) -> Iterator[_Shard]:
-    """Yield the number of each chosen shard with its rows."""
-    number = 0
-    while rows := list(islice(texts, shard_size)):
-        if number in chosen:
-            yield number, rows
-        number += 1
-
-
-def _with_texts(shards: Iterable[_Shard]) -> Iterator[tuple[_Shard, list[str]]]:
-    """Yield each shard with its texts."""
-    for shard in shards:
-        _, rows = shard
-        yield shard, [text for _, text in rows]
-
-
-def _missing(shards: Mapping[Path, int]) -> dict[int, Path]:
-    """Return the shards that this process has to write, by their numbers."""
-    rank, processes = world()
-    missing = {}
-    for number, (path, rows) in enumerate(shards.items()):
-        if number % processes == rank and _count(path) != rows:
-            if path.is_symlink():
-                raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
-            missing[number] = path
-    return missing
-
-
 def _count(path: Path) -> int | None:
     """Return the number of rows of a shard without reading them; `None` if it is missing or damaged."""
     try:
@@ -519,15 +493,6 @@ def _count(path: Path) -> int | None:
         return pq.read_metadata(path).num_rows
     except _DAMAGE:
         return None
-
-
-def _read_shard(path: Path) -> np.ndarray:
-    if path.suffix == ".npy":
-        return read_npy(path)
-    column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
-    if not pa.types.is_fixed_size_list(column.type) or column.null_count:
-        raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
-    return column.flatten().to_numpy().reshape(len(column), -1)
 
 
 def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:

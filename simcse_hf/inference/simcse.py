@@ -35,7 +35,6 @@ from ..search import SentenceIndex
 from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .exported import ExportedModel, refuse_changes
-from .mteb_inputs import model_meta, read_inputs
 from .quantization import check_precision, check_truncate_dim, quantize
 from .windows import check_long_texts, mean_of_windows, split_long
 
@@ -135,7 +134,11 @@ class SimCSE:
             if head is not None:
                 loading["head"] = head
             if pooler_type is not None:
-                loading |= _settings_of_pooler(pooler_type, own_pooler)
+                if pooler_type not in POOLER_TYPES:
+                    raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
+                loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+                if own_pooler not in (None, pooler_type):  # dense layers were trained on embeddings of the other one
+                    loading["dense_layers"] = []
             self.model = AutoModelForCL.from_pretrained(
                 name_or_path, dtype=dtype or torch.float32, **loading, **hub_arguments
             )
@@ -171,7 +174,14 @@ class SimCSE:
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
-        self._check_fit()
+        if fit and postprocess and fit.probe is not None:
+            probe = self._probe(fit.max_length)
+            saved = torch.tensor(fit.probe)
+            if probe.shape != saved.shape or probe @ saved < SAME:
+                raise ValueError(
+                    f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit "
+                    "them again, or load the model with postprocess=False."
+                )
 
     def __repr__(self) -> str:
         return (
@@ -229,7 +239,7 @@ class SimCSE:
             prompt_name (`str`, *optional*): Put this prompt of `self.prompts` before each text. The default is the
                 prompt named by the model's `default_prompt_name`, if it names one.
             batch_size (`int`, *optional*): Encode at most this many texts at a time, within `token_budget` if given.
-            token_budget (`int`, *optional*): Tokens of a padded batch. The default is `default_token_budget`.
+            token_budget (`int`, *optional*): Tokens of a padded batch. The default depends on the device.
             max_length (`int`, *optional*): Truncate each text to this many tokens. The default is the model's.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as in [`SimCSE`]. The default is the model's.
             show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
@@ -262,7 +272,12 @@ class SimCSE:
                 `precision`, `truncate_dim` or `batch_size` is invalid.
         """
         if task_metadata is not None:
-            sentences, prompt = read_inputs(sentences, self.prompts, task_metadata, prompt_type)
+            from mteb.models.abs_encoder import get_prompt_name
+
+            # As in sentence-transformers, the first of these that is a prompt counts: task and role, task, kind of
+            # task and role, kind of task, role. Without one, it is the model's default prompt.
+            sentences = [text for batch in sentences for text in batch["text"]]  # type: ignore[index]
+            prompt_name = get_prompt_name(dict(self.prompts), task_metadata, prompt_type)
             normalize_embeddings = False
             convert_to_numpy = True
         texts = list_texts(sentences)
@@ -270,13 +285,8 @@ class SimCSE:
             self.to(device)
         check_precision(precision)
         parts = [torch.zeros(0, truncate_dim or self.dim)]
-
-        def windows() -> Iterator[tuple[int, Sequence[str]]]:
-            for start in range(0, len(texts), _WINDOW):
-                yield start, texts[start : start + _WINDOW]
-
         for _, vectors in self.encode_stream(
-            windows(),
+            ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW)),
             self.resolve_prompt(prompt, prompt_name),
             max_length=max_length,
             long_texts=long_texts,
@@ -716,19 +726,6 @@ class SimCSE:
             )
         return commit.pr_url or commit.commit_url
 
-    def _check_fit(self) -> None:
-        """Refuse a transform that was fitted on the embeddings of other weights."""
-        fit = self.postprocessing_fit
-        if fit is None or fit.probe is None:
-            return
-        probe = self._probe(fit.max_length)
-        saved = torch.tensor(fit.probe)
-        if probe.shape != saved.shape or probe @ saved < SAME:
-            raise ValueError(
-                f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
-                "again, or load the model with postprocess=False."
-            )
-
     def _probe(self, max_length: int | None) -> torch.Tensor:
         """Return the unit embedding of a sentence before any transform."""
         ids = tokenize_texts(self.tokenizer, [PROBE], max_length, self.model.settings.templates)
@@ -745,11 +742,18 @@ class SimCSE:
         return self.encode(items)
 
 
-def _settings_of_pooler(pooler_type: str, own_pooler: str | None) -> dict[str, Any]:
-    """Return the settings with which a pooler takes the place of the checkpoint's own."""
-    if pooler_type not in POOLER_TYPES:
-        raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-    settings = {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
-    if own_pooler not in (None, pooler_type):  # dense layers were trained on the embeddings of the other pooler
-        settings["dense_layers"] = []
-    return settings
+def model_meta(name: str, revision: str | None) -> Any:
+    """Describe a model for `mteb`, whose names have one slash.
+
+    Args:
+        name (`str`): The folder of the model, or its name on the hub.
+        revision (`str`, *optional*): Its commit.
+
+    Returns:
+        `mteb.models.ModelMeta`: The description.
+    """
+    from mteb.models import ModelMeta
+
+    if name.count("/") != 1:
+        name = f"local/{name.strip('/').replace('/', '_')}"
+    return ModelMeta.create_empty({"name": name, "revision": revision or "no_revision_available"})

@@ -71,16 +71,25 @@ class RowVectors:
             if not has_shards or (folder / "config.json").is_file():  # checkpoints have a manifest.json, too
                 folder = _encode(source, rows, texts, device)
             manifest = read_manifest(folder)
-            _check(folder, manifest, count, texts)
+            found = manifest["input"]
+            if found.get("texts") != texts:
+                raise ValueError(
+                    f"{folder} holds the vectors of other texts, or in another order, than the training rows "
+                    f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, "
+                    "naming its --columns if rows hold several texts, or name the model itself. Rows that training "
+                    "drops or leaves out (empty cells, --max_train_samples) must not be in the encoded file."
+                )
             settings = manifest["settings"]
+            kind = f"{settings['precision']} in {settings['format']}"
+            if kind != "float32 in npy":
+                raise ValueError(
+                    f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file "
+                    "again with --precision float32 --format npy"
+                )
             factor = math.sqrt(weight / total)
             self._teachers.append(_Vectors(factor, settings["shard_size"], shard_paths(folder)))
-            model = dict(manifest["model"])
-            for name in ("name_or_path", "revision"):
-                model.pop(name, None)
-            prompt = settings.get("prompt")
-            truncate_dim = settings.get("truncate_dim")
-            contents.append([factor, (count, texts), model, prompt, truncate_dim])
+            model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
+            contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
@@ -135,7 +144,13 @@ class RowVectors:
             parts = [folder / f"{block}.npy" for block in range(len(blocks))]
             rank, processes = world()
             for block in range(rank, len(blocks), processes):
-                found = self._neighbors_among(blocks[block], number)
+                rows = blocks[block]
+                vectors = self(rows)[:, 0]
+                index = ExactIndex(vectors.shape[1])
+                index.add(vectors)
+                _, places = index.search(vectors, min(number, len(rows)))
+                lacking = number - places.shape[1]
+                found = np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
                 write_npy(parts[block], found)
             wait_for_all()
 
@@ -146,14 +161,6 @@ class RowVectors:
 
             on_first_process(join)
         return np.load(path, mmap_mode="r", allow_pickle=False)
-
-    def _neighbors_among(self, rows: np.ndarray, number: int) -> np.ndarray:
-        vectors = self(rows)[:, 0]
-        index = ExactIndex(vectors.shape[1])
-        index.add(vectors)
-        _, places = index.search(vectors, min(number, len(rows)))
-        lacking = number - places.shape[1]
-        return np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
 
 
 @dataclass
@@ -170,7 +177,15 @@ class _Vectors:
 
     @cached_property
     def shards(self) -> list[np.ndarray]:
-        return [_map(path) for path in self.paths]
+        found: list[np.ndarray] = []
+        for path in self.paths:
+            try:
+                found.append(np.lib.format.open_memmap(path, mode="r"))
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"{path}: missing or damaged ({error}); finish the encoding with --resume."
+                ) from error
+        return found
 
     def read(self, places: np.ndarray) -> np.ndarray:
         dim = self.shards[0].shape[1]
@@ -222,29 +237,3 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     with hold(folder, timeout=-1) if rank == 0 else nullcontext():
         encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
     return folder
-
-
-def _check(folder: Path, manifest: dict[str, Any], count: int, texts: str) -> None:
-    """Refuse vectors of other texts or of a type that has no cosine."""
-    found = manifest["input"]
-    if found.get("texts") != texts:
-        raise ValueError(
-            f"{folder} holds the vectors of other texts, or in another order, than the training rows "
-            f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, naming its "
-            "--columns if rows hold several texts, or name the model itself. Rows that training drops or leaves out "
-            "(empty cells, --max_train_samples) must not be in the encoded file."
-        )
-    settings = manifest["settings"]
-    kind = f"{settings['precision']} in {settings['format']}"
-    if kind != "float32 in npy":
-        raise ValueError(
-            f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file again with "
-            "--precision float32 --format npy"
-        )
-
-
-def _map(path: Path) -> np.ndarray:
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}); finish the encoding with --resume.") from error

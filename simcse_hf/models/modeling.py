@@ -37,12 +37,12 @@ from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
 from ..ops.loading import check_finite_weights, load_base, load_pretrained, load_weights, without_bar
-from ..ops.packing import avoid_cudnn_attention, send
 from ..ops.unpadded import (
-    encode_padded,
-    encode_unpadded,
+    avoid_cudnn_attention,
     install_unpadded_attention,
     reads_left_to_right,
+    run_encoder,
+    send,
     supports_unpadded,
 )
 from . import adapters, checkpoint, pooling
@@ -380,11 +380,11 @@ class ContrastiveModel(PreTrainedModel):
                         f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask "
                         "holds only zeros. Remove the sentence, or unmask at least one token."
                     )
-        encode = encode_unpadded if self.runs_unpadded else encode_padded
         with kernels:
-            return encode(
+            return run_encoder(
                 self.base_model,
                 **texts,
+                unpadded=self.runs_unpadded,
                 all_layers=pooler_type in pooling.SECOND_LAYER,
                 first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
                 pooled=pooler_type == "cls" and self.has_own_pooler,

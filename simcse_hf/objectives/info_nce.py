@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ops.distributed import gather_columns, missing_columns, own_rows
+from ..ops.distributed import gather_rows, missing_columns, own_rows
 from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_relations, check_similarity
 
@@ -129,7 +129,7 @@ class InfoNCE(nn.Module):
             vectors = as_full_precision(embeddings, normalize)
             known = {"vectors": vectors, "ids": text_ids, "guide": guide, "present": present}
             texts = {name: x for name, x in known.items() if x is not None}
-            pool = {name: gather_columns(x[:, self.start :], missing, gather) for name, x in texts.items()}
+            pool = {name: gather_rows(x[:, self.start :], gather, missing) for name, x in texts.items()}
             candidates = pool["vectors"].flatten(0, 1)
             if extra_negatives is not None:
                 extra = as_full_precision(extra_negatives, normalize)

@@ -15,6 +15,15 @@ from transformers.utils import is_torch_xla_available
 
 _LARGEST_BLOCK = (32 << 20) - (1 << 16)  # bytes; glibc's threshold rises to 32 MB at most
 _LEVELS = 1 << 16  # a mask element compares a 16-bit draw with a threshold
+#: What torch 2.9 and later know of this processor: its name, its architecture and its instructions.
+_PROCESSOR: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+#: Whether oneDNN computes linear layers faster than MKL, which has its kernels for AVX-512 on Intel's processors only.
+_MKL_IS_SLOW = (
+    str(_PROCESSOR.get("cpu_name")).startswith("AMD")
+    and _PROCESSOR.get("avx512_f", False)
+    and torch.backends.mkldnn.is_available()
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+)
 
 
 def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
@@ -26,13 +35,13 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
 
     Args:
         shape (`Sequence[int]`): Shape of the mask.
-        p (`float`): Dropout rate, rounded to a multiple of 2**-16; one that [`needs_mask`] accepts.
+        p (`float`): Dropout rate between 0 and 1, rounded to a multiple of 2**-16 between them.
 
     Returns:
         `tuple[torch.Tensor, float]`: The mask, int16, 1 where an element is kept and 0 where it is dropped; and
         1 / (1 - p), the factor that preserves the mean.
     """
-    dropped = round(p * _LEVELS)
+    dropped = min(max(round(p * _LEVELS), 1), _LEVELS - 1)
     size = math.prod(shape)
     seed = int(torch.randint(2**63 - 1, ()))
     words = np.random.SFC64(seed).random_raw((size + 3) // 4)  # of 64 bits, four draws each
@@ -40,11 +49,6 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
     lowest_kept = dropped - _LEVELS // 2
     mask = draws.clamp_(lowest_kept - 1, lowest_kept).sub_(lowest_kept - 1)
     return mask.view(*shape), _LEVELS / (_LEVELS - dropped)
-
-
-def needs_mask(p: float) -> bool:
-    """Return whether [`keep_mask`] can draw for a dropout rate, which must not round to 0 or 1."""
-    return 0 < round(p * _LEVELS) < _LEVELS
 
 
 class _Dropout(torch.autograd.Function):
@@ -69,7 +73,7 @@ class FastDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply dropout in training mode."""
-        draws_mask = self.training and x.device.type == "cpu" and needs_mask(self.p)
+        draws_mask = self.training and x.device.type == "cpu" and 0 < self.p < 1
         if draws_mask and not torch.compiler.is_compiling():
             return _Dropout.apply(x, self.p)
         return super().forward(x)
@@ -86,9 +90,9 @@ def use_fast_dropout(model: nn.Module) -> None:
 class FastLinear(TorchFunctionMode):
     """Within this context, compute linear layers by oneDNN where torch's own choice, MKL, is slow.
 
-    MKL takes its kernels for AVX-512 on Intel's processors only. On an EPYC 9005, oneDNN is 2.3 times as fast in
-    float32. The context belongs to its thread, needs no gradients, and changes no weights. Compiled code keeps its own
-    choice, because torch cannot lower this operation for shapes that vary.
+    On an EPYC 9005, oneDNN is 2.3 times as fast in float32. The context belongs to its thread, needs no gradients, and
+    changes no weights. Compiled code keeps its own choice, because torch cannot lower this operation for shapes that
+    vary.
     """
 
     def __torch_function__(
@@ -96,26 +100,12 @@ class FastLinear(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, `F.linear` as oneDNN has it."""
         is_linear = func is F.linear and not kwargs
-        if is_linear and not torch.compiler.is_compiling() and _mkl_is_slow():
+        if is_linear and not torch.compiler.is_compiling() and _MKL_IS_SLOW:
             x, weight, bias = args
             is_float32 = x.dtype == weight.dtype == torch.float32
             if is_float32 and not torch.is_autocast_enabled(x.device.type):
                 return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return func(*args, **(kwargs or {}))
-
-
-def _capabilities() -> dict[str, Any]:
-    """Return what torch knows of this processor: its name, its architecture and its instructions."""
-    return getattr(torch.cpu, "get_capabilities", dict)()
-
-
-@cache
-def _mkl_is_slow() -> bool:
-    capabilities = _capabilities()
-    is_amd = str(capabilities.get("cpu_name")).startswith("AMD")
-    if not is_amd or not capabilities.get("avx512_f"):
-        return False
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache
@@ -133,10 +123,9 @@ def keep_freed_memory() -> None:
 
 def lacks_bfloat16() -> bool:
     """Return whether this x86 processor lacks bfloat16 instructions, which makes bfloat16 slower than float32."""
-    capabilities = _capabilities()
-    if capabilities.get("architecture") != "x86_64":
+    if _PROCESSOR.get("architecture") != "x86_64":
         return False
-    return not any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "avx10_2"))
+    return not any(_PROCESSOR.get(name) for name in ("amx_bf16", "avx512_bf16", "avx10_2"))
 
 
 def bfloat16_slowdown() -> float:

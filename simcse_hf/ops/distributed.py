@@ -77,24 +77,20 @@ def wait_for_all() -> None:
 
 @contextmanager
 def same_noise(seed: int) -> Iterator[None]:
-    """Let all processes of a run draw the same numbers from torch's generator; a single process draws as before."""
-    is_shared = world()[1] > 1
-    with torch.random.fork_rng(devices=[], enabled=is_shared):
-        if is_shared:
-            torch.default_generator.manual_seed(seed)
-        yield
+    """Let all processes of a run draw the same numbers from torch's generator, and then each but the first its own.
 
-
-def draw_own_noise(seed: int) -> None:
-    """Let each process but the first draw numbers of its own from torch's generators, such as its dropout masks.
-
-    transformers gives all of them the same seed. Texts in the same place of two processes would then lose the same
-    numbers, so that their noise correlates.
+    transformers gives all of them the same seed. Texts in the same place of two processes would lose the same numbers
+    in dropout, so that their noise correlates. A single process draws as before.
 
     Args:
         seed (`int`): The seed of the run.
     """
-    rank, _ = world()
+    rank, processes = world()
+    is_shared = processes > 1
+    with torch.random.fork_rng(devices=[], enabled=is_shared):
+        if is_shared:
+            torch.default_generator.manual_seed(seed)
+        yield
     if rank > 0:
         (own_seed,) = np.random.SeedSequence([seed, rank]).generate_state(1)
         torch.manual_seed(int(own_seed))
@@ -108,7 +104,7 @@ def own_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     return torch.arange(first, first + number, device=rows.device)
 
 
-def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
+def gather_rows(rows: Tensor, over_processes: bool = True, missing: int = 0, value: int = 0) -> Tensor:
     """Stack the rows of all processes in rank order; the result is differentiable.
 
     If each process computes the mean loss of its own anchors against the gathered rows, DistributedDataParallel's mean
@@ -119,10 +115,15 @@ def gather_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
         rows (`torch.Tensor`): Of shape `(n, ...)`, with the same `n` in every process. Accelerate's `even_batches`
             (its default) ensures this.
         over_processes (`bool`, *optional*, defaults to `True`): With `False`, as in an evaluation, return `rows`.
+        missing (`int`, *optional*, defaults to `0`): Columns to add to each row, from [`missing_columns`].
+        value (`int`, *optional*, defaults to `0`): What the added columns hold.
 
     Returns:
         `torch.Tensor`: Of shape `(processes * n, ...)`; in a single process, `rows` itself.
     """
+    if missing:
+        later_axes = (0, 0) * (rows.dim() - 2)
+        rows = F.pad(rows, (*later_axes, 0, missing), value=value)
     if not over_processes or world()[1] == 1:
         return rows
     # Every process compares its own anchors with the rows of this one, and the backward pass adds their gradients up.
@@ -147,14 +148,6 @@ def missing_columns(rows: Tensor, over_processes: bool) -> int:
     width = rows.shape[1]
     widths = gather_rows(torch.tensor([width], device=rows.device))
     return int(widths.max()) - width
-
-
-def gather_columns(rows: Tensor, missing: int, over_processes: bool, value: int = 0) -> Tensor:
-    """Stack rows `(n, width, ...)` as [`gather_rows`] does, each with `missing` more columns that hold a value."""
-    if missing:
-        later_axes = (0, 0) * (rows.dim() - 2)
-        rows = F.pad(rows, (*later_axes, 0, missing), value=value)
-    return gather_rows(rows, over_processes)
 
 
 def differentiable_sum(value: Tensor, over_processes: bool = True) -> Tensor:

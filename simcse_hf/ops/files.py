@@ -129,17 +129,10 @@ def write_atomically(path: StrPath) -> Iterator[Path]:
     """
     path = Path(path).resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with _removed(temporary, path):
+    remove(temporary)  # a killed process may have left it
+    try:
         yield temporary
         put_in_place(temporary, path)
-
-
-@contextmanager
-def _removed(temporary: Path, path: Path) -> Iterator[None]:
-    """Remove a temporary file or folder before the block, where a killed process may have left it, and after it."""
-    remove(temporary)
-    try:
-        yield
     except Exception as error:
         explain_full_disk(error, path)
         raise
@@ -204,7 +197,8 @@ def replace_files(folder: StrPath, last: str, patterns: Sequence[str], writes: b
     if not writes:
         yield folder
         return
-    with _removed(staging, folder):
+    remove(staging)
+    try:
         staging.mkdir(parents=True)
         yield staging
         _sync(staging)
@@ -215,6 +209,11 @@ def replace_files(folder: StrPath, last: str, patterns: Sequence[str], writes: b
         others_first = sorted(staging.iterdir(), key=lambda path: path.name == last)
         for path in others_first:
             put_in_place(path, folder / path.name)
+    except Exception as error:
+        explain_full_disk(error, folder)
+        raise
+    finally:
+        remove(staging)
 
 
 def explain_full_disk(error: Exception, path: Path, advice: str = "") -> None:

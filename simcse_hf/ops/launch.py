@@ -11,55 +11,32 @@ _THAT_WORKS = (
 )
 
 
-def launched_processes() -> int:
-    """Return how many processes the launcher of this one has started; 1 without a launcher.
-
-    Returns:
-        `int`: The number.
-
-    Raises:
-        ValueError: If `accelerate launch` was asked for several processes and has started one.
-    """
-    for name in _SIZES:
-        if name in os.environ:
-            return int(os.environ[name])
-    # Accelerate names an address where several processes are asked for, and starts one if it finds no GPU for each.
-    if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():
-        raise ValueError(
-            f"accelerate launch was asked for several processes, and has started one (MASTER_ADDR is set, and "
-            f"WORLD_SIZE is not). {_THAT_WORKS}"
-        )
-    return 1
-
-
-def check_together(joined: int) -> None:
+def check_together(joined: int, alone: str = "") -> None:
     """Refuse to work if the launcher has started more processes than work together.
 
     Args:
         joined (`int`): The number of processes that work together with this one, itself included.
+        alone (`str`, *optional*): A command that runs in one process.
 
     Raises:
-        ValueError: If there are more processes. Each would do all the work, and write the same files.
+        ValueError: If there are more processes. Each would do all the work, and write the same files. Also if
+            `accelerate launch` was asked for several processes and has started one.
     """
-    started = launched_processes()
+    sizes = [int(os.environ[name]) for name in _SIZES if name in os.environ]
+    # Accelerate names an address where several processes are asked for, and starts one if it finds no GPU for each.
+    if not sizes and {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():
+        raise ValueError(
+            f"accelerate launch was asked for several processes, and has started one (MASTER_ADDR is set, and "
+            f"WORLD_SIZE is not). {_THAT_WORKS}"
+        )
+    started = sizes[0] if sizes else 1
+    if started > joined and alone:
+        raise ValueError(f"{alone} runs in one process: start it without torchrun, accelerate launch or mpirun.")
     if started > joined:
         raise ValueError(
             f"the launcher has started {started} processes, and this one works with {joined - 1} others: each of them "
             f"would do all the work and write the same files. {_THAT_WORKS}"
         )
-
-
-def check_alone(command: str) -> None:
-    """Refuse several processes of a command that would all do the same.
-
-    Args:
-        command (`str`): The command.
-
-    Raises:
-        ValueError: If the launcher has started several.
-    """
-    if launched_processes() > 1:
-        raise ValueError(f"{command} runs in one process: start it without torchrun, accelerate launch or mpirun.")
 
 
 def join_processes() -> Any:

@@ -149,23 +149,17 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
         raise ValueError(f"{source} {_IS_ADAPTER}")
     prefix = f"{model.base_model_prefix}."
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
-    missing = [name for name in info["missing_keys"] if name.startswith(prefix)]
-    problems = {"lacks the weights": missing}
+    problems = {"lacks the weights": [name for name in info["missing_keys"] if name.startswith(prefix)]}
     sets_layers = {"num_hidden_layers", "n_layers"} & kwargs.keys()
     may_be_cut = sets_layers or kwargs.get("config") is not None
     if not may_be_cut:
         problems["holds weights that its config.json has no place for:"] = info["unexpected_keys"]
     for problem, names in problems.items():
-        wrong = []
-        for name in names:
-            module = name.removeprefix(prefix).split(".")[0]
-            if module in encoder and "position_ids" not in name:
-                wrong.append(name)
+        modules = {name: name.removeprefix(prefix).split(".")[0] for name in names if "position_ids" not in name}
+        wrong = sorted(name for name, module in modules.items() if module in encoder)
         if wrong:
-            listed = ", ".join(sorted(wrong)[:3])
-            if len(wrong) > 3:
-                listed += f" and {len(wrong) - 3} more"
-            raise ValueError(f"{source} {problem} {listed}. Download or save the model again.")
+            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise ValueError(f"{source} {problem} {', '.join(wrong[:3])}{more}. Download or save the model again.")
     check_finite_weights(model.base_model, source)  # a layer beside the encoder may have no values yet
     return model, info
 

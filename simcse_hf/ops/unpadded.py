@@ -1,18 +1,24 @@
 """Run stock encoders without padding: the tokens of a batch form one row in which each sentence attends to itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from .packing import Packing, attend
+from .cpu import keep_mask
+from .flash import flash_attention, supports_flash
 
 ATTENTION_NAME = "sdpa_unpadded"
 
@@ -30,12 +36,217 @@ _COUNTS_TOKENS = {
     "xlm-roberta": True,
 }
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
+REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
+WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
+SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
+
+
+@dataclass
+class Packing:
+    """Where the tokens of a padded batch `(batch, length)` lie in a packed row of T tokens.
+
+    The sentences stand one behind the other. On a CPU the longest comes first, so that sentences of similar length are
+    neighbours; on an accelerator they stay in their order. Five tokens in a batch of three rows and four columns:
+
+        batch      flat index      packed row     a  b  c  d  e
+        a b c .    0  1  2  3      token_index    0  1  2  8  9
+        . . . .    4  5  6  7      bounds 0, 3, 5    rows 0, 2    lengths 3, 2
+        d e . .    8  9 10 11
+
+    Args:
+        shape (`tuple[int, int]`): Shape of the batch, `(batch, length)`.
+        token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`.
+        rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
+        bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)` and
+            type int32, which flash attention reads.
+        lengths (`torch.Tensor`): Number of tokens of each sentence, on the CPU.
+        longest (`int`): The largest of them.
+        first_only (`bool`): Whether the last layer computes the first token of each sentence only.
+    """
+
+    shape: tuple[int, int]
+    token_index: Tensor
+    rows: Tensor
+    bounds: Tensor
+    lengths: Tensor
+    longest: int
+    first_only: bool
+    _layouts: dict[int, "Layout"] = field(default_factory=dict)
+
+    @classmethod
+    def from_mask(
+        cls, attention_mask: Tensor, first_only: bool = False, lengths: np.ndarray | None = None
+    ) -> "Packing":
+        """Make the packing of a batch from its attention mask.
+
+        Args:
+            attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+            first_only (`bool`, *optional*, defaults to `False`): See the class.
+            lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. The mask
+                is then not read. Without them, the host waits until an accelerator has computed the mask.
+
+        Returns:
+            [`Packing`]: With its tensors on the device of the mask.
+        """
+        device = attention_mask.device
+        batch, length = attention_mask.shape
+        if lengths is None:
+            mask = attention_mask.cpu().bool()
+        else:
+            mask = torch.arange(length) < torch.as_tensor(lengths)[:, None]
+        counts = mask.sum(1)
+        rows = counts.nonzero()[:, 0]
+        if device.type == "cpu":
+            rows = rows[counts[rows].argsort(descending=True, stable=True)]
+        counts = counts[rows]
+        sentences, columns = mask[rows].nonzero(as_tuple=True)
+        index = rows[sentences] * length + columns
+        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
+        longest = max(counts.tolist(), default=0)
+        if device.type != "cpu":
+            index, rows, bounds = send([index, rows, bounds], device)
+        return cls((batch, length), index, rows, bounds, counts, longest, first_only)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
+        batch, length = self.shape
+        padded = x.new_zeros(batch * length, *x.shape[1:])
+        return padded.index_copy_(0, self.token_index, x).unflatten(0, self.shape)
+
+    @cached_property
+    def token_mask(self) -> Tensor:
+        """The boolean attention mask `(batch, length)`, made once for all layers; accelerators read it."""
+        return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool))
+
+    def layout(self, heads: int) -> "Layout":
+        """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers.
+
+        With two heads, the five tokens of the class are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0
+        e1. Both sentences fall into one block of width 16, which has 2 * 2 * 16 rows:
+
+            to_blocks     0 2 4 4 ... (a0 b0 c0 c0 ...)   1 3 5 5 ...   6 8 8 ... (d0 e0 e0 ...)   7 9 9 ...
+            from_blocks   0 16 1 17 2 18 (a0 a1 b0 b1 c0 c1)   32 48 33 49 (d0 d1 e0 e1)
+
+        One index for the whole batch copies faster than strided views of each block.
+
+        Args:
+            heads (`int`): Number of heads.
+
+        Returns:
+            [`Layout`]: The blocks and the two indices.
+        """
+        if heads in self._layouts:
+            return self._layouts[heads]
+        # The width of each sentence's block: 1, or a multiple of 8 that is at least 16.
+        steps = (self.lengths + WIDTH_STEP - 1) // WIDTH_STEP
+        widths = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH).masked_fill(self.lengths == 1, 1)
+        blocks = []
+        block_widths, counts = widths.unique_consecutive(return_counts=True)
+        lengths_by_block = self.lengths.split(counts.tolist())
+        for width, lengths in zip(block_widths.tolist(), lengths_by_block, strict=True):
+            is_padding = torch.arange(width) >= lengths[:, None]
+            padding = is_padding if is_padding.any() else None
+            blocks.append(Block(heads * len(lengths), width, padding))
+        # Where each head of each token lies in the blocks, and which of them each row of the blocks holds.
+        sentence = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+        column = torch.arange(len(sentence)) - self.bounds[sentence]
+        first_rows = heads * (widths.cumsum(0) - widths)
+        of_token = first_rows[sentence] + column
+        of_head = widths[sentence, None] * torch.arange(heads)
+        from_blocks = (of_token[:, None] + of_head).flatten()
+        last_tokens = self.bounds[1:, None].long() - 1
+        last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
+        to_blocks = last_rows.repeat_interleave(widths.repeat_interleave(heads))
+        to_blocks[from_blocks] = torch.arange(len(from_blocks))
+        self._layouts[heads] = Layout(blocks, to_blocks, from_blocks)
+        return self._layouts[heads]
+
+
+@dataclass
+class Block:
+    """Neighbouring sentences whose lengths round up to one width.
+
+    Args:
+        count (`int`): Number of matrices: one for each sentence and head.
+        width (`int`): Rows of each matrix.
+        padding (`torch.Tensor`, *optional*): True where a sentence has no token, of shape `(sentences, width)`; `None`
+            if there is no padding.
+    """
+
+    count: int
+    width: int
+    padding: Tensor | None
+
+
+@dataclass
+class Layout:
+    """The rows of all blocks: block by block, sentence by sentence, head by head, `width` rows each.
+
+    Args:
+        blocks (`list[Block]`): The blocks.
+        to_blocks (`torch.Tensor`): The row of packed heads `(T * heads, size)` that each row of the blocks holds. Rows
+            beyond a sentence's end repeat its last token.
+        from_blocks (`torch.Tensor`): The inverse: where in the blocks each row of packed heads is.
+    """
+
+    blocks: list[Block]
+    to_blocks: Tensor
+    from_blocks: Tensor
+
+    def matrices(self, rows: Tensor) -> list[Tensor]:
+        """View the rows of each block as its matrices.
+
+        Args:
+            rows (`torch.Tensor`): Of shape `(block rows, size)`; for first tokens, a row for each sentence and head.
+
+        Returns:
+            `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
+        """
+        counts = [block.count for block in self.blocks]
+        sizes = counts
+        if len(rows) == len(self.to_blocks):
+            sizes = [block.count * block.width for block in self.blocks]
+        parts = rows.split(sizes)
+        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
+
+
+def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
+    """Find the tokens of a padded batch.
+
+    Args:
+        mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. Without them,
+            the host waits until an accelerator has computed the mask.
+
+    Returns:
+        `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`, in ascending order.
+    """
+    return Packing.from_mask(mask, lengths=lengths).token_index.sort().values
+
+
+def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
+
+    Args:
+        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
+        device (`torch.device`): The device.
+
+    Returns:
+        `list[torch.Tensor]`: The tensors on the device.
+    """
+    parts = [x.flatten().view(torch.uint8) for x in tensors]
+    joined = torch.cat(parts)
+    if device.type == "cuda":
+        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
+    sizes = [len(part) for part in parts]
+    sent = joined.to(device, non_blocking=True).split(sizes)
+    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
-    """Give an encoder the attention function that [`encode_unpadded`] needs, if it is of a supported family.
+    """Give an encoder the attention function that [`run_encoder`] needs, if it is of a supported family.
 
-    Call it once, when the model is made. For every call that does not come from `encode_unpadded`, the attention
+    Call it once, when the model is made. For every call that does not come from `run_encoder`, the attention
     function is torch's SDPA, which is transformers' default. Another attention implementation stays in place, whether
     it is set before or after this call; the encoder then runs with padding.
 
@@ -53,7 +264,7 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
 
 
 def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any] | None = None) -> bool:
-    """Return whether [`encode_unpadded`] can run an encoder as it is now.
+    """Return whether [`run_encoder`] can leave out the padding of an encoder as it is now.
 
     BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, DistilBERT, ALBERT and ModernBERT can run without padding once
     [`install_unpadded_attention`] has seen them. MPNet and DeBERTa cannot, because their attention depends on
@@ -102,131 +313,105 @@ def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
     return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
 
 
-def encode_padded(
+def run_encoder(
     base_model: PreTrainedModel,
     input_ids: Tensor,
     attention_mask: Tensor,
     token_type_ids: Tensor | None = None,
     lengths: np.ndarray | None = None,
     *,
+    unpadded: bool = True,
     all_layers: bool = False,
     first_only: bool = False,
     pooled: bool = False,
 ) -> BaseModelOutputWithPooling:
-    """Run a stock encoder as it is; `pooled` applies its pooler to the first token, wherever that is.
-
-    Args:
-        base_model (`transformers.PreTrainedModel`): Any encoder.
-        input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
-        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-        token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
-        lengths (`np.ndarray`, *optional*): Number of tokens of each row. With them, transformers does not make the
-            host wait for an accelerator to find out whether there is padding.
-        all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
-        first_only (`bool`, *optional*, defaults to `False`): Ignored: the last layer is computed and returned whole.
-        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
-
-    Returns:
-        `BaseModelOutputWithPooling`: As from [`encode_unpadded`], with arbitrary states in the padding.
-    """
-    inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-    config = base_model.config
-    if reads_left_to_right(type(config)):
-        # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
-        positions = attention_mask.long().cumsum(1) - 1
-        inputs["position_ids"] = positions.clamp(min=0)
-        inputs["use_cache"] = False
-    if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
-        # A mask of four axes reaches the attention function as it is. (ModernBERT's local layers need other masks.)
-        has_padding = lengths.min() < input_ids.shape[1]
-        inputs["attention_mask"] = None
-        if has_padding:
-            inputs["attention_mask"] = attention_mask.bool()[:, None, None]
-    if token_type_ids is not None:  # DistilBERT and others have no such argument
-        inputs["token_type_ids"] = token_type_ids
-    outputs = base_model(**inputs, output_hidden_states=all_layers)
-    if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
-        first = first_tokens(outputs.last_hidden_state, attention_mask)
-        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
-    return outputs
-
-
-def encode_unpadded(
-    base_model: PreTrainedModel,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    token_type_ids: Tensor | None = None,
-    lengths: np.ndarray | None = None,
-    *,
-    all_layers: bool = False,
-    first_only: bool = False,
-    pooled: bool = False,
-) -> BaseModelOutputWithPooling:
-    """Compute `base_model(input_ids, attention_mask, token_type_ids)` without computing the padding.
+    """Compute `base_model(input_ids, attention_mask, token_type_ids)`, without computing the padding if possible.
 
     Values and gradients equal those of the padded pass. Dropout masks are drawn for tokens only. Threads may share an
     encoder: the packing of a batch travels with the call.
 
     Args:
-        base_model (`transformers.PreTrainedModel`): An encoder that [`supports_unpadded`] accepts.
+        base_model (`transformers.PreTrainedModel`): A stock encoder.
         input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
         attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
         token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
         lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. With it, the
             host does not wait for an accelerator to compute the mask.
+        unpadded (`bool`, *optional*, defaults to `True`): Whether to leave out the padding, with an encoder that
+            [`supports_unpadded`] accepts. With `False` the encoder runs as it is.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
-        first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only. Encoders
-            with BERT's layers then compute queries, and all that follows them, for these tokens alone. Every row then
-            needs a token.
-        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler.
+        first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only, if padding
+            is left out. Encoders with BERT's layers then compute queries, and all that follows them, for these tokens
+            alone. Every row then needs a token.
+        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler for the first
+            token, wherever that is.
 
     Returns:
         `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
         `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
-        shape `(batch, dim)` with `pooled`. Padding is zero.
+        shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
     """
     config = base_model.config
-    skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-    packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
-    if packing.token_index.numel() == 0:
-        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-        layers = (nothing,) * (config.num_hidden_layers + 1)
-        found: Any = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+    batch, length = input_ids.shape
+    inputs: dict[str, Any] = {"input_ids": input_ids}
+    if token_type_ids is not None:  # DistilBERT and others have no such argument
+        inputs["token_type_ids"] = token_type_ids
+    if not unpadded:
+        inputs["attention_mask"] = attention_mask
+        if reads_left_to_right(type(config)):
+            # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is
+            # cached.
+            positions = attention_mask.long().cumsum(1) - 1
+            inputs["position_ids"] = positions.clamp(min=0)
+            inputs["use_cache"] = False
+        if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
+            # A mask of four axes reaches the attention function as it is, so that transformers does not make the host
+            # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
+            has_padding = lengths.min() < length
+            inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
+        outputs: Any = base_model(**inputs, output_hidden_states=all_layers)
+        if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
+            first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:
-        inputs = {"input_ids": packing.pack(input_ids), "position_ids": packing.position_ids}
+        # 1. The tokens of all rows become one row.
+        skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
+        packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
+        index = packing.token_index
+        inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
         if _COUNTS_TOKENS[config.model_type]:
             is_token = input_ids.ne(config.pad_token_id).long()
-            positions = is_token.cumsum(1) * is_token + config.pad_token_id
-            inputs["position_ids"] = packing.pack(positions)
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = packing.pack(token_type_ids)
-        # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
-        # a mask of the whole row, T x T, for local attention; ours reads the packing instead, and nothing reads this.
-        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-        found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
-    last = found.last_hidden_state.squeeze(0)
-    outputs = BaseModelOutputWithPooling()
-    if first_only or pooled:
-        first = packing.first_tokens(last)
-    if first_only:
-        outputs["last_hidden_state"] = first[:, None]
-    else:
-        outputs["last_hidden_state"] = packing.unpack(last)
-    if all_layers:
-        unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
-        outputs["hidden_states"] = tuple(unpacked)
+            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+        inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
+        # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one
+        # they would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and
+        # nothing reads this.
+        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
+        if len(index) > 0:
+            found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
+        else:
+            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+            layers = (nothing,) * (config.num_hidden_layers + 1)
+            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+        # 3. Tokens return to their rows.
+        last = found.last_hidden_state.squeeze(0)
+        outputs = BaseModelOutputWithPooling()
+        if first_only or pooled:
+            first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
+            if len(first) < batch or last.device.type == "cpu":  # the sentences are not the rows, or in another order
+                zeros = last.new_zeros(batch, last.shape[-1])
+                first = zeros.index_copy_(0, packing.rows, first)
+        outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(last)
+        if all_layers:
+            unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
+            outputs["hidden_states"] = tuple(unpacked)
     if pooled:
-        outputs["pooler_output"] = _pool_first_tokens(base_model, first)
+        pooler: Any = base_model.pooler
+        if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+            activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
+            outputs["pooler_output"] = activation(pooler(first))
+        else:
+            outputs["pooler_output"] = pooler(first[:, None])
     return outputs
-
-
-def _pool_first_tokens(base_model: PreTrainedModel, first: Tensor) -> Tensor:
-    """Apply the encoder's own pooler to first tokens `(batch, dim)`."""
-    pooler: Any = base_model.pooler
-    if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-        activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
-        return activation(pooler(first))
-    return pooler(first[:, None])
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -235,11 +420,11 @@ def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) ->
     if packing is None or not packing.first_only:
         return None
     hidden_states, *rest = args
-    first = hidden_states.index_select(1, packing.starts)
+    first = hidden_states.index_select(1, packing.bounds[:-1])
     return (first, *rest), {**kwargs, "all_tokens": hidden_states}
 
 
-def _attention(
+def attend(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -247,31 +432,233 @@ def _attention(
     attention_mask: Tensor | None,
     packing: Packing | None = None,
     all_tokens: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each sentence of a packed row `(1, heads, T, size)`; without a packing, be torch's SDPA."""
+    """Compute softmax(query key^T scaling) value within each sentence; without a packing, be torch's SDPA.
+
+    This is an attention function as transformers calls it.
+
+    Args:
+        module (`nn.Module`): The attention layer.
+        query (`torch.Tensor`): Queries of shape `(1, heads, T, size)`, or `(1, heads, sentences, size)` for the first
+            token of each sentence only.
+        key (`torch.Tensor`): Keys of shape `(1, heads, T, size)`.
+        value (`torch.Tensor`): Values of shape `(1, heads, T, size)`.
+        attention_mask (`torch.Tensor`, *optional*): Not read with a packing.
+        packing (`Packing`, *optional*): Where the sentences lie.
+        all_tokens (`torch.Tensor`, *optional*): The states of all tokens, of shape `(1, T, dim)`, in a last layer that
+            got first tokens only: its keys and values are made from these.
+        scaling (`float`): Factor of the scores.
+        dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the attention weights.
+        sliding_window (`int`, *optional*): The first distance out of sight, for encoders with local attention.
+        **kwargs (`Any`): What torch's SDPA gets beside them.
+
+    Returns:
+        `tuple[torch.Tensor, None]`: Outputs of shape `(1, T, heads, size)`, or `(1, sentences, heads, size)`.
+    """
     if packing is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        options = {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window, **kwargs}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if all_tokens is not None:
         heads = (-1, query.shape[-1])
-        keys = module.key(all_tokens).unflatten(-1, heads)
-        values = module.value(all_tokens).unflatten(-1, heads)
-        key = keys.transpose(1, 2)
-        value = values.transpose(1, 2)
-    window = kwargs.get("sliding_window")  # the first distance out of sight, for encoders with local attention
+        key = module.key(all_tokens).unflatten(-1, heads).transpose(1, 2)
+        value = module.value(all_tokens).unflatten(-1, heads).transpose(1, 2)
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-    out = attend(
-        query,
-        key,
-        value,
-        packing,
-        scaling=kwargs["scaling"],
-        dropout=kwargs["dropout"],
-        window=None if window is None else window - 1,
-    )
-    return out[None], None
+    window = None if sliding_window is None else sliding_window - 1
+    if query.device.type != "cpu":
+        return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)[None], None
+    sees_all = window is None or packing.longest <= window + 1
+    prefers_blocks = 0 < dropout < 1 or (dropout == 0 and packing.longest <= SHORT)
+    if sees_all and prefers_blocks:
+        return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)[None], None
+    # One call of torch's attention for each run of sentences of the same length.
+    lengths, counts = packing.lengths.unique_consecutive(return_counts=True)
+    num_keys = (lengths * counts).tolist()
+    num_queries = num_keys if len(query) == len(key) else counts.tolist()
+    queries = query.split(num_queries)
+    keys = key.split(num_keys)
+    values = value.split(num_keys)
+    outputs = []
+    for count, *parts in zip(counts.tolist(), queries, keys, values, strict=True):
+        q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in parts)
+        mask = _band(k.shape[2], window, key.device)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[None], None
 
 
-AttentionInterface.register(ATTENTION_NAME, _attention)
+def _band(length: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Return the mask of local attention, or `None` if the window holds all tokens."""
+    if window is None or length <= window + 1:
+        return None
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position).abs() <= window
+
+
+def _attend_on_accelerator(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    scaling: float | None,
+    dropout: float,
+    window: int | None,
+) -> Tensor:
+    """Attend in one call for all sentences: few kernels matter more than the padding within one of them."""
+    first_only = len(query) != len(key)
+    if supports_flash(query):
+        bounds = packing.bounds
+        longest = packing.longest
+        if first_only:
+            bounds = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
+            longest = 1
+        return flash_attention(
+            query,
+            key,
+            value,
+            (bounds, packing.bounds),
+            (longest, packing.longest),
+            scaling=scaling,
+            dropout=dropout,
+            window=window,
+        )
+    mask = packing.token_mask[:, None, None]
+    band = _band(packing.shape[1], window, key.device)
+    if band is not None:
+        mask = mask & band
+    # With first tokens as queries every row has a token, and the sentences are the rows.
+    q = query[:, None] if first_only else packing.unpack(query)
+    k = packing.unpack(key)
+    v = packing.unpack(value)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    out = out.transpose(1, 2)
+    if first_only:
+        return out.squeeze(1)
+    return out.flatten(0, 1).index_select(0, packing.token_index)
+
+
+class _AttendInBlocks(torch.autograd.Function):
+    """Attention with one batched product for all sentences and heads of a block, and one draw of all dropout masks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        packing: Packing,
+        scaling: float | None,
+        rate: float,
+    ) -> Tensor:
+        heads = key.shape[1]
+        layout = packing.layout(heads)
+        is_trained = any(ctx.needs_input_grad)
+        # 1. Rows of the blocks. If only first tokens are queried, their rows are in order.
+        first_only = len(query) != len(key)
+        queries, keys, values = (x.flatten(0, 1) for x in (query, key, value))
+        if not first_only:
+            queries = queries.index_select(0, layout.to_blocks)
+        rows = [queries, keys.index_select(0, layout.to_blocks), values.index_select(0, layout.to_blocks)]
+        out = torch.empty_like(queries)
+        parts = [layout.matrices(x) for x in (*rows, out)]
+        # 2. All dropout masks.
+        sizes = [q.shape[0] * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
+        keeps: Sequence[Tensor | None] = [None] * len(sizes)
+        keep_scale = 1.0
+        if rate > 0:
+            masks, keep_scale = keep_mask([sum(sizes)], rate)
+            keeps = masks.split(sizes)
+        # 3. Attention, block by block. `alpha` scales a product without a pass of its own.
+        product = partial(torch.baddbmm, query.new_empty(()), beta=0)
+        weights = []
+        with torch.autocast("cpu", enabled=False):
+            for block, keep, q, k, v, o in zip(layout.blocks, keeps, *parts, strict=True):
+                scores = product(q, k.mT, alpha=scaling)
+                if block.padding is not None:
+                    by_head = scores.unflatten(0, (-1, heads))
+                    by_head.masked_fill_(block.padding[:, None, None], -torch.inf)
+                # Weights have at least float32's precision; they are 0 at padding keys.
+                weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
+                if is_trained:
+                    if block.padding is not None and not first_only:
+                        # No gradient may flow from rows that stand for no token.
+                        by_head = weight.unflatten(0, (-1, heads))
+                        by_head.masked_fill_(block.padding[:, None, :, None], 0.0)
+                    weights.append(weight)
+                dropped = weight
+                if keep is not None:
+                    dropped = keep.view_as(weight).to(weight.dtype).mul_(weight)
+                product(dropped.to(v.dtype), v, alpha=keep_scale, out=o)
+        ctx.save_for_backward(*rows, *weights, *keeps)
+        ctx.settings = layout, heads, first_only, scaling, keep_scale
+        if not first_only:
+            out = out.index_select(0, layout.from_blocks)
+        return out.unflatten(0, (-1, heads))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        layout, heads, first_only, scaling, keep_scale = ctx.settings
+        saved = ctx.saved_tensors
+        end = 3 + len(layout.blocks)
+        rows = saved[:3]
+        weights = saved[3:end]
+        keeps = saved[end:]
+        of_output = gradient.to(rows[0].dtype).flatten(0, 1)
+        if not first_only:
+            of_output = of_output.index_select(0, layout.to_blocks)
+        gradients = [torch.empty_like(x) for x in rows]
+        parts = [layout.matrices(x) for x in (*rows, of_output, *gradients)]
+        product = partial(torch.baddbmm, of_output.new_empty(()), beta=0)
+        for weight, keep, q, k, v, g, dq, dk, dv in zip(weights, keeps, *parts, strict=True):
+            dropped = weight
+            d_weight = product(g, v.mT, alpha=keep_scale).to(weight.dtype)
+            if keep is not None:
+                kept = keep.view_as(weight).to(weight.dtype)
+                d_weight.mul_(kept)
+                dropped = kept.mul_(weight)
+            product(dropped.to(v.dtype).mT, g, alpha=keep_scale, out=dv)
+            # The gradient of the scores is weight * (d_weight - sum(d_weight * weight)).
+            d_weight.mul_(weight)
+            sums = d_weight.sum(-1, keepdim=True)
+            d_scores = d_weight.addcmul_(weight, sums, value=-1).to(q.dtype)
+            product(d_scores, k, alpha=scaling, out=dq)
+            product(d_scores.mT, q, alpha=scaling, out=dk)
+        d_query, *others = gradients
+        if not first_only:
+            d_query = d_query.index_select(0, layout.from_blocks)
+        d_key, d_value = (x.index_select(0, layout.from_blocks).unflatten(0, (-1, heads)) for x in others)
+        return d_query.unflatten(0, (-1, heads)), d_key, d_value, None, None, None
+
+
+@contextmanager
+def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """Keep torch's attention from choosing the kernels of cuDNN, unless they are all that is switched on.
+
+    cuDNN comes first on Hopper GPUs. It makes a plan for every new shape, which takes milliseconds where nearly all
+    batches have a new shape, and some of its kernels round a dropout rate to a multiple of 1/16
+    (https://github.com/pytorch/pytorch/pull/174245).
+
+    Args:
+        device (`torch.device`): The device of the tensors. Nothing changes unless it is a GPU.
+    """
+    flags = torch.backends.cuda
+    has_others = flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled() or flags.math_sdp_enabled()
+    if device.type != "cuda" or not flags.cudnn_sdp_enabled() or not has_others:
+        yield
+        return
+    flags.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        flags.enable_cudnn_sdp(True)
+
+
+AttentionInterface.register(ATTENTION_NAME, attend)
 AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)

@@ -21,7 +21,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
-from ..ops.distributed import draw_own_noise, on_first_process, same_noise, wait_for_all
+from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 
 logger = logging.get_logger(__name__)
@@ -175,9 +175,7 @@ class WholeCheckpointTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
         with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
-            loader = super().get_train_dataloader()
-        draw_own_noise(self.args.seed)
-        return loader
+            return super().get_train_dataloader()
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
         """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""

@@ -55,10 +55,10 @@ from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
-from ..ops.distributed import draw_own_noise, hold_together, on_first_process
+from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
-from ..ops.packing import avoid_cudnn_attention
+from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
     OPTIMIZER_SETTINGS,
@@ -561,13 +561,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             stream.forget()
             if self.resumed_from is not None:
                 stream.load_state(self.resumed_from)
-            loader = DataLoader(
-                stream,
-                batch_size=None,
-                collate_fn=self.data_collator,
-                pin_memory=self.args.dataloader_pin_memory,
-            )
-            draw_own_noise(self.args.seed)
+            with same_noise(self.args.seed):
+                loader = DataLoader(
+                    stream,
+                    batch_size=None,
+                    collate_fn=self.data_collator,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
         else:
             loader = super().get_train_dataloader()
         # Accelerate's loader wraps the one that starts the workers.

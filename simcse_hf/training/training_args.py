@@ -12,7 +12,7 @@ from ..data.mixture import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
-from ..ops.launch import check_together, launched_processes
+from ..ops.launch import check_together
 from .parser import option
 
 logger = logging.get_logger(__name__)
@@ -198,7 +198,7 @@ class SimCSETrainingArguments(TrainingArguments):
             self.prompts = dict(word.partition("=")[::2] for word in self.prompts)  # type: ignore[assignment]
         if isinstance(self.lora, str):
             self.lora = yaml.safe_load(self.lora)
-        if (self.bf16 or self.bf16_full_eval or launched_processes() > 1) and has_only_cpu():
+        if has_only_cpu():
             self.use_cpu = True  # without it, transformers refuses bf16 on a CPU, and joins no processes
         has_accelerator_config = self.accelerator_config is not None
         # transformers checks its arguments and fills some of them in: what nobody has set stays open.

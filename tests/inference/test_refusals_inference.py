@@ -3,11 +3,8 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 from conftest import tiny_config
-from inference_helpers import as_sentence_transformer
-from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
@@ -21,10 +18,7 @@ OF_MODELS = {
     "a list": (lambda model: model.encode([["a", "b"]]), r"sentence 0: expected a text, got \['a', 'b'\]"),
     "a dict": (lambda model: model.encode({"q1": "a cat", "q2": "a dog"}), "a list of texts, got a dict"),
     "a set": (lambda model: model.similarity({"a cat", "a dog"}, "a cat"), "a list of texts, got a set"),
-    "a data frame": (lambda model: model.build_index(pd.DataFrame({"text": ["a cat"]})), "got a DataFrame"),
-    "queries in a dict": (lambda model: model.build_index(["a"]) or model.search({"q": "a"}), "got a dict"),
     "half a pair": (lambda model: model.encode(["fine", "half \ud83d"]), "sentence 1: .* surrogate pair"),
-    "half a pair in an index": (lambda model: model.build_index(["half \ud83d"]), "sentence 0: .* surrogate pair"),
     "positions": (lambda model: model.encode("a cat", max_length=41), "max_seq_length is 41.* has 40 positions"),
     "length": (lambda model: model.encode("a cat", max_length=0), "max_"),
     "room": (lambda model: model.encode(["a"], prompt="the dog sang", max_length=5), "no room is left"),
@@ -74,14 +68,6 @@ def test_ranges_that_do_not_fit_are_refused(call, message):
 def test_settings_of_a_model_are_refused_by_their_names(arguments, error, message, checkpoint):
     with pytest.raises(error, match=message):
         SimCSE(checkpoint, device="cpu", **arguments)
-
-
-@pytest.mark.parametrize("pooling", [{"pooling_mode": "weightedmean"}, {"pooling_mode_weightedmean_tokens": True}])
-def test_an_unknown_pooling_is_refused(pooling, save_checkpoint):
-    directory = as_sentence_transformer(save_checkpoint(BertModel(tiny_config())), pooling)
-    with pytest.raises(ValueError, match="pools by .* pass pooler_type"):
-        SimCSE(directory)
-    assert SimCSE(directory, pooler_type="avg", device="cpu").pooler_type == "avg"
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

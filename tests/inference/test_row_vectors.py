@@ -62,7 +62,7 @@ def test_vectors_of_an_api_are_found_by_row_and_column(tmp_path):
 
 def test_a_product_of_vectors_is_the_weighted_mean_of_the_teachers_cosines(tmp_path):
     rows = rows_of()
-    first, a = written(tmp_path / "a", rows, dim=4)
+    first, a = written(tmp_path / "a:3", rows, dim=4)  # a path with a colon is no weight
     second, b = written(tmp_path / "b", rows, dim=6, seed=1)
     found = vectors_of(rows, f"{first}:1", f"{second}:3").reshape(21, -1)
     a, b = a.reshape(21, -1), b.reshape(21, -1)
@@ -92,16 +92,6 @@ def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, cache, m
     monkeypatch.setattr(simcse_module, "encode_token_ids", None)
     np.testing.assert_array_equal(vectors_of(rows, checkpoint), found)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
-
-
-def test_an_interrupted_encoding_continues(checkpoint, cache, monkeypatch):
-    monkeypatch.setattr(module, "_SHARD", 5)
-    rows = rows_of()
-    whole = vectors_of(rows, checkpoint)
-    (folder,) = [path for path in cache.iterdir() if path.is_dir()]
-    (folder / "vectors-00002-of-00005.npy").unlink()
-    (folder / "vectors-00004-of-00005.npy").write_bytes(b"half")
-    np.testing.assert_array_equal(vectors_of(rows, checkpoint), whole)
 
 
 def test_the_digest_stands_for_texts_weights_shares_and_dimensions_but_not_for_names(model, tmp_path):
@@ -136,12 +126,6 @@ def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache):
     with held_elsewhere(folder) as child:
         threading.Timer(0.3, os.kill, (child, signal.SIGKILL)).start()
         np.testing.assert_array_equal(vectors_of(rows, checkpoint), found)
-
-
-def test_a_path_with_a_colon_is_no_weight(tmp_path):
-    rows = rows_of()
-    folder, _ = written(tmp_path / "seed:1", rows)
-    assert vectors_of(rows, folder, f"{folder}:3").shape == (7, 3, 8)
 
 
 # --- refusals ---
@@ -202,10 +186,10 @@ def test_neighbours_are_the_rows_with_the_nearest_anchors(tmp_path, monkeypatch,
 
 def _neighbors(folder, cache, rank, processes):
     config.HF_DATASETS_CACHE, module._BLOCK = cache, 6
-    searched, among = [], RowVectors._neighbors_among
-    RowVectors._neighbors_among = lambda self, rows, number: [searched.append(rows[0]), among(self, rows, number)][1]
+    blocks, write = [], module.write_npy
+    module.write_npy = lambda path, found: (blocks.append(path.stem), write(path, found))
     found = RowVectors([folder], rows_of(24), CPU).neighbors(4)
-    return np.array(found).tolist(), np.array(searched).tolist()
+    return np.array(found).tolist(), blocks[:2]
 
 
 def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
@@ -214,5 +198,5 @@ def test_processes_divide_the_search_for_neighbours(tmp_path, monkeypatch):
     alone = np.array(RowVectors([folder], rows_of(24), CPU).neighbors(4)).tolist()
     (first, some), (second, others) = in_processes(partial(_neighbors, folder, str(tmp_path / "two")), tmp_path)
     assert first == second == alone
-    assert (some, others) == ([0, 12], [6, 18])
+    assert (some, others) == (["0", "2"], ["1", "3"])
     assert [path.suffix for path in (tmp_path / "two" / "simcse_hf" / "vectors").iterdir()] == [".npy"]

@@ -1,13 +1,9 @@
 """`SimCSE` beside `SentenceTransformer`: the same arguments, prompts and embeddings, and the same methods."""
 
-import json
-
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import tiny_config
 from inference_helpers import as_sentence_transformer
-from safetensors.torch import save_file
 from transformers import BertModel
 
 from simcse_hf import BertForCL, SimCSE
@@ -60,12 +56,6 @@ def test_prompts_give_the_embeddings_of_sentence_transformers(default_prompt_nam
     assert (plain - prompted).abs().max() > 1e-3, "prompts matter for this model"
 
 
-def test_a_prompt_for_documents_is_used_for_documents(directory):
-    ours, theirs = both(add_modules(directory, {"document": "a mat : ", "query": "dog : "}, "query"))
-    assert_close(ours.encode_document(TEXTS), theirs.encode_document(TEXTS))
-    assert_close(ours.encode_document(TEXTS), ours.encode(TEXTS, prompt_name="document"))
-
-
 def test_a_passage_prompt_that_documents_do_not_get_is_mentioned(directory, caplog):
     SimCSE(add_modules(directory), device="cpu").encode_document(TEXTS)
     assert "no prompt 'document'" in caplog.text and "model.prompts['passage']" in caplog.text
@@ -111,47 +101,7 @@ def test_batch_size_limits_the_texts_of_a_batch_and_changes_no_embedding(directo
     assert sizes == [2, 2, 1]
 
 
-@pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens", "cls_token"])
-def test_dense_modules_and_every_pooling_give_the_embeddings_of_sentence_transformers(mode, directory, tmp_path):
-    """LaBSE is an example: its embeddings have the size of the last Dense module."""
-    add_modules(directory)
-    pooling = {"word_embedding_dimension": 32} | {
-        f"pooling_mode_{name}": name == mode for name in ("mean_tokens", "max_tokens", "cls_token")
-    }
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    modules = json.loads((directory / "modules.json").read_text())
-    torch.manual_seed(0)
-    for number, (width, activation) in enumerate([(24, "torch.nn.modules.activation.Tanh"), (20, None)], start=3):
-        folder = directory / f"{number}_Dense"
-        folder.mkdir()
-        size = 32 if number == 3 else 24
-        config = {"in_features": size, "out_features": width, "bias": number == 3}
-        config["activation_function"] = activation or "torch.nn.modules.linear.Identity"
-        (folder / "config.json").write_text(json.dumps(config))
-        weights = {"linear.weight": torch.randn(width, size)} | (
-            {"linear.bias": torch.ones(width)} if number == 3 else {}
-        )
-        save_file(weights, folder / "model.safetensors")
-        modules.insert(-1, {"path": folder.name, "type": "sentence_transformers.models.Dense"})
-    modules = [module | {"idx": i, "name": str(i)} for i, module in enumerate(modules)]
-    (directory / "modules.json").write_text(json.dumps(modules))
-    ours, theirs = both(directory)
-    assert ours.dim == 20 and ours.encode([]).shape == (0, 20)
-    assert_close(ours.encode(TEXTS), theirs.encode(TEXTS))
-    ours.save_pretrained(tmp_path / "copy")
-    copy, their_copy = both(tmp_path / "copy")
-    assert_close(copy.encode(TEXTS), theirs.encode(TEXTS))
-    assert_close(their_copy.encode(TEXTS, prompt_name="query"), theirs.encode(TEXTS, prompt_name="query"))
-
-
 # --- methods ------------------------------------------------------------------------------------------------------
-
-
-def test_similarity_pairwise_is_the_cosine_of_each_pair(directory):
-    model = SimCSE(directory, device="cpu")
-    a, b = model.encode(TEXTS[:2], normalize_embeddings=False), model.encode(TEXTS[2:4], normalize_embeddings=False)
-    torch.testing.assert_close(model.similarity_pairwise(TEXTS[:2], TEXTS[2:4]), F.cosine_similarity(a, b))
-    torch.testing.assert_close(model.similarity_pairwise(a.numpy(), TEXTS[2:4]), F.cosine_similarity(a, b))
 
 
 @pytest.mark.parametrize("pooler_type", ["cls", "avg", "avg_first_last", "avg_no_cls"])

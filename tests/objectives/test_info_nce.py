@@ -42,7 +42,7 @@ def test_all_variants_equal_their_terms(
     if duplicates:
         of_other.append(ids[:4, start:])
     gathered = iter(of_other)
-    monkeypatch.setattr(info_nce, "gather_columns", lambda x, missing, gather: torch.cat([next(gathered), x]))
+    monkeypatch.setattr(info_nce, "gather_rows", lambda x, gather, missing: torch.cat([next(gathered), x]))
     monkeypatch.setattr(info_nce, "own_rows", lambda rows, gather: torch.arange(4, 8))
     weight = 0.7 if columns > 2 else 0.0
     fast = InfoNCE(temperature, similarity, weight, symmetric, margin)(

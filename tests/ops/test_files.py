@@ -5,14 +5,6 @@ import pytest
 from simcse_hf.ops.files import read_json_object, write_atomically
 
 
-def test_a_file_appears_only_when_it_is_complete(tmp_path):
-    path = tmp_path / "vectors.bin"
-    with write_atomically(path) as temporary:
-        temporary.write_bytes(b"new")
-        assert not path.exists() and temporary.parent == tmp_path
-    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
-
-
 def test_a_failed_write_keeps_the_old_content_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "vectors.bin"
     path.write_bytes(b"old")

@@ -9,7 +9,7 @@ from process_helpers import launch
 
 from simcse_hf import SimCSETrainingArguments
 from simcse_hf.cli.main import main
-from simcse_hf.ops.launch import check_together, join_processes, launched_processes
+from simcse_hf.ops.launch import check_together, join_processes
 from simcse_hf.training import training_args
 
 #: What `accelerate launch --cpu --num_processes 2` leaves in the one process that it starts.
@@ -42,7 +42,7 @@ def test_one_process_where_accelerate_launch_was_asked_for_several_is_refused(mo
     with pytest.raises(ValueError, match="accelerate launch.*torchrun --nproc_per_node"):
         SimCSETrainingArguments(str(tmp_path))
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert launched_processes() == 1
+    check_together(1)
 
 
 def test_processes_that_transformers_does_not_join_are_refused(monkeypatch, tmp_path):

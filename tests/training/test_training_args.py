@@ -51,6 +51,7 @@ def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monke
     on_cpu = SimCSETrainingArguments(directory, use_cpu=True)
     assert not on_cpu.dataloader_pin_memory and not on_cpu.accelerator_config.non_blocking
     assert not on_cpu.logging_nan_inf_filter and on_cpu.optim == TrainingArguments(directory).optim
+    monkeypatch.setattr(training_args, "has_only_cpu", lambda: False)
     monkeypatch.setattr(SimCSETrainingArguments, "device", property(lambda self: torch.device("cuda")))
     monkeypatch.setattr(SimCSETrainingArguments, "world_size", 1)
     monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 1))

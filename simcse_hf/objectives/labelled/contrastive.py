@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pyarrow.compute import list_value_length
 from torch import Tensor, nn
 
-from ...ops.distributed import gather_columns, gather_rows, mean_over_processes, missing_columns, own_rows
+from ...ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
 from ..base import ABSENT, NEGATIVE, POSITIVE, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from ..checks import check_options, check_similarity
 
@@ -40,8 +40,8 @@ def gather_ragged(vectors: Tensor, relations: Tensor, over_processes: bool) -> t
             -100 there.
     """
     missing = missing_columns(relations, over_processes)
-    vectors = gather_columns(vectors, missing, over_processes)
-    relations = gather_columns(relations, missing, over_processes, ABSENT)
+    vectors = gather_rows(vectors, over_processes, missing)
+    relations = gather_rows(relations, over_processes, missing, ABSENT)
     return vectors, relations
 
 
