@@ -55,8 +55,12 @@ class CommandParser(ArgumentParser):
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known += map(str, action.choices or ())
-        names = [word.partition("=")[0] for number, word in enumerate(self._words) if number == 0 or word[:2] == "--"]
-        wrong = [name for name in names if not any(other.startswith(name) for other in known)]
+        wrong = []
+        for number, word in enumerate(self._words):
+            name = word.partition("=")[0]
+            is_name = number == 0 or word.startswith("--")
+            if is_name and not any(other.startswith(name) for other in known):
+                wrong.append(name)
         if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
             known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))

@@ -106,7 +106,9 @@ class ContrastiveCollator:
         # 1. The sentences of each row as lists, also of a dataset in the format of torch or numpy
         sentences = []
         for row in rows:
-            found = [ids.tolist() if hasattr(ids, "tolist") else ids for ids in row.get("input_ids", ())]
+            found = []
+            for ids in row.get("input_ids", ()):
+                found.append(ids.tolist() if hasattr(ids, "tolist") else ids)
             if not found or not all(isinstance(ids, (list, tuple)) for ids in found):
                 raise ValueError(
                     "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, "

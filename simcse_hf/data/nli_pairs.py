@@ -18,7 +18,9 @@ logger = logging.get_logger(__name__)
 LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 0, 1, 2 in SNLI and MultiNLI
 
 #: Each label by its name, its number, and the letter that stands for it in ANLI.
-_LABEL = {key: name for number, name in enumerate(LABELS) for key in (name, name[0], str(number))}
+_LABEL: dict[str, str] = {}
+for _number, _name in enumerate(LABELS):
+    _LABEL |= {_name: _name, _name[0]: _name, str(_number): _name}
 
 SAMPLINGS = ("pairs", "premises")  # of `build_nli_groups`
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld

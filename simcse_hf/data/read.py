@@ -463,7 +463,8 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
             f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
         )
     table = dataset_table(dataset, name)
-    values = parse_scores(((table.at(number), score) for number, (score,) in table.rows([SCORE])), name)
+    given = ((table.at(number), score) for number, (score,) in table.rows([SCORE]))
+    values = parse_scores(given, name)
     table.columns.remove(SCORE)
     [cleaner] = table_cleaners([table], None, expected_columns=2)
     texts = []

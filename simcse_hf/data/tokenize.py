@@ -200,8 +200,11 @@ class RowTokenizer:
             tokenized.append(iter(ids))
         rows = []
         for row in texts:
-            of_columns = (tokenized[min(place, last)] for place in range(len(row)))
-            rows.append([next(ids) if has_text(text) else [] for ids, text in zip(of_columns, row, strict=True)])
+            ids_of_row = []
+            for place, text in enumerate(row):
+                of_column = tokenized[min(place, last)]
+                ids_of_row.append(next(of_column) if has_text(text) else [])
+            rows.append(ids_of_row)
         return rows
 
 

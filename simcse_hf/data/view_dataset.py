@@ -133,7 +133,8 @@ class ViewDataset(SeededDataset):
         for rng, *pair in zip(rngs, tokenized[::2], tokenized[1::2], strict=True):
             for branch in range(0 if self.both else 1, 2):
                 if isinstance(view, TokenView):
-                    changed = view(pair[branch][len(before) : len(pair[branch]) - len(after)], rng)
+                    words = pair[branch][len(before) : len(pair[branch]) - len(after)]
+                    changed = view(words, rng)
                     pair[branch] = [*before, *changed[:room], *after]
             row: dict = {"input_ids": pair}
             if self.with_view_seed:

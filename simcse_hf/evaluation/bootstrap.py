@@ -78,7 +78,10 @@ def connected_groups(memberships: Sequence) -> ndarray:
         for text in texts:
             units.merge(unit, first_units.setdefault(text, unit))
     numbers: dict = {}
-    return np.array([numbers.setdefault(units[unit], len(numbers)) for unit in units], dtype=np.int32)
+    groups = []
+    for unit in units:
+        groups.append(numbers.setdefault(units[unit], len(numbers)))
+    return np.array(groups, dtype=np.int32)
 
 
 def divide_groups(
@@ -268,7 +271,8 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
         logs = np.log(np.where(shares > 0, shares, 1))
         return -(shares * logs).sum(axis=1)
 
-    both = np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)[1].ravel()
+    _, both = np.unique(np.stack([gold, clusters]), axis=1, return_inverse=True)
+    both = both.ravel()
     total = entropy(gold) + entropy(clusters)
     mutual = total - entropy(both)
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)

@@ -168,7 +168,10 @@ def describe_difference(
 
 def _samples(systems: dict, task: str, protocol: Protocol, resamples: int) -> dict:
     """Return the resampled scores of each system, or `{}` if some were not stored."""
-    found = [(name, each.scores.get(task)) for name, seeds in systems.items() for each in seeds]
+    found = []
+    for name, seeds in systems.items():
+        for each in seeds:
+            found.append((name, each.scores.get(task)))
     if any(parts is None for _, parts in found) or (protocol.mode == "dev" and is_transfer(task)):
         return {}  # dev answers are not stored
     first_name, first = found[0]

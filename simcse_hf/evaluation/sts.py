@@ -140,7 +140,10 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
     # 1. The cells of each line that is not blank
     lines = read_lines(path)
     if lines and "\t" in lines[0]:
-        records = [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip()]
+        records = []
+        for line_number, text in enumerate(lines, start=1):
+            if text.strip():
+                records.append((line_number, text.split("\t")))
     else:
         records = list(csv_records(path, ","))
     if not records:

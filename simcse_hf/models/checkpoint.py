@@ -300,7 +300,9 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     if head == "dense":
         linear.load_state_dict(copy.state_dict())
         return
-    difference = max((copy.weight - linear.weight).abs().max().item(), (copy.bias - linear.bias).abs().max().item())
+    of_weights = (copy.weight - linear.weight).abs().max().item()
+    of_biases = (copy.bias - linear.bias).abs().max().item()
+    difference = max(of_weights, of_biases)
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
     tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":

@@ -5,6 +5,8 @@ from typing import Any
 
 #: How many processes there are, as torchrun, `accelerate launch` and MPI tell each of them.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+#: Variables of which each launcher sets at least one. Without them, a process works alone.
+LAUNCHED = frozenset(_SIZES) | {"MASTER_ADDR"}
 _THAT_WORKS = (
     "Start them with `torchrun --nproc_per_node N -m simcse_hf ...` (on a machine with GPUs, N is at most their "
     "number), or start one without a launcher."

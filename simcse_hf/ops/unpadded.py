@@ -568,7 +568,10 @@ class _AttendInBlocks(torch.autograd.Function):
         out = torch.empty_like(queries)
         parts = [layout.matrices(x) for x in (*rows, out)]
         # 2. All dropout masks.
-        sizes = [q.shape[0] * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
+        sizes = []
+        for q, k in zip(parts[0], parts[1], strict=True):
+            number, length = q.shape[:2]
+            sizes.append(number * length * k.shape[1])
         keeps: Sequence[Tensor | None] = [None] * len(sizes)
         keep_scale = 1.0
         if rate > 0:

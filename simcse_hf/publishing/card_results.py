@@ -161,7 +161,9 @@ def evaluation_facts(measured: Measured) -> dict[str, Any]:
         scores["geometry"] = {name: [each["geometry"][name] for each in every] for name in GEOMETRY}
     users = [task for task, result in results.items() if is_user_task(result)]
     for task in users:
-        scores[task] = {metric: [each[task][metric] for each in every] for metric in results[task]["metrics"]}
+        scores[task] = {}
+        for metric in results[task]["metrics"]:
+            scores[task][metric] = [each[task][metric] for each in every]
     tables: dict[str, dict[str, list]] = {}
     for table, columns in scores.items():
         tables[table] = {}
@@ -192,7 +194,9 @@ def dev_facts(run: dict) -> dict[str, Any]:
     runs = run["seeds"]["runs"] if "seeds" in run else []
     if len(runs) < 2:
         runs = [run]
-    evaluations = {when: [each.get(when) for each in runs] for when in ("initial", "best", "final", "saved")}
+    evaluations = {}
+    for when in ("initial", "best", "final", "saved"):
+        evaluations[when] = [each.get(when) for each in runs]
     evaluations["start"] = [run.get("start")]
     evaluations["published"] = [run.get("saved")]
     rows = {}

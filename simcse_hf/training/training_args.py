@@ -1,5 +1,6 @@
 """The arguments of a contrastive training run, as the user wrote them."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..data.mixture import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
-from ..ops.launch import check_together
+from ..ops.launch import LAUNCHED, check_together
 from .parser import option
 
 logger = logging.get_logger(__name__)
@@ -207,7 +208,8 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.dataloader_num_workers is None:
             self.dataloader_num_workers = 0
         super().__post_init__()
-        check_together(self.world_size)
+        if LAUNCHED & os.environ.keys():
+            check_together(self.world_size)
         for name, value in given.items():
             setattr(self, name, value)
         if self.device.type == "cpu":

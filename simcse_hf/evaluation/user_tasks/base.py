@@ -219,7 +219,8 @@ def paired_interval(
     start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
     end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
     low, high = interval(end - start, confidence, independent_draws(systems[0]))
-    old, new = (np.mean([result.metrics[task.metric] for result in results]) for results in (before, after))
+    old = np.mean([result.metrics[task.metric] for result in before])
+    new = np.mean([result.metrics[task.metric] for result in after])
     return float(new - old), low, high
 
 
