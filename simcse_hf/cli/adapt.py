@@ -11,9 +11,9 @@ from .common import (
     add_pooler_option,
     add_task_option,
     command_parser,
+    messages_of,
     positive_int,
     report,
-    show_messages_of,
 )
 
 _LABELS_HELP = (
@@ -75,8 +75,8 @@ def adapt_main(argv: list[str]) -> int:
 
     arguments.tasks = arguments.task
     settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(AdaptationSettings)}
-    show_messages_of("simcse_hf.training.adaptation", arguments.quiet)
-    result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
+    with messages_of("simcse_hf.training.adaptation", arguments.quiet):
+        result = adapt(AdaptationSettings(**settings), overwrite=arguments.overwrite)
     lines = [result["summary"]]
     for each in result["comparisons"]:
         if each["task"] != result["task"]:

@@ -403,10 +403,11 @@ def report(arguments: Namespace, document: Any, text: str) -> None:
     print(text, flush=True)
 
 
-def show_messages_of(package: str, quiet: bool) -> None:
+@contextmanager
+def messages_of(package: str, quiet: bool) -> Iterator[None]:
     """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
 
-    Warnings about a user's tasks are shown too.
+    Warnings about a user's tasks are shown too. A program that calls a command gets its own messages back afterwards.
 
     Args:
         package (`str`): The part, such as `"simcse_hf.training.adaptation"`.
@@ -418,9 +419,23 @@ def show_messages_of(package: str, quiet: bool) -> None:
     from ..training.run import set_up_logging
 
     set_up_logging()
-    getLogger("simcse_hf").setLevel(ERROR)
-    getLogger("simcse_hf.evaluation.user_tasks").setLevel(WARNING)
-    getLogger(package).setLevel(WARNING if quiet else INFO)
+    levels = {
+        "simcse_hf": ERROR,
+        "simcse_hf.evaluation.user_tasks": WARNING,
+        package: WARNING if quiet else INFO,
+    }
+    before = {name: getLogger(name).level for name in levels}
+    verbosity = logging.get_verbosity()
+    for name, level in levels.items():
+        getLogger(name).setLevel(level)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            getLogger(name).setLevel(level)
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+        datasets.enable_progress_bars()
