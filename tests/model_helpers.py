@@ -15,13 +15,6 @@ def unused(model):
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-def move_weights(model, scale):
-    """Add noise to all parameters: biases start at 0, where a lost one goes unnoticed."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(scale * torch.randn_like(parameter))
-
-
 def edit_json(path, **changes):
     """Change entries of a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -51,16 +50,9 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, mode
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["t.csv.gz", "t.parquet", "t.jsonl"])
-def test_every_file_format_gives_the_same_embeddings_and_an_empty_cell_keeps_its_row(model, tmp_path, name):
-    texts = ["", *random_texts(53)]
-    path, table = tmp_path / name, pd.DataFrame({"id": range(54), "said": texts})
-    if name == "t.csv.gz":
-        table.to_csv(path, index=False)
-    elif name == "t.parquet":
-        table.to_parquet(path)
-    else:
-        table.to_json(path, orient="records", lines=True)
+def test_an_empty_cell_keeps_its_row(model, tmp_path):
+    texts, path = ["", *random_texts(53)], tmp_path / "t.csv.gz"
+    pd.DataFrame({"id": range(54), "said": texts}).to_csv(path, index=False)
     encode_file(model, path, tmp_path / "out", column="said", shard_size=30)
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
@@ -280,18 +272,10 @@ def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
     encode_file(model, source, tmp_path / "out", shard_size=2, file_format="parquet")
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
-    expected = vectors.tolist()
-    folder = str(tmp_path / "out")
-    tables = [
-        pq.read_table(folder),
-        pa.table(pd.read_parquet(folder)),
-        ds.dataset(folder, format="parquet").to_table(),
-    ]
-    for table in tables:
-        assert table["vector"].to_pylist() == expected
+    loaded = load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    for table in (pq.read_table(tmp_path / "out"), loaded.with_format("arrow")[:]):
+        assert table["vector"].to_pylist() == vectors.tolist()
         assert table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
-    loaded = load_dataset(folder, split="train", cache_dir=str(tmp_path / "cache"))
-    assert loaded.with_format("arrow")[:]["vector"].to_pylist() == expected
 
 
 def test_a_run_of_an_older_version_is_read_continued_and_removed(model, source, tmp_path):

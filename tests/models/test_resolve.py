@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.models.resolve import resolve_run, resolve_settings
+from simcse_hf.models.resolve import resolve_run
 from simcse_hf.training.run import UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -64,22 +64,6 @@ def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity(tmp_pa
         "one": {"similarity": "cosine", "temperature": 0.3},
         "two": {"similarity": "dot", "temperature": 0.3},
     }
-
-
-@pytest.mark.parametrize(
-    ("objective", "part", "given", "expected"),
-    [
-        ("simcse+distill", "simcse", {"simcse.similarity": "dot"}, DOT),
-        ("simcse+distill", "simcse", {"similarity": "dot"}, DOT),
-        ("softmax:0.7+supcon:0.3", "supcon", {"supcon.similarity": "cosine"}, COSINE),
-        ("softmax:0.7+supcon:0.3", "supcon", {}, DOT),
-    ],
-    ids=str,
-)
-def test_a_default_temperature_belongs_to_a_similarity_wherever_it_was_chosen(objective, part, given, expected):
-    options = resolve_settings(objective=objective, objective_options=given).objective_options
-    prefix = f"{part}." if "+" in objective else ""
-    assert {name: options[prefix + name] for name in expected} == expected
 
 
 def test_a_model_trained_with_the_dot_product_is_saved_as_such(tmp_path):
