@@ -15,6 +15,13 @@ def unused(model):
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
+def freeze_like_peft(model, *modules_to_save):
+    """Freeze all weights except `modules_to_save` and a part of the last layer, which stands for an adapter."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layer.1.attention" in name or any(f".{x}." in name for x in modules_to_save))
+    return model
+
+
 def edit_json(path, **changes):
     """Change entries of a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from conftest import FAMILIES, random_batch, tiny_config, with_masked_inputs
-from model_helpers import dense, unused
+from model_helpers import dense, freeze_like_peft, unused
 from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
@@ -121,14 +121,6 @@ def test_parameters_that_text_inputs_do_not_use_are_frozen(family, options):
 
 
 # --- adapters -----------------------------------------------------------------------------------------------------
-
-
-def freeze_like_peft(model, *modules_to_save):
-    """Freeze all weights except `modules_to_save` and a part of the last layer, which stands for an adapter."""
-    model.requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("layer.1.attention" in name or any(f".{x}." in name for x in modules_to_save))
-    return model
 
 
 def test_a_head_that_is_trained_kept_or_not_used_may_be_combined_with_adapters(save_checkpoint, caplog):

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from datasets import Dataset
-from model_helpers import edit_json
-from trainer_helpers import sentences
+from model_helpers import edit_json, freeze_like_peft
+from trainer_helpers import make
 from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.modeling import contrastive_class
 from simcse_hf.models.pooling import at_mask
 
@@ -44,9 +43,7 @@ def frozen_head(folder):
     """Train what peft leaves without `modules_to_save`: an adapter file would not hold the random head."""
     BertForMaskedLM(tiny_config()).save_pretrained(folder)
     start = AutoModelForCL.from_pretrained(folder)
-    for name, parameter in start.named_parameters():
-        parameter.requires_grad_("layer.1.attention" in name)
-    start(**random_batch(4, 2))
+    freeze_like_peft(start)(**random_batch(4, 2))
 
 
 def with_variant(folder):
@@ -56,16 +53,10 @@ def with_variant(folder):
 
 def cached_run(changes=(), **settings):
     def run(folder):
-        values = {"gradcache_chunk_size": 2, "output_dir": str(folder), "use_cpu": True, "report_to": "none"}
-        arguments = SimCSETrainingArguments(**values | dict(changes))
-        rows = Dataset.from_dict({"sent0": sentences(8)})
-        SimCSETrainer(model(**settings), arguments, rows, processing_class=tokenizer_of_words()).train()
+        tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
+        make(folder, tokenizer, model=model(**settings), **{"gradcache_chunk_size": 2} | dict(changes)).train()
 
     return run
-
-
-def tokenizer_of_words():
-    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
 
 
 def masks(ids):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from safetensors.torch import load_file
+from trainer_helpers import make
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
@@ -78,8 +79,7 @@ def test_projectors_go_with_the_names_of_their_data_sets(tmp_path, tokenizer):
     own = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
 
     def trainer(model, names):
-        args = arguments(tmp_path, datasets=dict.fromkeys(names, own), per_device_train_batch_size=4, max_steps=1)
-        return SimCSETrainer(model, args, train_dataset=dict.fromkeys(names, rows), processing_class=tokenizer)
+        return make(tmp_path, tokenizer, dict.fromkeys(names, rows), model, datasets=dict.fromkeys(names, own))
 
     first = trainer(BertForCL(tiny_config(vocab_size=len(tokenizer))), ["c", "b", "a"])
     first.model.save_pretrained(tmp_path / "saved")
