@@ -12,7 +12,7 @@ from transformers import BertTokenizer
 
 from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
-from simcse_hf.objectives import Objective
+from simcse_hf.objectives import OBJECTIVES, Objective
 
 ROWS = 7
 EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
@@ -25,8 +25,17 @@ CASES = {  # name: (sentences per row, settings)
     "symmetric, with duplicates masked": (2, {"objective_options": {"symmetric": True, "mask_duplicates": True}}),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
-    "an objective with a projector": (2, BARLOW_TWINS),
+    "barlow_twins": (2, BARLOW_TWINS),
+    "vicreg": (2, BARLOW_TWINS | {"objective": "vicreg"}),
+    **{
+        name: (3 if cls.rows == "nli" else 2, {"objective": name})
+        for name, cls in OBJECTIVES.items()
+        if cls.supports_gradcache and name not in ("barlow_twins", "vicreg")
+    },
+    **{f"ragged {name}": (3, {"objective": name}) for name in ("simcse", "supcon", "softmax", "class_labels")},
 }
+RELATIONS = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0], [0, 2]])
+RAGGED = torch.tensor([[0, -100], [0, 2], [0, 0], [0, 2], [0, -100], [0, 1], [0, 2]])
 
 
 def case_model(case, dropout=0.3, dtype=torch.float64, unpadded=False):
@@ -42,8 +51,17 @@ def case_batch(case, rows=ROWS):
     batch = random_batch(rows, CASES[case][0])
     if CASES[case][0] == 1:
         batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
-    if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
-        batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
+    if "objective" in CASES[case][1] or "objective_options" in CASES[case][1]:
+        frozen = torch.nn.functional.normalize(torch.randn(rows, CASES[case][0], 8), dim=-1)
+        batch |= {"text_ids": torch.randint(0, 11, frozen.shape[:2]), "teacher": frozen, "guide": frozen}
+        batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0, 1.0])
+        if case.startswith("ragged"):
+            batch["relations"] = RAGGED
+            batch["attention_mask"][RAGGED[:, 1] < 0, 2] = 0
+        elif CASES[case][0] == 3:
+            batch["relations"] = RELATIONS
+        else:
+            batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 0, 2])
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk

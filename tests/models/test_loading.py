@@ -1,8 +1,6 @@
 """Loading a model runs no code of its author, makes up no weight, and says what is wrong with a folder."""
 
-import copy
 import logging
-import pickle
 import shutil
 
 import pytest
@@ -140,15 +138,6 @@ def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_pu
     assert AutoModelForCL.from_pretrained(saved, num_hidden_layers=1).config.num_hidden_layers == 1
     other = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(dropout=0.4)), "other")
     assert AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p == 0.4
-
-
-@pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])
-def test_a_model_can_be_pickled_and_copied(family):
-    model = AutoModelForCL.from_config(tiny_config(family)).eval()
-    ids = torch.arange(2, 8)[None]
-    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert type(again) is type(model)
-        assert torch.equal(again(ids).sentence_embeddings, model(ids).sentence_embeddings)
 
 
 class OwnConfig(BertConfig):

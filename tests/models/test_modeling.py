@@ -1,6 +1,7 @@
 """Tests of the models: encoder passes per step, dropout views, and the losses of the paper."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -26,15 +27,6 @@ def test_every_encoder_gets_its_own_class(family, save_checkpoint):
 
 
 # --- one step -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settings", [{}, {"similarity": "dot", "temperature": 1.0}, {"hard_negative_weight": 1.2}])
-def test_columns_are_anchor_positive_and_hard_negatives(settings):
-    model = BertForCL(tiny_config(), **settings).eval()
-    output = model(**random_batch(4, 4))
-    v = output.sentence_embeddings
-    wanted = InfoNCE(**{"temperature": 0.05, **settings})(v)
-    assert output.loss.item() == output.contrastive_loss.item() == pytest.approx(wanted.item(), rel=1e-6)
 
 
 def test_update_settings_changes_objective_and_config():
@@ -144,11 +136,12 @@ def test_a_copy_shares_no_weights_with_the_original(family):
     model = AutoModelForCL.from_config(tiny_config(family), do_mlm=True).eval()
     batch = with_masked_inputs(random_batch(4, 2))
     before = model(**batch).mlm_loss.item()
-    twin = copy.deepcopy(model)
-    twin(**batch).mlm_loss.backward()
-    torch.optim.SGD(twin.parameters(), lr=0.1).step()
-    assert model(**batch).mlm_loss.item() == before and all(p.grad is None for p in model.parameters())
-    assert twin(**batch).mlm_loss.item() < before
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(twin) is type(model)
+        twin(**batch).mlm_loss.backward()
+        torch.optim.SGD(twin.parameters(), lr=0.1).step()
+        assert model(**batch).mlm_loss.item() == before and all(p.grad is None for p in model.parameters())
+        assert twin(**batch).mlm_loss.item() < before
 
 
 def test_tokens_can_be_added_with_do_mlm():

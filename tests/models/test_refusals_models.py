@@ -68,6 +68,7 @@ def without(name, batch):
 
 
 VIEWS = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
+TARGETS = random_batch(2, 2) | {"mlm_targets": torch.full((2, 2, 9), -100)}
 COMMAND = {"in_features": 32, "out_features": 8, "activation_function": "os.system"}
 EMPTY = {"input_ids": torch.full((3, 2), 7), "attention_mask": torch.tensor([[1, 1], [0, 0], [0, 0]])}
 REFUSED = {
@@ -88,6 +89,8 @@ REFUSED = {
     "four axes": (step({"input_ids": torch.full((2, 2, 2, 9), 7)}), "input_ids must be"),
     "no masked-LM head": (step(with_masked_inputs(random_batch(3, 2))), "do_mlm=True"),
     "no targets": (step(without("mlm_targets", with_masked_inputs(random_batch(3, 2))), do_mlm=True), "mlm_targets"),
+    "no head for targets": (step(TARGETS, objective="declutr", do_mlm=False), "Load it with do_mlm=True"),
+    "no states for targets": (step(TARGETS, do_mlm=True), "'simcse' keeps no hidden states for mlm_targets"),
     "masked texts": (step(with_masked_inputs(random_batch(3)), do_mlm=True), "mlm_input_ids need mlm_targets"),
     "lengths": (step(random_batch(3, 2) | {"lengths": np.array([3, 3])}), "lengths must have the shape"),
     "inputs_embeds": (step(random_batch(3) | {"inputs_embeds": torch.zeros(1)}), "inputs_embeds"),

@@ -13,11 +13,8 @@ from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, build_obje
 
 #: Objective, options, and the option that the message must name (by default that of the options).
 OPTIONS = [
-    *[("simcse", {"temperature": x}) for x in (0.0, -0.05, math.nan, math.inf)],
-    ("simcse", {"similarity": "euclidean"}),
     ("simcse", {"symmetric": "no"}),
     ("simcse", {"mask_duplicates": 1}),
-    ("simcse", {"encoders": 3}),
     *[("simcse", {"false_negative_margin": x}) for x in (True, "1", math.nan)],
     ("supcon", {"nli_sampling": "all"}),
     *[("supcon", {name: 0}) for name in ("max_positives", "max_negatives")],

@@ -17,7 +17,6 @@ WORLDS = (1, 2, 4)
 ROWS = 8
 CASES = {  # sentences a row, rows, settings
     "pairs": (2, ROWS, {}),
-    "fixed mask": (1, ROWS, {"fixed_mask": True}),
     "masked-LM": (3, ROWS, {"do_mlm": True, "mlm_weight": 0.5, "hard_negative_weight": 0.7}),
 }
 TOKEN_BUDGETS = {"one batch": 10_000, "three batches": 40, "a batch a text": 1}
@@ -32,8 +31,6 @@ def case_model(case):
 def case_batch(case):
     num_sentences, rows, settings = CASES[case]
     batch = random_batch(rows, num_sentences)
-    if settings.get("fixed_mask"):
-        batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
     if settings.get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][: rows // 4] = -100  # the first of four processes masked nothing
@@ -52,7 +49,6 @@ def step(model, batch):
     module = getattr(model, "module", model)
     return {
         "loss": output.loss.detach(),
-        "mlm_loss": output.mlm_loss,
         "gradients": {name: p.grad for name, p in module.named_parameters() if p.grad is not None},
     }
 
