@@ -30,6 +30,15 @@ from simcse_hf.models.checkpoint import reload_model
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "mpnet", "albert"])
+def test_the_pooler_of_automodel_gives_the_same_embeddings(family, save_checkpoint):
+    model = perturb(AutoModelForCL.from_config(tiny_config(family), unpadded=False).eval(), 0.01)
+    stock, info = AutoModel.from_pretrained(save_checkpoint(model), output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    batch = random_batch(4)
+    assert torch.equal(stock.eval()(**batch).pooler_output, model(**batch).sentence_embeddings)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(family, save_checkpoint):
     """The loss is that of the stock class, from its checkpoint and, after a step, from ours."""

@@ -8,11 +8,12 @@ import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from model_helpers import edit_json, freeze_like_peft
 from trainer_helpers import make
-from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig
+from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig, GPT2Config
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.modeling import contrastive_class
 from simcse_hf.models.pooling import at_mask
+from simcse_hf.objectives.masked_lm import StockMaskedLMHead
 
 
 class NoConfig(type(tiny_config())):
@@ -88,6 +89,7 @@ REFUSED = {
     "one axis": (step({"input_ids": torch.full((9,), 7)}), "input_ids must be"),
     "four axes": (step({"input_ids": torch.full((2, 2, 2, 9), 7)}), "input_ids must be"),
     "no masked-LM head": (step(with_masked_inputs(random_batch(3, 2))), "do_mlm=True"),
+    "no masked-LM class": (lambda _: StockMaskedLMHead(GPT2Config(), None), "transformers has none for .*'gpt2'"),
     "no targets": (step(without("mlm_targets", with_masked_inputs(random_batch(3, 2))), do_mlm=True), "mlm_targets"),
     "no head for targets": (step(TARGETS, objective="declutr", do_mlm=False), "Load it with do_mlm=True"),
     "no states for targets": (step(TARGETS, do_mlm=True), "'simcse' keeps no hidden states for mlm_targets"),

@@ -28,6 +28,8 @@ def test_a_sum_is_the_weighted_losses_of_its_parts_and_so_is_its_gradient():
     parts = total(data)
     simcse = build_objective("simcse", 8, {"temperature": 0.2})
     assert list(parts) == ["simcse_loss", "barlow_twins_loss"]
+    assert build_objective(NAME, 8, {"simcse.mask_duplicates": True}).needs_text_ids
+    assert build_objective("contrastive_tension+simcse", 8).encoders == 2
     assert_same(parts["simcse_loss"], simcse(data), data.embeddings)
     assert_same(parts["barlow_twins_loss"], 0.1 * total.parts["barlow_twins"](data), data.embeddings)
 

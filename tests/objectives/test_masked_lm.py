@@ -1,11 +1,11 @@
-"""Tests of the auxiliary loss: BERT's masking on fresh copies, and the stock head, pretrained."""
+"""Tests of the auxiliary loss: BERT's masking on fresh copies."""
 
 import pytest
 import torch
 from conftest import MASK, random_batch
-from transformers import DataCollatorForLanguageModeling, GPT2Config
+from transformers import DataCollatorForLanguageModeling
 
-from simcse_hf.objectives.masked_lm import IGNORED, StockMaskedLMHead, mask_tokens
+from simcse_hf.objectives.masked_lm import IGNORED, mask_tokens
 
 
 def test_masks_15_percent_of_the_words_80_10_10(tokenizer):
@@ -22,9 +22,3 @@ def test_masks_15_percent_of_the_words_80_10_10(tokenizer):
     assert (masked == ids)[chosen].float().mean().item() == pytest.approx(0.1, abs=0.03)
     assert torch.equal(targets[chosen], ids[chosen]) and torch.equal(masked[~chosen], ids[~chosen])
     assert not chosen[~words].any()  # special tokens and padding
-
-
-def test_an_encoder_without_masked_lm_class_is_refused():
-    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=30)
-    with pytest.raises(ValueError, match="do_mlm needs a masked-LM head, and transformers has none for .*'gpt2'"):
-        StockMaskedLMHead(config, None)

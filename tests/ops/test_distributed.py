@@ -1,12 +1,9 @@
 """Several processes have the loss and the gradient that one process has with the whole batch."""
 
-import datetime
-
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import random_batch, tiny_config, with_masked_inputs
-from process_helpers import start_processes
+from process_helpers import in_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
@@ -84,28 +81,10 @@ def checks(rank, processes):
     return results
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    for processes in WORLDS:
-        if rank >= processes:
-            continue
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/rendezvous-{processes}",
-            rank=rank,
-            world_size=processes,
-            timeout=datetime.timedelta(seconds=180),  # a hang becomes an error
-        )
-        torch.save(checks(rank, processes), f"{folder}/{processes}-{rank}.pt")
-        dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """`results[processes][rank]`: one spawn of four processes, which form groups of 1, 2 and 4 in turn."""
-    folder = tmp_path_factory.mktemp("processes")
-    start_processes(worker, (str(folder),), max(WORLDS))
-    return {w: [torch.load(folder / f"{w}-{rank}.pt") for rank in range(w)] for w in WORLDS}
+    """`results[processes][rank]`."""
+    return {count: in_processes(checks, tmp_path_factory.mktemp(f"of-{count}"), count) for count in WORLDS}
 
 
 @pytest.mark.parametrize("case", CASES)
