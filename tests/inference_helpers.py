@@ -30,11 +30,11 @@ def as_sentence_transformer(directory, pooling, normalize=True, length=16, **set
     return directory
 
 
-def perturb(model):
+def perturb(model, scale=0.1):
     """Change every weight. Biases start at 0, where a lost bias would go unnoticed, and layer norms are all equal."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+            parameter.add_(scale * torch.randn_like(parameter))
     return model
 
 

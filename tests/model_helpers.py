@@ -15,11 +15,11 @@ def unused(model):
     return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
-def move_weights(model, scale):
-    """Add noise to all parameters: biases start at 0, where a lost one goes unnoticed."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(scale * torch.randn_like(parameter))
+def freeze_like_peft(model, *modules_to_save):
+    """Freeze all weights except `modules_to_save` and a part of the last layer, which stands for an adapter."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layer.1.attention" in name or any(f".{x}." in name for x in modules_to_save))
+    return model
 
 
 def edit_json(path, **changes):

@@ -67,11 +67,6 @@ def slow_info_nce(
     return sum(losses) / len(losses)
 
 
-def without_gradient(model):
-    """The trained parameters that got no gradient; DistributedDataParallel fails if there are any."""
-    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-
-
 def embeddings_of_card(card):
     """What the program for `transformers` alone on a model card embeds its texts to, and these texts."""
     names = {}

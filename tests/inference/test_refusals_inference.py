@@ -31,48 +31,30 @@ OF_MODELS = {
     "budget": (lambda model: model.encode(["a"], token_budget=0), "token_budget must be at least 1, got 0"),
     "long texts": (lambda model: model.encode(["a"], long_texts="max"), "long_texts .* cut, mean, got 'max'"),
     "pairs": (lambda model: model.similarity_pairwise(["a"], ["a", "b"]), "equally many items .* 1 and 2"),
+    "setting": (lambda model: SimCSE(model.name_or_path, pooler="avg"), "unknown argument.* pooler;"),
+    "length of a model": (lambda model: SimCSE(model.name_or_path, max_length=41), "max_seq_length is 41.* 40 pos"),
+    "no length": (lambda model: SimCSE(model.name_or_path, max_length=-1), "max_"),
+    "long texts of a model": (lambda model: SimCSE(model.name_or_path, long_texts="max"), "long_texts must be one of"),
+    "pooler": (lambda model: SimCSE(model.name_or_path, pooler_type="sum"), "pooler_type must be one of"),
+    "shape of ranges": (lambda _: quantize(VECTORS, "int8", np.zeros((2, 3))), r"ranges must be \(2, 4\)"),
+    "order of ranges": (
+        lambda _: quantize(VECTORS, "int8", np.array([[1.0] * 4, [0.0] * 4])),
+        "each minimum at most its maximum",
+    ),
+    "one vector": (lambda _: calibrate_ranges(VECTORS[:1]), "at least two"),
+    "NaN": (lambda _: calibrate_ranges(VECTORS * np.nan), "row 0 .*not finite"),
     "no index": (lambda model: model.search("a"), "no index yet: call build_index or load_index"),
 }
 
 
 @pytest.mark.parametrize(("call", "message"), OF_MODELS.values(), ids=OF_MODELS)
 def test_arguments_are_refused_by_their_names(call, message, model):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call(model)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: quantize(VECTORS, "int8", np.zeros((2, 3))), r"ranges must be \(2, 4\)"),
-        (lambda: quantize(VECTORS, "int8", np.array([[1.0] * 4, [0.0] * 4])), "each minimum at most its maximum"),
-        (lambda: calibrate_ranges(VECTORS[:1]), "at least two"),
-        (lambda: calibrate_ranges(VECTORS * np.nan), "row 0 .*not finite"),
-    ],
-)
-def test_ranges_that_do_not_fit_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"pooler": "avg"}, TypeError, "unknown argument.* pooler;"),
-        ({"max_length": 41}, ValueError, "max_seq_length is 41.* has 40 positions"),
-        ({"max_length": -1}, ValueError, "max_"),
-        ({"long_texts": "max"}, ValueError, "long_texts must be one of cut, mean, got 'max'"),
-        ({"pooler_type": "sum"}, ValueError, "pooler_type must be one of"),
-    ],
-)
-def test_settings_of_a_model_are_refused_by_their_names(arguments, error, message, checkpoint):
-    with pytest.raises(error, match=message):
-        SimCSE(checkpoint, device="cpu", **arguments)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_damaged_checkpoint_is_an_error_that_names_its_folder(checkpoint, name):
-    path = checkpoint / name
+def test_a_damaged_tokenizer_is_an_error_that_names_its_folder(checkpoint):
+    path = checkpoint / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match=f"{checkpoint}: cannot be loaded, because a file is missing or damaged"):
         SimCSE(checkpoint, device="cpu")

@@ -87,6 +87,8 @@ def test_windows_hold_every_token_in_order_and_none_is_longer_than_a_cut_text(me
 def test_threads_with_long_texts_get_the_windows_of_one_thread_and_leave_the_tokenizer_as_it_was(make):
     simcse = make()
     backend = simcse.tokenizer.backend_tokenizer
+    backend.enable_truncation(7, stride=2)
+    backend.enable_padding(length=11)
     before = backend.truncation, backend.padding
     texts = [LONG * 20] * 4
     expected = {kind: simcse.tokenize(texts, long_texts=kind) for kind in ("cut", "mean")}

@@ -7,12 +7,12 @@ import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from datasets import Dataset
 from process_helpers import launch
-from trainer_helpers import sentences
+from trainer_helpers import make, model_of, sentences
 from transformers import BertTokenizer
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import BertForCL
 from simcse_hf.models.gradcache import CachedBatch
-from simcse_hf.objectives import Objective
+from simcse_hf.objectives import OBJECTIVES, Objective
 
 ROWS = 7
 EXACT = {True: 1e-9, False: 1e-6}  # the masked-LM loss is computed in float32, whatever the model's precision
@@ -25,8 +25,17 @@ CASES = {  # name: (sentences per row, settings)
     "symmetric, with duplicates masked": (2, {"objective_options": {"symmetric": True, "mask_duplicates": True}}),
     "Matryoshka": (2, {"matryoshka_dims": [16, 8]}),
     "two encoders": (2, {"encoders": 2}),
-    "an objective with a projector": (2, BARLOW_TWINS),
+    "barlow_twins": (2, BARLOW_TWINS),
+    "vicreg": (2, BARLOW_TWINS | {"objective": "vicreg"}),
+    **{
+        name: (3 if cls.rows == "nli" else 2, {"objective": name})
+        for name, cls in OBJECTIVES.items()
+        if cls.supports_gradcache and name not in ("barlow_twins", "vicreg")
+    },
+    **{f"ragged {name}": (3, {"objective": name}) for name in ("simcse", "supcon", "softmax", "class_labels")},
 }
+RELATIONS = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0], [0, 2]])
+RAGGED = torch.tensor([[0, -100], [0, 2], [0, 0], [0, 2], [0, -100], [0, 1], [0, 2]])
 
 
 def case_model(case, dropout=0.3, dtype=torch.float64, unpadded=False):
@@ -42,8 +51,17 @@ def case_batch(case, rows=ROWS):
     batch = random_batch(rows, CASES[case][0])
     if CASES[case][0] == 1:
         batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
-    if "mask_duplicates" in CASES[case][1].get("objective_options", {}):
-        batch["text_ids"] = torch.randint(0, 5, batch["input_ids"].shape[:2])
+    if "objective" in CASES[case][1] or "objective_options" in CASES[case][1]:
+        frozen = torch.nn.functional.normalize(torch.randn(rows, CASES[case][0], 8), dim=-1)
+        batch |= {"text_ids": torch.randint(0, 11, frozen.shape[:2]), "teacher": frozen, "guide": frozen}
+        batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0, 1.0])
+        if case.startswith("ragged"):
+            batch["relations"] = RAGGED
+            batch["attention_mask"][RAGGED[:, 1] < 0, 2] = 0
+        elif CASES[case][0] == 3:
+            batch["relations"] = RELATIONS
+        else:
+            batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 0, 2])
     if CASES[case][1].get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][:2] = -100  # nothing is masked in the first chunk
@@ -148,64 +166,33 @@ def test_chunks_are_filled_by_tokens_and_keep_the_gradient(case):
     assert_same(gradients(one), gradients(other), 1e-10)
 
 
-def test_a_step_advances_the_random_state_only_by_drawing_chunk_seeds():
-    cached_step(case_model("pairs"), case_batch("pairs"), 3)
-    state = torch.get_rng_state()
-    torch.manual_seed(1)
-    torch.randint(2**63 - 1, (3,))
-    assert torch.equal(state, torch.get_rng_state())
-
-
 # --- with the Trainer ---
 
 
-def train(folder, columns=2, dropout=0.0, rows=32, settings=None, **changes):
+def train(folder, columns=2, settings=None, **changes):
     """Train a model and return its weights and log."""
-    values = {"output_dir": str(folder), "per_device_train_batch_size": 8, "max_steps": 3, "learning_rate": 0.1}
-    values |= {"optim": "sgd", "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "report_to": "none"}
-    arguments = SimCSETrainingArguments(**(values | changes))
-    torch.manual_seed(1)
-    model = AutoModelForCL.from_config(tiny_config(dropout=dropout, initializer_range=0.2), **(settings or {}))
-    texts = {f"sent{c}": [x[: 3 + 5 * i % 23] for i, x in enumerate(sentences(rows, c))] for c in range(columns)}
+    values = {"max_steps": 3, "learning_rate": 0.1, "optim": "sgd", "logging_steps": 1}
+    texts = {f"sent{c}": [x[: 3 + 5 * i % 23] for i, x in enumerate(sentences(32, c))] for c in range(columns)}
     tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40)
-    trainer = SimCSETrainer(model, arguments, Dataset.from_dict(texts), processing_class=tokenizer)
+    model = model_of(dropout=0.0, **(settings or {}))
+    trainer = make(folder, tokenizer, Dataset.from_dict(texts), model, **values | changes)
     trainer.train()
     return model.state_dict(), [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
 RUNS = {
-    "pairs": {},
     "hard negatives": {"columns": 4},
     "accumulated": {"gradient_accumulation_steps": 2},
-    "masked-LM": {"columns": 3, "settings": {"do_mlm": True, "mlm_weight": 0.5}, "max_steps": 1},
     "an objective with a projector": {"settings": BARLOW_TWINS},
 }
 
 
-def assert_same_runs(one, other, atol):
-    for name in one[0]:
-        torch.testing.assert_close(other[0][name], one[0][name], rtol=0, atol=atol)
-    assert len(one[1]) == len(other[1]) > 0
-    for mine, theirs in zip(one[1], other[1], strict=True):
-        assert mine.keys() == theirs.keys() and "contrastive_loss" in mine
-        for part in {"loss", "contrastive_loss", "mlm_loss", "grad_norm"} & mine.keys():
-            assert theirs[part] == pytest.approx(mine[part], rel=1e-3)
-
-
-@pytest.mark.parametrize("run", RUNS)
-def test_a_run_with_gradcache_equals_a_run_without(run, tmp_path):
-    """Weights, losses and their parts are equal in a run without dropout."""
-    plain, cached = (train(tmp_path / str(size), gradcache_chunk_size=size, **RUNS[run]) for size in (None, 3))
-    assert_same_runs(plain, cached, 2e-5)
-
-
-RUNS_OF_TWO = ("hard negatives", "accumulated", "an objective with a projector")
 MASKED = {"columns": 3, "settings": {"do_mlm": True}}
 
 
 def _train_in_process(folder):
     values = {"per_device_train_batch_size": 4, "gradcache_chunk_size": 3, "ddp_backend": "gloo"}
-    results = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS_OF_TWO}
+    results = {run: train(folder / "two", **(values | RUNS[run])) for run in RUNS}
     results["masked-LM"] = train(folder / "two", **(values | MASKED))
     torch.save(results, folder / f"{os.environ['RANK']}.pt")
 
@@ -217,11 +204,14 @@ def of_two_processes(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize("run", RUNS_OF_TWO)
+@pytest.mark.parametrize("run", RUNS)
 def test_two_processes_with_gradcache_equal_one_with_the_whole_batch(run, tmp_path, of_two_processes):
     """Each process has 4 rows in chunks of 3 and 1, and exchanges gradients in the last chunk."""
     one, (first, second) = train(tmp_path, **RUNS[run]), (results[run] for results in of_two_processes)
-    assert_same_runs(one, first, 2e-5)
+    torch.testing.assert_close(first[0], one[0], rtol=0, atol=2e-5)
+    for mine, theirs in zip(one[1], first[1], strict=True):
+        for part in ("loss", "contrastive_loss", "grad_norm"):
+            assert theirs[part] == pytest.approx(mine[part], rel=1e-3)
     assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())
 
 

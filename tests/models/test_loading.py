@@ -1,8 +1,6 @@
 """Loading a model runs no code of its author, makes up no weight, and says what is wrong with a folder."""
 
-import copy
 import logging
-import pickle
 import shutil
 
 import pytest
@@ -16,9 +14,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
-    AutoModelForPreTraining,
     BertConfig,
-    BertForSequenceClassification,
     BertModel,
 )
 
@@ -144,15 +140,6 @@ def test_layers_may_be_left_out_and_the_config_of_another_checkpoint_taken_on_pu
     assert AutoModelForCL.from_pretrained(saved, config=other).bert.embeddings.dropout.p == 0.4
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])
-def test_a_model_can_be_pickled_and_copied(family):
-    model = AutoModelForCL.from_config(tiny_config(family)).eval()
-    ids = torch.arange(2, 8)[None]
-    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert type(again) is type(model)
-        assert torch.equal(again(ids).sentence_embeddings, model(ids).sentence_embeddings)
-
-
 class OwnConfig(BertConfig):
     model_type = "own-bert"
 
@@ -192,21 +179,11 @@ def reports(caplog):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "modernbert", "albert"])
-@pytest.mark.parametrize("stock", [AutoModelForMaskedLM, AutoModelForPreTraining])
-def test_a_stock_checkpoint_loads_without_a_report(family, stock, save_checkpoint, reports):
-    if family == "modernbert" and stock is AutoModelForPreTraining:
-        pytest.skip("transformers has no such class")
-    directory = save_checkpoint(stock.from_config(tiny_config(family)))
-    model = AutoModelForCL.from_pretrained(directory)
-    assert model.head_source == "fresh"
+def test_transformers_reports_only_what_the_package_does_not_explain(family, save_checkpoint, reports):
+    directory = save_checkpoint(AutoModelForMaskedLM.from_config(tiny_config(family)))
+    assert AutoModelForCL.from_pretrained(directory).head_source == "fresh"
     SimCSE(directory, pooler_type="avg", device="cpu")
     assert not reports()
-
-
-def test_what_the_package_does_not_explain_is_reported(save_checkpoint, reports):
-    directory = save_checkpoint(BertForSequenceClassification(tiny_config()))
     edit_weights(directory, lambda weights: weights | {"extra": torch.zeros(1)})
-    AutoModelForCL.from_pretrained(directory, do_mlm=True)
-    (report,) = reports()
-    for key in ("classifier", "extra", "cls.predictions"):
-        assert key in report
+    AutoModelForCL.from_pretrained(directory)
+    assert "extra" in reports()[0]

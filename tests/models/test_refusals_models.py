@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from datasets import Dataset
-from model_helpers import edit_json
-from trainer_helpers import sentences
-from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig
+from model_helpers import edit_json, freeze_like_peft
+from trainer_helpers import make
+from transformers import CONFIG_MAPPING, AutoModel, BertForMaskedLM, BertModel, BertTokenizer, FunnelConfig, GPT2Config
 
-from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.modeling import contrastive_class
 from simcse_hf.models.pooling import at_mask
+from simcse_hf.objectives.masked_lm import StockMaskedLMHead
 
 
 class NoConfig(type(tiny_config())):
@@ -44,9 +44,7 @@ def frozen_head(folder):
     """Train what peft leaves without `modules_to_save`: an adapter file would not hold the random head."""
     BertForMaskedLM(tiny_config()).save_pretrained(folder)
     start = AutoModelForCL.from_pretrained(folder)
-    for name, parameter in start.named_parameters():
-        parameter.requires_grad_("layer.1.attention" in name)
-    start(**random_batch(4, 2))
+    freeze_like_peft(start)(**random_batch(4, 2))
 
 
 def with_variant(folder):
@@ -56,16 +54,10 @@ def with_variant(folder):
 
 def cached_run(changes=(), **settings):
     def run(folder):
-        values = {"gradcache_chunk_size": 2, "output_dir": str(folder), "use_cpu": True, "report_to": "none"}
-        arguments = SimCSETrainingArguments(**values | dict(changes))
-        rows = Dataset.from_dict({"sent0": sentences(8)})
-        SimCSETrainer(model(**settings), arguments, rows, processing_class=tokenizer_of_words()).train()
+        tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
+        make(folder, tokenizer, model=model(**settings), **{"gradcache_chunk_size": 2} | dict(changes)).train()
 
     return run
-
-
-def tokenizer_of_words():
-    return BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
 
 
 def masks(ids):
@@ -77,6 +69,7 @@ def without(name, batch):
 
 
 VIEWS = {name: x.repeat_interleave(2, dim=1) for name, x in random_batch(4, 1).items()}
+TARGETS = random_batch(2, 2) | {"mlm_targets": torch.full((2, 2, 9), -100)}
 COMMAND = {"in_features": 32, "out_features": 8, "activation_function": "os.system"}
 EMPTY = {"input_ids": torch.full((3, 2), 7), "attention_mask": torch.tensor([[1, 1], [0, 0], [0, 0]])}
 REFUSED = {
@@ -96,7 +89,10 @@ REFUSED = {
     "one axis": (step({"input_ids": torch.full((9,), 7)}), "input_ids must be"),
     "four axes": (step({"input_ids": torch.full((2, 2, 2, 9), 7)}), "input_ids must be"),
     "no masked-LM head": (step(with_masked_inputs(random_batch(3, 2))), "do_mlm=True"),
+    "no masked-LM class": (lambda _: StockMaskedLMHead(GPT2Config(), None), "transformers has none for .*'gpt2'"),
     "no targets": (step(without("mlm_targets", with_masked_inputs(random_batch(3, 2))), do_mlm=True), "mlm_targets"),
+    "no head for targets": (step(TARGETS, objective="declutr", do_mlm=False), "Load it with do_mlm=True"),
+    "no states for targets": (step(TARGETS, do_mlm=True), "'simcse' keeps no hidden states for mlm_targets"),
     "masked texts": (step(with_masked_inputs(random_batch(3)), do_mlm=True), "mlm_input_ids need mlm_targets"),
     "lengths": (step(random_batch(3, 2) | {"lengths": np.array([3, 3])}), "lengths must have the shape"),
     "inputs_embeds": (step(random_batch(3) | {"inputs_embeds": torch.zeros(1)}), "inputs_embeds"),

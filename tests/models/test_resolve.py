@@ -8,10 +8,11 @@ import pytest
 import torch
 from conftest import tiny_config
 from safetensors.torch import load_file
+from trainer_helpers import make
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.models.resolve import resolve_run, resolve_settings
+from simcse_hf.models.resolve import resolve_run
 from simcse_hf.training.run import UNSUP_DEFAULTS
 from simcse_hf.training.script_arguments import parse_arguments
 
@@ -66,22 +67,6 @@ def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity(tmp_pa
     }
 
 
-@pytest.mark.parametrize(
-    ("objective", "part", "given", "expected"),
-    [
-        ("simcse+distill", "simcse", {"simcse.similarity": "dot"}, DOT),
-        ("simcse+distill", "simcse", {"similarity": "dot"}, DOT),
-        ("softmax:0.7+supcon:0.3", "supcon", {"supcon.similarity": "cosine"}, COSINE),
-        ("softmax:0.7+supcon:0.3", "supcon", {}, DOT),
-    ],
-    ids=str,
-)
-def test_a_default_temperature_belongs_to_a_similarity_wherever_it_was_chosen(objective, part, given, expected):
-    options = resolve_settings(objective=objective, objective_options=given).objective_options
-    prefix = f"{part}." if "+" in objective else ""
-    assert {name: options[prefix + name] for name in expected} == expected
-
-
 def test_a_model_trained_with_the_dot_product_is_saved_as_such(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon")
     assert resolve_run(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
@@ -94,8 +79,7 @@ def test_projectors_go_with_the_names_of_their_data_sets(tmp_path, tokenizer):
     own = {"objective": "vicreg", "objective_options": {"projector_dim": 8}}
 
     def trainer(model, names):
-        args = arguments(tmp_path, datasets=dict.fromkeys(names, own), per_device_train_batch_size=4, max_steps=1)
-        return SimCSETrainer(model, args, train_dataset=dict.fromkeys(names, rows), processing_class=tokenizer)
+        return make(tmp_path, tokenizer, dict.fromkeys(names, rows), model, datasets=dict.fromkeys(names, own))
 
     first = trainer(BertForCL(tiny_config(vocab_size=len(tokenizer))), ["c", "b", "a"])
     first.model.save_pretrained(tmp_path / "saved")

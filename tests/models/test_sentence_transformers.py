@@ -6,7 +6,8 @@ import json
 import pytest
 import torch
 from conftest import flat, random_batch, tiny_config
-from model_helpers import move_weights, unused
+from inference_helpers import perturb
+from model_helpers import unused
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Dropout, Pooling
@@ -133,9 +134,7 @@ def save_library_model(tmp_path, tokenizer):
     """`save_library_model(pooling, layers)` saves a sentence-transformers model over a random stock encoder."""
 
     def save(pooling="mean", layers=(), family="bert", max_seq_length=20, **options):
-        encoder = AutoModel.from_config(tiny_config(family))
-        move_weights(encoder, 0.1)
-        encoder.save_pretrained(tmp_path / "encoder")
+        perturb(AutoModel.from_config(tiny_config(family))).save_pretrained(tmp_path / "encoder")
         tokenizer.save_pretrained(tmp_path / "encoder")
         transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=max_seq_length)
         modules = [transformer, Pooling(32, pooling_mode=pooling), *layers]
@@ -173,7 +172,7 @@ def test_a_library_model_has_the_librarys_embeddings_here_and_when_saved_again(
     directory = save_library_model(pooling, dense_modules(layers), "bert" if layers == "none" else "distilbert")
     model = assert_same_there(directory)
     assert model.pooler_type == ours and model.model.settings.normalize == (layers in ("normalize", "LaBSE"))
-    move_weights(model.model, 0.05)
+    perturb(model.model, 0.05)
     model.save_pretrained(tmp_path / "saved")
     assert_same_there(tmp_path / "saved")
     _, info = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)

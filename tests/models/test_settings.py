@@ -66,6 +66,14 @@ RESOLVED = [  # what is given over SAVED, and what comes out
     ({"pooler_type": "avg"}, {"mlp_only_train": False, "dense_layers": [], "max_length": 20, "temperature": 0.2}),
     ({"pooler_type": "cls_before_pooler"}, {"mlp_only_train": False, "dense_layers": [LAYER]}),
     ({"objective": "supcon"}, {"similarity": "dot", "temperature": 1.0, "pooler_type": "cls"}),
+    *[
+        ({"objective": "simcse+distill", "objective_options": {name: "dot"}}, {"simcse.temperature": 1.0})
+        for name in ("similarity", "simcse.similarity")
+    ],
+    *[
+        ({"objective": "softmax+supcon", "objective_options": options}, {"supcon.temperature": temperature})
+        for options, temperature in (({"supcon.similarity": "cosine"}, 0.05), ({}, 1.0))
+    ],
     ({"objective": "declutr"}, {"do_mlm": True, "mlm_weight": 1.0, "pooler_type": "cls", "mlp_only_train": True}),
     ({"matryoshka_dims": [8]}, {"matryoshka_dims": [8], "temperature": 0.2}),
 ]

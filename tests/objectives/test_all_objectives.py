@@ -1,10 +1,10 @@
-"""Every objective: two processes equal one, cached equals plain, and half precision is compared in float32."""
+"""Every objective: two processes equal one, and half precision is compared in float32."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import random_batch, tiny_config
+from conftest import random_batch
 from objective_helpers import (
     batch_of_templates,
     diffcse,
@@ -19,9 +19,7 @@ from relation_helpers import embedded
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simcse_hf import BertForCL
-from simcse_hf.models.gradcache import CachedBatch
-from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
+from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.base import named_losses
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
@@ -209,39 +207,3 @@ def test_half_precision_embeddings_are_compared_in_float32(case):
     has_layers = any(True for _ in model.objective.parameters())  # whose products are those of autocast
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.1 if has_layers else 1e-4)
-
-
-WITH_GRADCACHE = [(name, False) for name, cls in OBJECTIVES.items() if cls.supports_gradcache]
-WITH_GRADCACHE += [(name, True) for name in ("simcse", "supcon", "softmax", "class_labels")]
-
-
-@pytest.mark.parametrize("name, is_ragged", WITH_GRADCACHE)
-def test_gradcache_has_the_loss_and_gradient_of_the_whole_batch(name, is_ragged):
-    options = {"barlow_twins": {"projector_dim": 12}, "vicreg": {"projector_dim": 12}}.get(name, {})
-    torch.manual_seed(0)
-    config = tiny_config(dropout=0.0, initializer_range=0.2)
-    model = BertForCL(config, objective=name, objective_options=options).double().train()
-    model.prepare_objective()
-    is_nli = OBJECTIVES[name].rows == "nli"
-    columns = 3 if is_ragged or is_nli else 2
-    frozen = torch.nn.functional.normalize(torch.randn(6, columns, 8), dim=-1)
-    batch = random_batch(6, columns) | {"teacher": frozen, "guide": frozen}
-    batch["text_ids"] = torch.arange(6 * columns).view(6, -1) % 11
-    batch["scores"] = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 2.0])
-    if is_ragged:  # rows 0 and 4 have one text less than the others
-        batch["relations"] = torch.tensor([[0, -100], [0, 2], [0, 0], [0, 2], [0, -100], [0, 1]])
-        batch["attention_mask"][[0, 4], 2] = 0
-    elif is_nli:
-        batch["relations"] = torch.tensor([[0, 2], [1, 0], [0, 0], [2, 1], [0, 1], [2, 0]])
-    else:
-        batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 0])
-    output = model(**batch)
-    output.loss.backward()
-    expected = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    cached = CachedBatch(model, batch, 2)
-    cached.output.loss.backward()
-    cached.backward()
-    assert cached.output.loss.item() == pytest.approx(output.loss.item(), rel=1e-9)
-    found = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-11)

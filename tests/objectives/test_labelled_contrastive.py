@@ -16,18 +16,32 @@ def encoded(embeddings, relations, premise_ids):
     return EncodedBatch(embeddings, {"relations": torch.tensor(relations), "text_ids": ids})
 
 
-def slow_loss(rows, vectors, tau, kind):
-    """The mean of Eq. 2 over the premises with a positive, term by term."""
+def slow_contrast(rows, tau, kind):
+    """The mean over the anchors with a positive: an anchor, its candidates, and which of them are positives."""
     compare, losses = cosine if kind == "cosine" else torch.dot, []
-    for i, sentences in enumerate(vectors):
-        scores, is_positive = [], []
-        for j, others in enumerate(vectors):
-            for relation, hypothesis in zip(rows[j], others[1:], strict=False):
-                scores.append(compare(sentences[0], hypothesis) / tau)
-                is_positive.append(i == j and relation == 0)
+    for anchor, candidates, is_positive in rows:
         if any(is_positive):
-            losses.append(-torch.stack(scores).log_softmax(0)[torch.tensor(is_positive)].mean())
+            scores = torch.stack([compare(anchor, candidate) / tau for candidate in candidates])
+            losses.append(-scores.log_softmax(0)[torch.tensor(is_positive)].mean())
     return sum(losses) / len(losses)
+
+
+def slow_loss(rows, vectors, tau, kind):
+    """Eq. 2 for premises, each with the hypotheses of all rows."""
+    texts = [(j, *pair) for j, row in enumerate(rows) for pair in zip(row, vectors[j, 1:], strict=False)]
+    candidates = [text for *_, text in texts]
+    anchors = enumerate(vectors[:, 0])
+    return slow_contrast([(x, candidates, [(j, r) == (i, 0) for j, r, _ in texts]) for i, x in anchors], tau, kind)
+
+
+def slow_class_loss(vectors, classes, tau, kind="cosine"):
+    """Eq. 2 for texts, each with all others; the class `None` has no positive."""
+    rows = []
+    for i, anchor in enumerate(vectors):
+        others = [j for j in range(len(vectors)) if j != i]
+        is_positive = [classes[i] is not None and classes[j] == classes[i] for j in others]
+        rows.append((anchor, [vectors[j] for j in others], is_positive))
+    return slow_contrast(rows, tau, kind)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -155,20 +169,6 @@ def test_augmenting_adds_the_pairs_of_the_contrastive_loss():
 
 
 # --- classes ---
-
-
-def slow_class_loss(vectors, classes, tau, kind="cosine"):
-    """The mean of Eq. 2 over the texts with a positive, term by term; the class `None` has no positive."""
-    if kind == "cosine":
-        vectors = [x / (x * x).sum().sqrt() for x in vectors]
-    losses = []
-    for i, anchor in enumerate(vectors):
-        others = {j: (anchor * x).sum() / tau for j, x in enumerate(vectors) if j != i}
-        positives = [j for j in others if classes[i] is not None and classes[j] == classes[i]]
-        if positives:
-            total = torch.logsumexp(torch.stack(list(others.values())), 0)
-            losses.append(-sum(others[p] - total for p in positives) / len(positives))
-    return sum(losses) / len(losses)
 
 
 def class_labels(tau=0.3, kind="cosine"):

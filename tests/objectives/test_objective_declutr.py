@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from conftest import CLS, MASK, SEP, flat, random_batch, tiny_config
+from conftest import MASK, flat, random_batch
 from objective_helpers import assert_same, model_of, slow_info_nce
 
-from simcse_hf import AutoModelForCL
 from simcse_hf.objectives import EncodedBatch
 from simcse_hf.objectives.declutr import DeCLUTR
 from simcse_hf.objectives.masked_lm import mask_batch
@@ -68,16 +67,3 @@ def test_anchors_are_masked_and_give_both_losses_from_one_pass(anchors, columns,
     masked_lm = torch.nn.functional.cross_entropy(logits, targets[targets != -100])
     assert output.mlm_loss.item() == pytest.approx(masked_lm.item(), rel=1e-5)  # its logits are in float32
     assert output.loss.item() == pytest.approx((expected + masked_lm).item(), rel=1e-5)
-
-
-def test_without_a_masked_lm_head_no_hidden_states_are_kept():
-    model = AutoModelForCL.from_config(tiny_config(), pooler_type="avg", objective="declutr", do_mlm=False)
-    model.prepare_objective()
-    assert not model.objective.needs_hidden_states
-    targets = torch.full((2, 2, 4), -100)
-    ids = torch.tensor([[[CLS, 7, 8, SEP]] * 2] * 2)
-    with pytest.raises(ValueError, match="Load it with do_mlm=True"):
-        model(ids, mlm_targets=targets)
-    simcse = AutoModelForCL.from_config(tiny_config(), do_mlm=True)
-    with pytest.raises(ValueError, match="'simcse' keeps no hidden states for mlm_targets"):
-        simcse(ids, mlm_targets=targets)

@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import random_batch, tiny_config
 from objective_helpers import assert_same, cosine
 
-from simcse_hf import BertForCL
 from simcse_hf.objectives import EncodedBatch, build_objective
 
 LISTS = ("listnet", "listmle")
@@ -105,15 +103,3 @@ def test_vectors_are_compared_through_a_linear_map_as_in_jasper():
     assert not list(same_size.parameters())
     with pytest.raises(ValueError, match="4 numbers and are compared with 6: set objective_options teacher_dim=4"):
         same_size(EncodedBatch(embeddings, {"teacher": teacher}))
-
-
-@pytest.mark.parametrize("loss", ["similarities", *LISTS])
-def test_the_model_takes_the_vectors_with_the_tokens(loss):
-    model = BertForCL(tiny_config(), objective="distill", objective_options={"loss": loss})
-    batch, teacher = random_batch(4, 2), draw(rows=4)[1].float()
-    with pytest.raises(ValueError, match="the batch has no vectors of a teacher.*--teacher"):
-        model(**batch)
-    output = model(**batch, teacher=teacher)
-    output.loss.backward()
-    assert math.isfinite(output.loss.item())
-    assert model.objective.num_views == (2 if loss in LISTS else 1)  # what it compares

@@ -4,12 +4,14 @@ import pytest
 import torch
 from conftest import PAD, VOCABULARY, random_batch, tiny_config
 from datasets import Dataset
-from objective_helpers import assert_opens_in_transformers, assert_same, without_gradient
+from model_helpers import unused
+from objective_helpers import assert_opens_in_transformers, assert_same
 from objective_helpers import tsdae as model_of
 from safetensors.torch import load_file
+from trainer_helpers import make
 from transformers import AutoModelForMaskedLM
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL
 
 DECODERS = ["bert", "roberta", "xlm-roberta", "electra"]
 OTHERS = ["distilbert", "albert", "modernbert", "mpnet", "deberta-v2"]
@@ -86,7 +88,7 @@ def test_every_weight_of_the_decoder_but_the_cross_attention_is_the_encoders(mod
     embeddings = model.base_model.get_input_embeddings().weight
     assert model.objective._head.stock.get_output_embeddings().weight is embeddings
     model(**random_batch(3, 2)).loss.backward()
-    assert without_gradient(model) == []
+    assert not unused(model)
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
@@ -141,8 +143,7 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 def test_sixty_percent_of_the_words_are_deleted_unless_the_run_says_otherwise(tmp_path, tokenizer):
     for arguments, view, rate in (({}, "delete_words", 0.6), ({"view_rate": 0.3}, "delete_words", 0.3),
                                   ({"view": "shuffle"}, "shuffle", None)):  # fmt: skip
-        args = SimCSETrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **arguments)
-        trainer = SimCSETrainer(model_of(), args, Dataset.from_dict({"sent0": TEXTS}), processing_class=tokenizer)
+        trainer = make(tmp_path, tokenizer, Dataset.from_dict({"sent0": TEXTS}), model_of(), **arguments)
         assert (trainer.args.view, trainer.args.view_rate) == (view, rate)
         sentence, damaged = trainer.train_dataset[0]["input_ids"]
         assert sentence == tokenizer(TEXTS[0])["input_ids"] != damaged

@@ -13,11 +13,8 @@ from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, build_obje
 
 #: Objective, options, and the option that the message must name (by default that of the options).
 OPTIONS = [
-    *[("simcse", {"temperature": x}) for x in (0.0, -0.05, math.nan, math.inf)],
-    ("simcse", {"similarity": "euclidean"}),
     ("simcse", {"symmetric": "no"}),
     ("simcse", {"mask_duplicates": 1}),
-    ("simcse", {"encoders": 3}),
     *[("simcse", {"false_negative_margin": x}) for x in (True, "1", math.nan)],
     ("supcon", {"nli_sampling": "all"}),
     *[("supcon", {name: 0}) for name in ("max_positives", "max_negatives")],
@@ -151,8 +148,15 @@ def test_text_ids_of_another_shape_are_refused():
         InfoNCE()(torch.ones(4, 2, 3), text_ids=torch.ones(4, 3))
 
 
-@pytest.mark.parametrize("name, options", [("simcse", {"mask_duplicates": True}), ("supcon", {}), ("angle", {})])
-def test_a_batch_without_text_ids_is_refused(name, options):
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        *[(name, {}, "text_ids") for name in ("supcon", "angle")],
+        ("simcse", {"mask_duplicates": True}, "text_ids"),
+        *[("distill", {"loss": loss}, "no vectors of a teacher.*--teacher") for loss in ("similarities", "listnet")],
+    ],
+)
+def test_a_batch_without_what_an_objective_reads_is_refused(name, options, message):
     inputs = {"relations": torch.tensor([[0]]), "scores": torch.ones(1)}
-    with pytest.raises(ValueError, match="text_ids"):
+    with pytest.raises(ValueError, match=message):
         build_objective(name, 4, options)(EncodedBatch(torch.ones(1, 2, 4), inputs))

@@ -18,13 +18,9 @@ def pairs_of(rows=5, dim=6, seed=0):
     return embeddings.requires_grad_(), scores
 
 
-def slow_loss(embeddings, scores, temperature):
-    return slow_ranking([cosine(*pair) for pair in embeddings], scores, temperature)
-
-
-def slow_ranking(similarities, scores, temperature):
+def slow_loss(embeddings, scores, temperature, compare=cosine):
     """The formula, one comparison of two pairs at a time."""
-    total = 1.0
+    total, similarities = 1.0, [compare(*pair) for pair in embeddings]
     for i, higher in enumerate(scores):
         for j, lower in enumerate(scores):
             if higher > lower:
@@ -69,10 +65,6 @@ def slow_angle(z, w):
     return total.abs()
 
 
-def slow_angle_loss(embeddings, scores, temperature):
-    return slow_ranking([slow_angle(*pair) for pair in embeddings], scores, temperature)
-
-
 def encoded(embeddings, scores, text_ids=TEXT_IDS):
     return EncodedBatch(embeddings, {"scores": scores, "text_ids": text_ids})
 
@@ -89,7 +81,7 @@ def test_each_loss_and_its_gradient_match_a_slow_reference(positive_score):
     expected = {
         "cosine_loss": 0.5 * slow_loss(embeddings, scores, 0.1),
         "in_batch_loss": 2.0 * in_batch,
-        "angle_loss": 3.0 * slow_angle_loss(embeddings, scores, 0.4),
+        "angle_loss": 3.0 * slow_loss(embeddings, scores, 0.4, slow_angle),
     }
     assert losses.keys() == expected.keys()
     for name, loss in losses.items():

@@ -1,28 +1,19 @@
 """Several processes have the loss and the gradient that one process has with the whole batch."""
 
-import datetime
-
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import random_batch, tiny_config, with_masked_inputs
-from process_helpers import start_processes
+from process_helpers import in_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from simcse_hf import BertForCL
 from simcse_hf.inference.encoding import encode_token_ids
-from simcse_hf.ops.distributed import differentiable_sum, gather_rows, on_first_process, sum_over_processes, world
+from simcse_hf.ops.distributed import on_first_process
 
 WORLDS = (1, 2, 4)
 ROWS = 8
 CASES = {  # sentences a row, rows, settings
     "pairs": (2, ROWS, {}),
-    "one pair a process": (2, 4, {}),
-    "hard negatives": (3, ROWS, {}),
-    "two weighted hard negatives": (4, ROWS, {"hard_negative_weight": 0.7}),
-    "dot product": (3, ROWS, {"similarity": "dot", "temperature": 1.0}),
-    "averages": (3, ROWS, {"pooler_type": "avg"}),
-    "fixed mask": (1, ROWS, {"fixed_mask": True}),
     "masked-LM": (3, ROWS, {"do_mlm": True, "mlm_weight": 0.5, "hard_negative_weight": 0.7}),
 }
 TOKEN_BUDGETS = {"one batch": 10_000, "three batches": 40, "a batch a text": 1}
@@ -37,8 +28,6 @@ def case_model(case):
 def case_batch(case):
     num_sentences, rows, settings = CASES[case]
     batch = random_batch(rows, num_sentences)
-    if settings.get("fixed_mask"):
-        batch = {name: x.repeat_interleave(2, dim=1) for name, x in batch.items()}
     if settings.get("do_mlm"):
         batch = with_masked_inputs(batch)
         batch["mlm_targets"][: rows // 4] = -100  # the first of four processes masked nothing
@@ -57,7 +46,6 @@ def step(model, batch):
     module = getattr(model, "module", model)
     return {
         "loss": output.loss.detach(),
-        "mlm_loss": output.mlm_loss,
         "gradients": {name: p.grad for name, p in module.named_parameters() if p.grad is not None},
     }
 
@@ -77,27 +65,15 @@ def encode(model, token_ids, budget):
 
 def checks(rank, processes):
     """Return everything that one process of a group computes."""
-    results = {"world": world(), "steps": {}}
+    results = {"steps": {}}
     for case in CASES:
         mine = share(case_batch(case), rank, processes)
         results["steps"][case] = step(DistributedDataParallel(case_model(case)), mine)
 
     model = case_model("pairs").eval()
-    results["evaluation loss"] = model(**share(case_batch("pairs"), rank, processes)).loss.item()
     results["encoded"] = {name: encode(model, texts(), budget) for name, budget in TOKEN_BUDGETS.items()}
     results["nothing encoded"] = encode(model, [], 10)
 
-    rows = torch.full((2, 3), float(rank), requires_grad=True)
-    gathered = gather_rows(rows)
-    # Row r gets weight r + 1 in process 0, twice that in process 1, ...: the gradient is their sum over processes.
-    weights = (rank + 1) * torch.arange(1.0, 1 + len(gathered))[:, None]
-    (gathered * weights).sum().backward()
-    results["gathered"], results["gathered gradient"] = gathered.detach(), rows.grad
-    term = torch.full((3,), rank + 1.0, requires_grad=True)
-    total = differentiable_sum(term)
-    (total * (rank + 1)).sum().backward()  # each process has a different gradient of the total
-    results["total"], results["gradient of the total"] = total.detach(), term.grad
-    results["sum"] = sum_over_processes(torch.tensor(rank + 1)).item()
     try:
         on_first_process(lambda: open("/missing/dev.csv"))
     except (OSError, ValueError) as error:
@@ -105,28 +81,10 @@ def checks(rank, processes):
     return results
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    for processes in WORLDS:
-        if rank >= processes:
-            continue
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/rendezvous-{processes}",
-            rank=rank,
-            world_size=processes,
-            timeout=datetime.timedelta(seconds=180),  # a hang becomes an error
-        )
-        torch.save(checks(rank, processes), f"{folder}/{processes}-{rank}.pt")
-        dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """`results[processes][rank]`: one spawn of four processes, which form groups of 1, 2 and 4 in turn."""
-    folder = tmp_path_factory.mktemp("processes")
-    start_processes(worker, (str(folder),), max(WORLDS))
-    return {w: [torch.load(folder / f"{w}-{rank}.pt") for rank in range(w)] for w in WORLDS}
+    """`results[processes][rank]`."""
+    return {count: in_processes(checks, tmp_path_factory.mktemp(f"of-{count}"), count) for count in WORLDS}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -140,28 +98,6 @@ def test_loss_and_gradient_equal_those_of_the_whole_batch(processes, case, resul
     largest = max(gradient.abs().max() for gradient in whole["gradients"].values())
     for rank_step in steps:
         torch.testing.assert_close(rank_step["gradients"], whole["gradients"], rtol=1e-6, atol=1e-7 * largest)
-
-
-def test_gathered_rows_and_sums_cover_all_processes_and_have_the_exact_gradient(results):
-    for processes in WORLDS:
-        total = torch.full((3,), processes * (processes + 1) / 2)
-        for rank, of_rank in enumerate(results[processes]):
-            assert of_rank["world"] == (rank, processes) and of_rank["sum"] == total[0]
-            assert torch.equal(of_rank["total"], total) and torch.equal(of_rank["gradient of the total"], total)
-            expected = torch.arange(float(processes)).repeat_interleave(2)[:, None].expand(-1, 3)
-            assert torch.equal(of_rank["gathered"], expected)
-            over_processes = sum(range(1, processes + 1))
-            gradient = over_processes * torch.tensor([[2.0 * rank + 1], [2.0 * rank + 2]]).expand(-1, 3)
-            assert torch.equal(of_rank["gathered gradient"], gradient)
-
-
-def test_evaluation_compares_only_rows_of_the_same_process(results):
-    """The last evaluation batches may have different sizes, so nothing is gathered."""
-    model, pairs = case_model("pairs").eval(), case_batch("pairs")
-    for processes in WORLDS:
-        for rank, of_rank in enumerate(results[processes]):
-            alone = model(**share(pairs, rank, processes)).loss.item()
-            assert of_rank["evaluation loss"] == pytest.approx(alone, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", TOKEN_BUDGETS)

@@ -5,15 +5,6 @@ import pytest
 from simcse_hf.ops.files import read_json_object, write_atomically
 
 
-def test_a_failed_write_keeps_the_old_content_and_leaves_no_temporary_file(tmp_path):
-    path = tmp_path / "vectors.bin"
-    path.write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="disk"), write_atomically(path) as temporary:
-        temporary.write_bytes(b"half")
-        raise RuntimeError("disk")
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
-
-
 def test_a_failed_write_of_a_folder_keeps_the_earlier_folder(tmp_path):
     path = tmp_path / "index"
     path.mkdir()
