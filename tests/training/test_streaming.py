@@ -3,7 +3,6 @@
 import gzip
 
 import pytest
-import torch
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
 from trainer_helpers import SAVES, End, assert_same_weights, logged, make, sentences, weights
@@ -74,19 +73,3 @@ def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
     line = f"--model {model} --train_file {path} --output_dir {tmp_path / 'out'} --streaming --max_steps 3"
     assert train_unsup(f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split()) == 0
-
-
-def test_a_smaller_batch_that_fits_the_memory_is_taken_from_a_stream(tmp_path, tokenizer):
-    stream = load_text_stream(write_texts(tmp_path / "texts.csv"))
-    trainer = trainer_of(tmp_path, tokenizer, stream, auto_find_batch_size=True, per_device_train_batch_size=8)
-    step, rows = trainer.training_step, []
-
-    def small_memory(model, inputs, *args):
-        rows.append(len(inputs["input_ids"]))
-        if rows[-1] > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return step(model, inputs, *args)
-
-    trainer.training_step = small_memory
-    trainer.train()
-    assert rows[0] == 8 and set(rows[-12:]) == {trainer._train_batch_size} and rows[-1] <= 4
