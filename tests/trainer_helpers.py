@@ -18,6 +18,7 @@ from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
 from simcse_hf.models.resolve import main_class
+from simcse_hf.ops.files import LOCK
 
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
@@ -166,6 +167,12 @@ def train_and_resume(trainer, step):
     resumed.train(resume_from_checkpoint=str(Path(whole.args.output_dir, f"checkpoint-{step}")))
     assert_same_weights(weights(whole.model), weights(resumed.model))
     return whole, resumed
+
+
+def files_of(path, *but):
+    """The content of a file, or of each file of a folder but the lock and some names."""
+    files = [each for each in (path, *path.rglob("*")) if each.is_file() and each.name not in (LOCK, *but)]
+    return {each.relative_to(path): each.read_bytes() for each in files}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import tiny_config
 from datasets import Dataset
+from evaluation_helpers import write_rows
 from trainer_helpers import EVALUATES, KEEPS_BEST, logged, make, model_of, pairs, scored_by, sentences, texts
 from transformers import BertForMaskedLM
 
@@ -38,10 +39,11 @@ def broken(model):
 def files(tmp_path):
     """A labelled file, another one, and a file of pairs."""
     texts = list(dict.fromkeys(sentences(70, words=5)))[:60]
-    for name, some in (("dev", texts[:30]), ("more", texts[30:])):
-        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *(f"{t},{i % 2}" for i, t in enumerate(some))]))
-    rows = [f"{a},{b},{i % 2}" for i, (a, b) in enumerate(zip(texts[:20], texts[20:40], strict=True))]
-    (tmp_path / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]))
+    labels = [i % 2 for i in range(30)]
+    write_rows(tmp_path / "dev.csv", ["text", "label"], zip(texts[:30], labels, strict=True))
+    write_rows(tmp_path / "more.csv", ["text", "label"], zip(texts[30:], labels, strict=True))
+    pairs = zip(texts[:20], texts[20:40], labels[:20], strict=True)
+    write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], pairs)
     return tmp_path
 
 
@@ -132,12 +134,11 @@ def test_embeddings_that_are_not_finite_are_refused(files, broken, tokenizer):
         (["dev.csv"], "dev.csv"),
         (["ranking=dev.csv"], "ranking"),
         ("pairs=dev.csv", "list"),
-        (3 * ["pairs=P"], "pairs"),
+        (3 * ["pairs=pairs.csv"], "pairs"),
     ],
 )
-def test_dev_tasks_that_are_none_are_refused(files, tasks, named):
-    if isinstance(tasks, list):
-        tasks = [task.replace("P", str(files / "pairs.csv")) for task in tasks]
+def test_dev_tasks_that_are_none_are_refused(files, monkeypatch, tasks, named):
+    monkeypatch.chdir(files)
     with pytest.raises(ValueError, match=named):
         make_dev_sets(None, tasks)
 

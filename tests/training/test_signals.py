@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState
 from conftest import fast_first
 from process_helpers import free_port, variables
 from safetensors.torch import load_file
+from trainer_helpers import assert_same_weights
 from transformers import TrainerCallback
 
 from benchmarks.kills import start_process
@@ -120,9 +121,8 @@ def _run_two_processes(folder, signalled=None, save_steps=100):
     return [ended[pid] for pid in processes], logs[0].read_text()[-2000:], times[1] - times[0]
 
 
-def assert_same_weights(folder, other):
-    one, two = (load_file(path / "checkpoint-6/model.safetensors") for path in (folder, other))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+def saved(folder):
+    return load_file(folder / "checkpoint-6/model.safetensors")
 
 
 def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path):
@@ -133,7 +133,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path):
     assert (tmp_path / "stopped" / "checkpoint-3" / "rng_state_1.pth").exists()
     ended, log, _ = _run_two_processes(tmp_path / "stopped")
     assert ended == [0, 0], log
-    assert_same_weights(tmp_path / "whole", tmp_path / "stopped")
+    assert_same_weights(saved(tmp_path / "whole"), saved(tmp_path / "stopped"))
 
 
 def test_if_one_process_is_killed_the_other_ends_within_a_minute_and_the_run_resumes_with_equal_weights(tmp_path):
@@ -145,4 +145,4 @@ def test_if_one_process_is_killed_the_other_ends_within_a_minute_and_the_run_res
     assert folder_problem(tmp_path / "killed/checkpoint-2") is None
     ended, log, _ = _run_two_processes(tmp_path / "killed", save_steps=2)
     assert ended == [0, 0], log
-    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+    assert_same_weights(saved(tmp_path / "whole"), saved(tmp_path / "killed"))

@@ -1,11 +1,9 @@
 """Training from a stream: resuming, views, and what a stream cannot do."""
 
-import gzip
-
 import pytest
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import SAVES, End, assert_same_weights, logged, make, sentences, weights
+from trainer_helpers import SAVES, End, assert_same_weights, logged, make, sentences, texts, weights
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
@@ -13,10 +11,7 @@ from simcse_hf.training.run import train_unsup
 
 
 def write_texts(path, rows=27, columns=1):
-    names = ["sent0", "sent1", "hard_neg"][:columns]
-    cells = zip(*(sentences(rows, seed) for seed in range(columns)), strict=True)
-    text = "\n".join(map(",".join, [names, *cells])) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    texts(rows, columns).to_pandas().to_csv(path, index=False)
     return path
 
 
