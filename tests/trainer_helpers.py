@@ -10,8 +10,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AttentionInterface, AttentionMaskInterface, TrainerCallback
-from transformers.masking_utils import sdpa_mask
+from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.data.documents import SpanDataset
@@ -43,18 +42,6 @@ SETTINGS = {
     "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
     "distill": {"pooler_type": "avg", "objective_options": {"loss": "listnet"}},
 }
-
-
-@contextmanager
-def registered_attention(name, function):
-    """Let models use an attention function by its name, with the masks of SDPA, until the block ends."""
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    try:
-        yield name
-    finally:
-        for interface in (AttentionInterface, AttentionMaskInterface):
-            del interface._global_mapping[name]
 
 
 def sentences(rows, seed=0, words=6):

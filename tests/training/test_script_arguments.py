@@ -5,9 +5,7 @@ import logging
 import pytest
 import yaml
 from conftest import FAMILIES, tiny_config
-from inference_helpers import as_sentence_transformer
 from trainer_helpers import refuses
-from transformers import BertModel
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
@@ -145,15 +143,6 @@ def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_che
     assert "max_seq_length is 40" in caplog.text
     assert parse(f"{words} --max_seq_length 16").training.max_seq_length == 16
     assert parse("--objective tsdae", UNSUP_DEFAULTS, UNSUP_SAMPLE).training.max_seq_length == 32
-
-
-def test_a_sentence_transformers_model_keeps_its_pooler_unless_another_is_named(parse, save_checkpoint):
-    start = save_checkpoint(BertModel(tiny_config()))
-    as_sentence_transformer(start, {"pooling_mode_mean_tokens": True}, normalize=False)
-    for words, expected in (("", ("avg", False)), ("--pooler_type cls", ("cls", True))):
-        arguments = parse(f"--model_name_or_path {start} {words}", {"mlp_only_train": True})
-        settings = AutoModelForCL.from_pretrained(start, **arguments.load_options()).settings
-        assert (settings.pooler_type, settings.mlp_only_train) == expected
 
 
 def test_help_lists_this_packages_arguments_first_with_their_defaults(capsys):

@@ -110,15 +110,11 @@ def _run_two_processes(folder, signalled=None, save_steps=100):
     train = partial(train_in_process, **options)
     logs = [folder.parent / f"{rank}.log" for rank in (0, 1)]
     processes = [start_process(partial(train, rank), log) for rank, log in enumerate(logs)]
-    ended, times = {}, []
-    while len(ended) < 2:
-        for pid in set(processes) - set(ended):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                ended[pid] = os.waitstatus_to_exitcode(status)
-                times.append(time.monotonic())
-        time.sleep(0.01)
-    return [ended[pid] for pid in processes], logs[0].read_text()[-2000:], times[1] - times[0]
+    ended, times = [], []
+    for process in reversed(processes):  # the second one, which gets the signals, ends first
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+        times.append(time.monotonic())
+    return ended[::-1], logs[0].read_text()[-2000:], times[1] - times[0]
 
 
 def saved(folder):

@@ -3,7 +3,7 @@
 import pytest
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import SAVES, End, assert_same_weights, logged, make, sentences, texts, weights
+from trainer_helpers import SAVES, logged, make, sentences, texts, train_and_resume
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
@@ -15,9 +15,9 @@ def write_texts(path, rows=27, columns=1):
     return path
 
 
-def trainer_of(tmp_path, tokenizer, data, callbacks=(), **changes):
+def trainer_of(tmp_path, tokenizer, data, **changes):
     options = {"per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2, "logging_steps": 1} | changes
-    return make(tmp_path, tokenizer, data, callbacks=[*callbacks], **options)
+    return make(tmp_path, tokenizer, data, **options)
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,13 @@ def trainer_of(tmp_path, tokenizer, data, callbacks=(), **changes):
         (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
     ),
 )
-def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
-    tmp_path, tokenizer, columns, name, changes
-):
+def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(tmp_path, tokenizer, columns, name, changes):
     path = write_texts(tmp_path / name, columns=columns)
-    saved = SAVES | {"save_steps": 5} | changes
-    whole = trainer_of(tmp_path / "whole", tokenizer, load_text_stream(path), **saved)
-    whole.train()
-    killed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), [End(8)], **saved)
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
-    resumed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), **saved)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "killed/run/checkpoint-5"))
-    assert_same_weights(weights(whole.model), weights(resumed.model))
+    options = SAVES | {"save_steps": 5} | changes
+    runs = train_and_resume(lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5)
     for figure in ("loss", "learning_rate", "grad_norm"):
-        assert logged(whole, figure) == logged(resumed, figure)
-    assert len(logged(whole, "loss")) == whole.state.max_steps
+        assert logged(runs[0], figure) == logged(runs[1], figure)
+    assert len(logged(runs[0], "loss")) == runs[0].state.max_steps
 
 
 def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):

@@ -1,6 +1,7 @@
 """Tests of SimCSETrainer: losses, resuming, several processes, and the checks before a run."""
 
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,12 +12,13 @@ from trainer_helpers import (
     assert_same_weights,
     make,
     model_of,
-    registered_attention,
     texts,
     train_and_resume,
     weights,
 )
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
 
@@ -68,16 +70,11 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
 
 
 def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch):
-    devices = []
-
-    def avoid(device):
-        devices.append(device)
-        return nullcontext()
-
+    avoid = Mock(return_value=nullcontext())
     monkeypatch.setattr("simcse_hf.training.trainer.avoid_cudnn_attention", avoid)
     trainer = make(tmp_path, tokenizer, max_steps=1)
     trainer.train()
-    assert devices == [trainer.args.device]
+    avoid.assert_called_once_with(trainer.args.device)
 
 
 # --- the order of the rows ---
@@ -107,8 +104,12 @@ def attention_without_dropout(module, query, key, value, attention_mask, **kwarg
 @pytest.fixture
 def drops_no_weights():
     """Register an attention function that, like some kernels, accepts a dropout rate but ignores it."""
-    with registered_attention("drops_no_weights", attention_without_dropout) as name:
-        yield name
+    name = "drops_no_weights"
+    AttentionInterface.register(name, attention_without_dropout)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    yield name
+    for interface in (AttentionInterface, AttentionMaskInterface):
+        del interface._global_mapping[name]
 
 
 @pytest.mark.parametrize(
