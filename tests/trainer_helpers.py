@@ -10,14 +10,14 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
-from transformers import AttentionInterface, AttentionMaskInterface, TrainerCallback
-from transformers.masking_utils import sdpa_mask
+from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
 from simcse_hf.models.resolve import main_class
+from simcse_hf.ops.files import LOCK
 
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
@@ -42,18 +42,6 @@ SETTINGS = {
     "angle": {"pooler_type": "avg", "objective_options": {"positive_score": 3.0}},
     "distill": {"pooler_type": "avg", "objective_options": {"loss": "listnet"}},
 }
-
-
-@contextmanager
-def registered_attention(name, function):
-    """Let models use an attention function by its name, with the masks of SDPA, until the block ends."""
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    try:
-        yield name
-    finally:
-        for interface in (AttentionInterface, AttentionMaskInterface):
-            del interface._global_mapping[name]
 
 
 def sentences(rows, seed=0, words=6):
@@ -166,6 +154,12 @@ def train_and_resume(trainer, step):
     resumed.train(resume_from_checkpoint=str(Path(whole.args.output_dir, f"checkpoint-{step}")))
     assert_same_weights(weights(whole.model), weights(resumed.model))
     return whole, resumed
+
+
+def files_of(path, *but):
+    """The content of a file, or of each file of a folder but the lock and some names."""
+    files = [each for each in (path, *path.rglob("*")) if each.is_file() and each.name not in (LOCK, *but)]
+    return {each.relative_to(path): each.read_bytes() for each in files}
 
 
 @contextmanager

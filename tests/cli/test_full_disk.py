@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 from evaluation_helpers import random_pairs, write
+from trainer_helpers import files_of
 
 from simcse_hf.cli.main import FAILED, WRONG_USAGE, main
 
@@ -35,12 +36,6 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def contents(folder):
-    """Every file but the lock of a folder and the plan of an encoding, by which it resumes."""
-    names = ("_run.lock", "_manifest.json")
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in names}
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
     pairs = random_pairs(30, seed=0)
@@ -57,7 +52,7 @@ def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
         assert main([word for word in words if word != "--add"]) == 0
     if "{out}" in command and "--add" not in command:
         words.append("--overwrite")
-    before = contents(tmp_path)
+    before = files_of(tmp_path, "_manifest.json")  # the plan of an encoding, by which it resumes
     module, name, error = COMMANDS[command]
 
     def ends_early(*arguments, **options):
@@ -73,4 +68,4 @@ def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
     assert main(words) in (FAILED, WRONG_USAGE)
     message = capsys.readouterr().err
     assert message.startswith(f"simcse-hf {words[0]}: error: ") and message.count("\n") == 1
-    assert "No space left on device" in message and contents(tmp_path) == before
+    assert "No space left on device" in message and files_of(tmp_path, "_manifest.json") == before

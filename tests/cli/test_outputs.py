@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cli_helpers import save_model, status
 from evaluation_helpers import write
+from trainer_helpers import files_of
 
 from simcse_hf import SimCSE
 from simcse_hf.inference.shards import read_shards
@@ -71,11 +72,6 @@ COMMANDS = {
 }
 
 
-def files(output):
-    paths = [path for path in (output, *output.rglob("*")) if path.is_file() and "lock" not in path.name]
-    return {path.name: path.read_bytes() for path in paths}
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(command, base, tmp_path, capsys):
     pairs = write(tmp_path / "pairs.tsv", [f"{n}\t{SENTENCES[n]}\t{SENTENCES[n - 1]}" for n in range(4)])
@@ -88,16 +84,16 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     assert run(output, "--json") == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
-    before = files(output)
-    assert run(output) == 2 and files(output) == before
+    before = files_of(output)
+    assert run(output) == 2 and files_of(output) == before
     assert re.search("--overwrite|--resume", capsys.readouterr().err)
     assert run(output, "--overwrite") == 0
-    before = files(output)
+    before = files_of(output)
     if command == "encode":
         for option in ("--column", "--columns"):
-            assert run(output, "--overwrite", option, "nosuch") == 2 and files(output) == before
+            assert run(output, "--overwrite", option, "nosuch") == 2 and files_of(output) == before
     if "--input" in words:
         words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
-        assert run(output, "--overwrite") == 2 and files(output) == before
-    read = files(base / "model")
-    assert run(base / "model", "--overwrite") == 2 and files(base / "model") == read
+        assert run(output, "--overwrite") == 2 and files_of(output) == before
+    read = files_of(base / "model")
+    assert run(base / "model", "--overwrite") == 2 and files_of(base / "model") == read

@@ -72,15 +72,8 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
     one = F.normalize(vectors[0], dim=0)
     torch.testing.assert_close(applied.encode(TEXTS[0]), one, rtol=0, atol=1e-4)  # whitening magnifies rounding
     assert plain.postprocessing is None and applied.encode([]).shape == (0, DIM)
-
-
-def test_records_what_it_was_fitted_on(fit):
-    described = json.loads((fit("flow") / "postprocessing/postprocessing.json").read_text())
-    assert described["method"] == "flow" and described["input_dim"] == described["output_dim"] == DIM
-    record = described["fit"]
+    record = json.loads((directory / "postprocessing/postprocessing.json").read_text())["fit"]
     assert (record["pooler"], record["file"], record["sentences"]) == ("avg_first_last", "sentences.txt", 150)
-    assert record["settings"] == {"blocks": 1, "width": 8, "epochs": 1, "batch_size": 50}
-    assert record["log_likelihood"][-1] > record["log_likelihood"][0] and record["max_length"] == 40
 
 
 def test_reduces_then_truncates_then_normalizes(fit):

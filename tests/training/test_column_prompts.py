@@ -20,30 +20,32 @@ def make(tmp_path, tokenizer, rows=ROWS, model=None, **changes):
     return make_trainer(tmp_path, tokenizer, Dataset.from_list(rows), model, **{"max_steps": 2, **changes})
 
 
-def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer):
-    lengths = {"anchor": 5, "positive": 8}
-    trainer = make(tmp_path, tokenizer, prompts=PROMPTS, max_seq_length=lengths)
-    texts = ["the old cat sat", "a red dog ran on the mat in the tree", "a red big man"]
-    expected = [
-        tokenizer(x, truncation=True, max_length=n)["input_ids"] for x, n in zip(texts, (5, 8, 8), strict=True)
-    ]
-    assert trainer.train_dataset[0]["input_ids"] == expected
-    assert trainer.model.settings.max_seq_length == 8 and trainer.data_collator([trainer.train_dataset[0]])
+SUPCON = {"objective": "supcon", "pooler_type": "avg_no_cls"}
+GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
 
 
-def test_a_negative_may_have_a_prompt_of_its_own_and_a_missing_one_is_empty(tmp_path, tokenizer):
-    rows = make(tmp_path, tokenizer, prompts={"anchor": "the ", "negative": "old "}).train_dataset
-    expected = ["the cat sat", ROWS[0]["positive"], "old big man"]
-    assert rows[0]["input_ids"] == tokenizer(expected)["input_ids"]
-
-
-def test_premises_and_hypotheses_have_their_own_prompts_and_lengths(tmp_path, tokenizer):
-    model = AutoModelForCL.from_config(model_of().config, objective="supcon", pooler_type="avg_no_cls")
-    rows = [{"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}] * 8
-    rows = make(tmp_path, tokenizer, rows, model, prompts=PROMPTS, max_seq_length={"anchor": 6, "positive": 5})
-    expected = [tokenizer(x, truncation=True, max_length=n)["input_ids"] for x, n in
-                (("the old cat sat", 6), ("a red dog ran", 5), ("a red old man sang", 5))]  # fmt: skip
-    assert rows.train_dataset[0]["input_ids"] == expected
+@pytest.mark.parametrize(
+    "row, settings, prompts, lengths, expected",
+    [
+        (
+            *(ROWS[0], {}, PROMPTS, {"anchor": 5, "positive": 8}),
+            {"the old cat sat": 5, "a red dog ran on the mat in the tree": 8, "a red big man": 8},
+        ),
+        (
+            *(ROWS[0], {}, {"anchor": "the ", "negative": "old "}, 32),  # a missing prompt is empty
+            {"the cat sat": 32, ROWS[0]["positive"]: 32, "old big man": 32},
+        ),
+        (
+            *(GROUP, SUPCON, PROMPTS, {"anchor": 6, "positive": 5}),
+            {"the old cat sat": 6, "a red dog ran": 5, "a red old man sang": 5},
+        ),
+    ],
+)
+def test_each_column_gets_its_prompt_and_its_length(tmp_path, tokenizer, row, settings, prompts, lengths, expected):
+    trainer = make(tmp_path, tokenizer, [row] * 8, model_of(**settings), prompts=prompts, max_seq_length=lengths)
+    ids = [tokenizer(text, truncation=True, max_length=n)["input_ids"] for text, n in expected.items()]
+    assert trainer.train_dataset[0]["input_ids"] == ids
+    assert trainer.model.settings.max_seq_length == max(expected.values())
 
 
 def test_a_stream_reads_the_same_rows(tmp_path, tokenizer, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from datasets import Dataset
 from trainer_helpers import (
-    SAVES,
     assert_same_weights,
     model_of,
     scored,
@@ -129,13 +128,6 @@ def test_the_objectives_continue_from_a_checkpoint_with_their_weights(tmp_path, 
     alone = AutoModelForCL.from_pretrained(tmp_path / "run")
     one = make_trainer(tmp_path / "one", tokenizer, model=alone)
     assert one.model.settings.dataset_objectives == {} and one.model.objective.name == "simcse"
-
-
-def test_a_resume_with_other_data_sets_is_refused(tmp_path, tokenizer):
-    make(tmp_path, tokenizer, **SAVES).train()
-    data = mixture() | {"pairs": texts(17, 2, seed=5)}
-    with pytest.raises(ValueError, match="training texts"):
-        make(tmp_path, tokenizer, data, **SAVES).train(resume_from_checkpoint=True)
 
 
 def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):

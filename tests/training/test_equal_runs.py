@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import VOCABULARY
+from conftest import NEEDS_PEFT, VOCABULARY
 from process_helpers import launch
 from trainer_helpers import (
     EVALUATES,
@@ -51,6 +51,8 @@ RUNS = {
         lambda folder: dict.fromkeys(("guide", "teacher"), vectors_of(folder / "of-triplets", TRIPLETS)),
     ),
 }
+if not NEEDS_PEFT.args[0]:
+    RUNS["LoRA"] = ({}, TRIPLETS, lambda folder: {"lora_r": 4})
 
 
 def trained(folder, name, **changes):

@@ -1,6 +1,7 @@
 """What training refuses, before the first step and with the name of what is wrong."""
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,14 +13,15 @@ from transformers import BertModel, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
-from simcse_hf.training.run import make_trainer, train_sup, train_unsup
-from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.run import train_sup, train_unsup
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
 TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}] * 16
 GROUPED = {"train_sampling_strategy": "group_by_length"}
 TOKEN_IDS = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
 STREAM = texts(24, 2).to_iterable_dataset()
+#: Arguments that the steps of GradCache have no place for.
+IN_CHUNKS = {"torch_empty_cache_steps": 2, "optim": "lomo", "neftune_noise_alpha": 5.0, "torch_compile": True}
 SPANS = [sentences(8, seed) for seed in range(16)]
 
 
@@ -103,7 +105,8 @@ REFUSALS = {
     "no masks": (made(mlm_probability=0.0), "mlm_probability"),
     "two tokens": (made(max_seq_length=2), "max_seq_length 3"),
     "fp16 on a CPU": (made(fp16=True), "fp16 CPU"),
-    "noise in chunks": (made(neftune_noise_alpha=5.0, gradcache_chunk_size=2), "neftune_noise_alpha gradcache_chunk"),
+    "label smoothing": (made(label_smoothing_factor=0.1), "label_smoothing_factor"),
+    **{f"{name} in chunks": (started(gradcache_chunk_size=4, **{name: IN_CHUNKS[name]}), name) for name in IN_CHUNKS},
     # evaluation
     "a loss that nobody computes": (
         made(dev_set=pairs(), metric_for_best_model="loss", lr_scheduler_type="reduce_lr_on_plateau", **EVALUATES),
@@ -194,41 +197,24 @@ def start(tmp_path, monkeypatch, save_checkpoint):
     return save_checkpoint(model_of())
 
 
-@pytest.mark.parametrize(
-    "words, named",
-    [
-        ("--train_file pairs.csv --objective angle --columns a b", "--columns score"),
-        ("--train_file wrong.csv --objective angle", "wrong.csv 2 'much'"),
-        ("--train_file nli.csv --objective supcon --columns a b", "--columns NLI"),
-        ("--train_file nli.csv --objective supcon --max_train_samples 0", "--max_train_samples 0"),
-        ("--dataset_name org/texts --view next_sentence", "--train_file"),
-    ],
-)
-def test_options_that_do_not_fit_the_texts_are_refused(start, words, named):
-    arguments = parse_arguments(f"--model {start} --output_dir out --use_cpu {words}".split())
+#: (the command, its words and its recipe, what the message names)
+COMMANDS = [
+    (train_sup, "--train_file pairs.csv --objective angle --columns a b", "", "--columns score"),
+    (train_sup, "--train_file wrong.csv --objective angle", "", "wrong.csv 2 'much'"),
+    (train_sup, "--train_file nli.csv --objective supcon --columns a b", "", "--columns NLI"),
+    (train_sup, "--train_file nli.csv --objective supcon --max_train_samples 0", "", "--max_train_samples 0"),
+    (train_sup, "--train_file texts.txt", "datasets: {a: {train_file: texts.txt}}", "datasets --train_file"),
+    (train_sup, "", "datasets: {a: {share: 1}}", "'a'"),
+    (train_sup, "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
+    (train_sup, "", "datasets: [a, b]", "datasets"),
+    (train_unsup, "--dataset_name org/texts --view next_sentence", "", "--train_file"),
+    (train_unsup, "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
+    (train_unsup, "--train_file texts.txt --streaming --max_steps 3 --view next_sentence", "", "--streaming --view"),
+]
+
+
+@pytest.mark.parametrize("train, words, recipe, named", COMMANDS)
+def test_options_that_do_not_fit_the_texts_are_refused(start, train, words, recipe, named):
+    Path("run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n")
     with refuses(named):
-        make_trainer(arguments, supervised="view" not in words)
-
-
-@pytest.mark.parametrize(
-    "recipe, named",
-    [
-        ("train_file: texts.txt\ndatasets: {a: {train_file: texts.txt}}\n", "datasets --train_file"),
-        ("datasets: {a: {share: 1}}\n", "'a'"),
-        ("datasets: {a: {train_file: missing.csv}}\n", "datasets a missing.csv"),
-        ("datasets: [a, b]\n", "datasets"),
-    ],
-)
-def test_a_recipe_whose_data_sets_cannot_be_read_is_refused(start, tmp_path, recipe, named):
-    (tmp_path / "run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}")
-    with refuses(named):
-        train_sup(["run.yaml"])
-
-
-@pytest.mark.parametrize(
-    "words, named", [("", "--max_steps"), ("--max_steps 3 --view next_sentence", "--view next_sentence")]
-)
-def test_a_command_refuses_what_a_streamed_file_cannot_do(start, words, named):
-    line = f"--model {start} --train_file texts.txt --output_dir out --streaming --use_cpu {words}"
-    with pytest.raises(ValueError, match=f"--streaming.*{named}"):
-        train_unsup(line.split())
+        train(["run.yaml", *words.split()])

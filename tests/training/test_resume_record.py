@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from trainer_helpers import End
+from transformers import TrainerCallback
 
 from benchmarks.tiny import make_trainer
 from simcse_hf.evaluation.sts import ScoredPairs
@@ -86,17 +87,13 @@ def test_an_allowed_change_is_applied_and_recorded(interrupted):
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda path: (path / "model.safetensors").write_bytes(b"")])
 def test_a_best_checkpoint_that_was_damaged_is_not_saved_as_the_final_model(tmp_path, damage):
     options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-    trainer = make_trainer(NAME, tmp_path / "run", **RUN | options)
-    evaluate = trainer._maybe_log_save_evaluate
 
-    def damaged(*args, **kwargs):
-        result = evaluate(*args, **kwargs)
-        best = Path(trainer.state.best_model_checkpoint or "none")
-        if trainer.state.global_step == 4 and best.exists():
-            damage(best)
-        return result
+    class Damage(TrainerCallback):
+        def on_save(self, args, state, control, **_):
+            if state.global_step == 4:
+                damage(Path(state.best_model_checkpoint))
 
-    trainer._maybe_log_save_evaluate = damaged
+    trainer = make_trainer(NAME, tmp_path / "run", (Damage(),), **RUN | options)
     with pytest.raises(ValueError, match="the best checkpoint .* cannot be loaded"):
         trainer.train()
 

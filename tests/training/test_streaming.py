@@ -1,12 +1,9 @@
 """Training from a stream: resuming, views, and what a stream cannot do."""
 
-import gzip
-
 import pytest
-import torch
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import SAVES, End, assert_same_weights, logged, make, sentences, weights
+from trainer_helpers import SAVES, logged, make, sentences, texts, train_and_resume
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
@@ -14,16 +11,13 @@ from simcse_hf.training.run import train_unsup
 
 
 def write_texts(path, rows=27, columns=1):
-    names = ["sent0", "sent1", "hard_neg"][:columns]
-    cells = zip(*(sentences(rows, seed) for seed in range(columns)), strict=True)
-    text = "\n".join(map(",".join, [names, *cells])) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    texts(rows, columns).to_pandas().to_csv(path, index=False)
     return path
 
 
-def trainer_of(tmp_path, tokenizer, data, callbacks=(), **changes):
+def trainer_of(tmp_path, tokenizer, data, **changes):
     options = {"per_device_train_batch_size": 4, "max_steps": 12, "learning_rate": 1e-2, "logging_steps": 1} | changes
-    return make(tmp_path, tokenizer, data, callbacks=[*callbacks], **options)
+    return make(tmp_path, tokenizer, data, **options)
 
 
 @pytest.mark.parametrize(
@@ -35,22 +29,13 @@ def trainer_of(tmp_path, tokenizer, data, callbacks=(), **changes):
         (3, "triplets.csv.gz", {"gradcache_chunk_size": 2}),
     ),
 )
-def test_a_killed_and_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(
-    tmp_path, tokenizer, columns, name, changes
-):
+def test_a_resumed_run_ends_with_the_bits_of_the_uninterrupted_one(tmp_path, tokenizer, columns, name, changes):
     path = write_texts(tmp_path / name, columns=columns)
-    saved = SAVES | {"save_steps": 5} | changes
-    whole = trainer_of(tmp_path / "whole", tokenizer, load_text_stream(path), **saved)
-    whole.train()
-    killed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), [End(8)], **saved)
-    with pytest.raises(KeyboardInterrupt):
-        killed.train()
-    resumed = trainer_of(tmp_path / "killed", tokenizer, load_text_stream(path), **saved)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "killed/run/checkpoint-5"))
-    assert_same_weights(weights(whole.model), weights(resumed.model))
+    options = SAVES | {"save_steps": 5} | changes
+    runs = train_and_resume(lambda: trainer_of(tmp_path, tokenizer, load_text_stream(path), **options), 5)
     for figure in ("loss", "learning_rate", "grad_norm"):
-        assert logged(whole, figure) == logged(resumed, figure)
-    assert len(logged(whole, "loss")) == whole.state.max_steps
+        assert logged(runs[0], figure) == logged(runs[1], figure)
+    assert len(logged(runs[0], "loss")) == runs[0].state.max_steps
 
 
 def test_a_second_run_of_a_trainer_starts_at_the_first_row(tmp_path, tokenizer):
@@ -74,19 +59,3 @@ def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
     line = f"--model {model} --train_file {path} --output_dir {tmp_path / 'out'} --streaming --max_steps 3"
     assert train_unsup(f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split()) == 0
-
-
-def test_a_smaller_batch_that_fits_the_memory_is_taken_from_a_stream(tmp_path, tokenizer):
-    stream = load_text_stream(write_texts(tmp_path / "texts.csv"))
-    trainer = trainer_of(tmp_path, tokenizer, stream, auto_find_batch_size=True, per_device_train_batch_size=8)
-    step, rows = trainer.training_step, []
-
-    def small_memory(model, inputs, *args):
-        rows.append(len(inputs["input_ids"]))
-        if rows[-1] > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return step(model, inputs, *args)
-
-    trainer.training_step = small_memory
-    trainer.train()
-    assert rows[0] == 8 and set(rows[-12:]) == {trainer._train_batch_size} and rows[-1] <= 4

@@ -1,14 +1,9 @@
 """The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
-from conftest import tiny_config
-from trainer_helpers import arguments, assert_same_weights, make, model_of, pairs, texts, weights
-from transformers import BertForMaskedLM
+from trainer_helpers import assert_same_weights, make, model_of, pairs, texts, weights
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimilarityEvalCallback
+from simcse_hf import SimilarityEvalCallback
 from simcse_hf.evaluation.sts import ScoredPairs
 
 
@@ -33,32 +28,6 @@ def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
 
 
 # --- model and arguments ---
-
-
-def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):
-    start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
-    heads = []
-    for seed, noise in ((1, 0), (1, 5), (2, 0)):
-        torch.manual_seed(noise)
-        trainer = SimCSETrainer(start, arguments(tmp_path, seed=seed), texts(8))
-        heads.append(trainer.model.contrastive_head.dense.weight.clone())
-    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
-
-
-@pytest.mark.parametrize("takes_trial", [False, True])
-def test_model_init_creates_the_model_of_each_trial(tmp_path, tokenizer, takes_trial):
-    calls = []
-
-    def model_init(*trial):
-        calls.append(trial)
-        return model_of(pooler_type="avg")
-
-    init = (lambda trial: model_init(trial)) if takes_trial else (lambda: model_init())
-    trainer = make(tmp_path, tokenizer, model_init=init, max_steps=1)
-    assert trainer.train().global_step == 1
-    assert trainer.model.settings.max_seq_length == 32 and trainer.model.settings.pooler_type == "avg"
-    assert trainer.call_model_init(SimpleNamespace(params={})).objective is not None
-    assert len(calls) >= 2
 
 
 def test_a_custom_collator_may_omit_the_attention_mask(tmp_path, tokenizer):
@@ -110,13 +79,10 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
     trainer = make(tmp_path, tokenizer, ["a dog", "a bird"] * 8, model)
     assert ids_of(trainer) == [tokenizer("the cat a dog")["input_ids"]]
     scored = ScoredPairs("stsb", ["a dog", "a man"], ["a bird", "a mat"], [1.0, 2.0])
-    with_prompt = ScoredPairs(
-        "stsb", ["the cat a dog", "the cat a man"], ["the cat a bird", "the cat a mat"], [1.0, 2.0]
-    )
-    plain = AutoModelForCL.from_config(model.config, prompts={}, default_prompt_name=None)
-    plain.load_state_dict(model.state_dict(), strict=False)
-    expected = SimilarityEvalCallback(with_prompt).evaluate(plain, tokenizer)
-    assert SimilarityEvalCallback(scored).evaluate(model, tokenizer) == expected
+    expected = SimilarityEvalCallback(scored).evaluate(model, tokenizer)
+    model.update_settings(prompts={}, default_prompt_name=None)
+    sentences = (["the cat a dog", "the cat a man"], ["the cat a bird", "the cat a mat"])
+    assert SimilarityEvalCallback(ScoredPairs("stsb", *sentences, [1.0, 2.0])).evaluate(model, tokenizer) == expected
 
 
 @pytest.mark.parametrize(

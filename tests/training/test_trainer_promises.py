@@ -65,11 +65,14 @@ def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path
     backends = "transformers.trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS"
     monkeypatch.setattr(backends, {HPSearchBackend.WANDB: Backend})
     monkeypatch.setattr("transformers.integrations.hp_params", dict)  # asks whether the backend is installed
-    trainer = make(tmp_path, tokenizer, model_init=lambda: model_of(), dev_set=pairs(), **changes)
+    trainer = make(
+        tmp_path, tokenizer, model_init=lambda trial: model_of(pooler_type="avg"), dev_set=pairs(), **changes
+    )
     monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: trainer.args.output_dir)  # asks wandb for a name
     options = {"hp_space": lambda trial: trial, "backend": "wandb", "n_trials": 3}
     run = trainer.hyperparameter_search(**options)
     scores = [value for value, *_ in run.run_summary]
+    assert trainer.model.settings.pooler_type == "avg" and trainer.model.settings.max_seq_length == 32
     assert run.run_id == "maximize" and run.objective == max(scores) and len(set(scores)) == 3
     assert all(-100 <= score <= 100 for score in scores)
     own = trainer.hyperparameter_search(compute_objective=lambda m: m["eval_stsb_alignment"], **options)

@@ -44,16 +44,6 @@ def test_an_objective_trains_evaluates_resumes_and_reloads(start, tmp_path, toke
     assert torch.isfinite(vectors).all() and vectors.shape == (3, 32)
 
 
-@pytest.mark.parametrize("objective", fast_first("simcse", *(x for x in SETTINGS if x not in ("simcse", "tsdae"))))
-def test_matryoshka_can_be_combined_with_every_objective_except_tsdae(start, tmp_path, tokenizer, objective):
-    settings = SETTINGS[objective] | {"matryoshka_dims": [16, 8]}
-    trainer = trainer_of(
-        start, tmp_path, tokenizer, objective, settings=settings, max_steps=2, save_strategy="no", eval_strategy="no"
-    )
-    trainer.train()
-    assert all(value > 0 for value in logged(trainer, "loss"))
-
-
 @pytest.mark.parametrize("objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)])
 def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
     start, tmp_path, tokenizer, objective, tokens

@@ -6,38 +6,11 @@ import pytest
 import torch
 from conftest import NEEDS_PEFT
 from datasets import Dataset
-from trainer_helpers import KEEPS_BEST, SAVES, assert_close_weights, make, model_of, refuses, sentences, weights
+from trainer_helpers import KEEPS_BEST, SAVES, assert_close_weights, make, model_of, refuses, sentences, texts, weights
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
-
-#: Fields of `TrainingArguments` that a run refuses, with a value that is refused.
-REFUSED = {
-    "label_smoothing_factor": 0.1,
-    "per_device_train_batch_size": 0,
-    "seed": -1,
-    "fp16": True,
-}
-#: Fields that are refused with GradCache, whose steps have no place for them.
-REFUSED_IN_CHUNKS = {
-    "torch_empty_cache_steps": 2,
-    "optim": "lomo",
-    "neftune_noise_alpha": 5.0,
-    "torch_compile": True,
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_an_argument_without_effect_is_refused_by_its_name(name, tmp_path):
-    with refuses(name):
-        SimCSETrainingArguments(str(tmp_path), use_cpu=True, **{name: REFUSED[name]})
-
-
-@pytest.mark.parametrize("name", REFUSED_IN_CHUNKS)
-def test_what_a_step_in_chunks_has_no_place_for_is_refused(name, tmp_path, tokenizer):
-    with refuses(name):
-        make(tmp_path, tokenizer, gradcache_chunk_size=4, **{name: REFUSED_IN_CHUNKS[name]}).train()
+from simcse_hf import AutoModelForCL, SimCSETrainer
 
 
 def test_a_loss_in_the_place_of_ours_is_called_in_every_step_or_refused(tmp_path, tokenizer):
@@ -140,13 +113,14 @@ def test_a_second_attempt_starts_from_the_starts_weights_and_is_recorded(tmp_pat
     assert_close_weights(weights(plain.model), weights(found.model), atol=1e-6, rtol=1e-5)
 
 
-def test_labels_keep_two_texts_of_a_class_in_a_batch_whose_size_was_lowered(tmp_path, tokenizer):
-    rows = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
-    found = make(
-        tmp_path, tokenizer, rows, model_of(pooler_type="avg", objective="class_labels"), **FINDS, max_steps=3
-    )
-    found.train()
-    assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 4
+def test_a_lowered_batch_holds_two_texts_of_each_class_and_is_taken_from_a_stream(tmp_path, tokenizer):
+    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
+    streamed = texts(24).to_iterable_dataset()
+    for rows, objective, size in ((labelled, "class_labels", 4), (streamed, "simcse", 5)):
+        model = model_of(pooler_type="avg", objective=objective)
+        found = make(tmp_path, tokenizer, rows, model, **FINDS, max_steps=3)
+        found.train()
+        assert found.describe_run()["arguments"]["per_device_train_batch_size"] == size
 
 
 def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):
