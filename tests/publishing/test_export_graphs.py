@@ -5,12 +5,11 @@ import shutil
 from threading import current_thread
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
 from evaluation_helpers import write_stsb
-from transformers import AutoTokenizer, BertModel
+from transformers import BertModel
 
 from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
@@ -88,21 +87,6 @@ def test_openvino_is_called_once_before_threads_share_it(graph, monkeypatch):
     )
     SimCSE(folder, backend=backend)
     assert callers == [current_thread()]
-
-
-def test_clients_that_pool_the_first_output_themselves_get_the_same_embeddings(graph, model):
-    """As optimum, transformers.js, infinity and fastembed do, by the tokenizer's own limit."""
-    backend, folder = graph
-    if backend == "openvino":
-        pytest.skip("its graph is converted from that of ONNX")
-    inputs = dict(AutoTokenizer.from_pretrained(folder)(TEXTS, truncation=True, padding=True, return_tensors="np"))
-    feed = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    session = pytest.importorskip("onnxruntime").InferenceSession(folder / GRAPHS[backend])
-    assert [output.name for output in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
-    weights = inputs["attention_mask"][:, :, None]
-    vectors = (session.run(None, feed)[0] * weights).sum(axis=1) / weights.sum(axis=1)
-    expected = SimCSE(model).encode(TEXTS, normalize_embeddings=False)
-    np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-6)
 
 
 def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
