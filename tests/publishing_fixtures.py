@@ -2,12 +2,11 @@
 
 import huggingface_hub
 import pytest
-import torch
 import transformers.utils.hub
-from conftest import VOCABULARY, tiny_config
+from conftest import tiny_config
 from hub_server import HubServer
 from huggingface_hub import constants
-from inference_helpers import perturb
+from inference_helpers import perturb, random_texts
 
 from simcse_hf import AutoModelForCL, SimCSE
 
@@ -43,9 +42,7 @@ def saved(save_checkpoint):
 @pytest.fixture
 def transformed(save_checkpoint, tmp_path):
     """`transformed(method, **settings)` makes a model with a whitening to 6 dimensions or a flow, in a directory."""
-    generator = torch.Generator().manual_seed(3)
-    lines = [" ".join(VOCABULARY[5 + i] for i in torch.randint(20, (6,), generator=generator)) for _ in range(60)]
-    (tmp_path / "unlabelled.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "unlabelled.txt").write_text("\n".join(random_texts(60, words=(6, 7))) + "\n")
 
     def make(method, family="bert", **settings):
         model = AutoModelForCL.from_config(tiny_config(family, initializer_range=0.3), **settings)

@@ -3,10 +3,9 @@
 import pytest
 import torch
 from card_helpers import EXAMPLES, LIBRARIES, blocks, check_examples
-from conftest import tiny_config
 from huggingface_hub import ModelCard
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 from simcse_hf.postprocessing.transform import MODULES
 from simcse_hf.publishing import write_card
 
@@ -15,6 +14,15 @@ DENSE_LAYERS = [
     {"in_features": 32, "out_features": 24},
     {"in_features": 24, "out_features": 16, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"},
 ]
+
+
+def read(directory):
+    """The model in a directory, and its card."""
+    return SimCSE(directory, device="cpu"), write_card(directory, repo_id=str(directory)).read_text()
+
+
+def with_transformers(card):
+    return "```python" + card.rpartition("```python")[2]
 
 
 @pytest.mark.parametrize(
@@ -29,59 +37,29 @@ DENSE_LAYERS = [
     ],
 )
 def test_of_every_pooler(family, settings, saved, capsys):
-    directory = saved(family, **settings)
-    card = write_card(directory, repo_id=str(directory)).read_text()
-    check_examples(card, SimCSE(directory).encode(EXAMPLES))
-
-
-def test_of_a_pooler_that_sentence_transformers_lacks(saved, capsys):
-    directory = saved(pooler_type="avg_no_cls")
-    card = write_card(directory, repo_id=str(directory)).read_text()
-    data = ModelCard(card).data
-    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags and "simcse" in data.tags
-    assert "sentence-transformers has no such pooling" in card
-    check_examples(card, SimCSE(directory).encode(EXAMPLES), ("simcse_hf", "transformers"))
-
-
-@pytest.fixture
-def prompted(save_checkpoint):
-    """`prompted(prompts, **settings)` returns a model with prompts, and its card."""
-
-    def make(prompts, **settings):
-        config = tiny_config(initializer_range=0.3)
-        directory = save_checkpoint(AutoModelForCL.from_config(config, pooler_type="avg", prompts=prompts, **settings))
-        return SimCSE(directory, device="cpu"), write_card(directory, repo_id=str(directory)).read_text()
-
-    return make
-
-
-def with_transformers(card):
-    return "```python" + card.rpartition("```python")[2]
-
-
-def test_of_a_model_with_a_default_prompt(prompted, capsys):
-    model, card = prompted({"query": "the big ", "passage": "a small "}, default_prompt_name="query")
-    assert 'texts = ["the big " + text for text in texts]' in card
-    check_examples(with_transformers(card), model.encode(EXAMPLES), LIBRARIES[2:])
+    model, card = read(saved(family, **settings))
+    check_examples(card, model.encode(EXAMPLES))
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")])
 def test_of_a_whitening(family, pooler, transformed, capsys):
-    directory = transformed("whitening", family, pooler_type=pooler)
-    embeddings = SimCSE(directory, device="cpu").encode(EXAMPLES)
-    assert embeddings.shape == (2, 6)
-    check_examples(write_card(directory, repo_id=str(directory)).read_text(), embeddings, atol=1e-4)
+    model, card = read(transformed("whitening", family, pooler_type=pooler))
+    check_examples(card, model.encode(EXAMPLES), atol=1e-4)
 
 
-def test_of_a_flow_which_only_this_package_has(transformed, capsys):
-    directory = transformed("flow")
-    assert "simcse_hf.postprocessing.flow.Flow" in (directory / MODULES).read_text()
-    card = write_card(directory, repo_id=str(directory)).read_text()
+@pytest.mark.parametrize("lacking", ["avg_no_cls", "flow"])
+def test_of_what_sentence_transformers_lacks(lacking, saved, transformed, capsys):
+    directory = transformed("flow") if lacking == "flow" else saved(pooler_type=lacking)
+    model, card = read(directory)
     data = ModelCard(card).data
-    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags
-    assert "sentence-transformers cannot load this model" in card and "flow from 32 to 32 dimensions" in card
-    assert "{li-etal-2020-sentence," in card and len(blocks(card)) == 1
-    check_examples(card, SimCSE(directory).encode(EXAMPLES), ["simcse_hf"])
+    assert data.library_name == "transformers" and "sentence-transformers" not in data.tags and "simcse" in data.tags
+    if lacking == "flow":
+        assert "simcse_hf.postprocessing.flow.Flow" in (directory / MODULES).read_text()
+        assert "sentence-transformers cannot load this model" in card and "flow from 32 to 32 dimensions" in card
+        assert "{li-etal-2020-sentence," in card
+    else:
+        assert "sentence-transformers has no such pooling" in card
+    check_examples(card, model.encode(EXAMPLES), LIBRARIES[:1] if lacking == "flow" else LIBRARIES[::2])
 
 
 def test_cuts_texts_where_the_model_does(directory):
@@ -90,8 +68,16 @@ def test_cuts_texts_where_the_model_does(directory):
     assert "| longest text | 8 tokens |" in card and "max_length=8," in card and "| `max_length`" not in card
 
 
-def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(prompted, capsys):
-    model, card = prompted({"query": "the big ", "document": "a small "}, similarity_fn_name="dot")
+def test_of_a_model_with_a_default_prompt(saved, capsys):
+    prompts = {"query": "the big ", "passage": "a small "}
+    model, card = read(saved(pooler_type="avg", prompts=prompts, default_prompt_name="query"))
+    assert 'texts = ["the big " + text for text in texts]' in card
+    check_examples(with_transformers(card), model.encode(EXAMPLES), LIBRARIES[2:])
+
+
+def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(saved, capsys):
+    prompts = {"query": "the big ", "document": "a small "}
+    model, card = read(saved(pooler_type="avg", prompts=prompts, similarity_fn_name="dot"))
     assert card.count("model.encode_query(") == card.count("model.encode_document(") == 2
     assert "| similarity | dot |" in card and "model.encode(" not in card
     wanted = torch.as_tensor(model.encode_document(EXAMPLES))

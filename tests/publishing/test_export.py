@@ -1,23 +1,20 @@
-"""AutoModel, sentence-transformers and ONNX Runtime give the same embeddings as this package."""
+"""sentence-transformers and ONNX Runtime give the same embeddings as this package."""
 
 import copy
 
 import pytest
 import torch
 from conftest import FAMILIES, fast_first, tiny_config
-from datasets import Dataset
 from inference_helpers import perturb
-from transformers import AutoModel, AutoTokenizer, BertModel
+from transformers import BertModel
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.publish import export_main
 from simcse_hf.models.pooling import POOLER_TYPES, SECOND_LAYER
 from simcse_hf.models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
 from simcse_hf.publishing.export import ONNX_FILE, export_onnx, export_sentence_transformers
 
 TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 20, "a small bird slept in the big red tree"]
-#: As their users name them: `cls` with the head of training alone is a model of its own.
-MODELS = (*POOLER_TYPES, "mlp_only_train")
 IN_SENTENCE_TRANSFORMERS = [pooler for pooler in POOLER_TYPES if pooler not in NOT_IN_SENTENCE_TRANSFORMERS]
 LACKING = [pooler for pooler in POOLER_TYPES if pooler in NOT_IN_SENTENCE_TRANSFORMERS]  # `mask` needs templates
 
@@ -28,34 +25,6 @@ def onnx():
         pytest.importorskip(package, reason=f"{package} is not installed")
 
 
-def settings_of(name):
-    return {"pooler_type": "cls", "mlp_only_train": True} if name == "mlp_only_train" else {"pooler_type": name}
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory, tokenizer):
-    """`trained(model)` trains a model for two steps and returns its directory."""
-    made = {}
-
-    def train(name):
-        if name not in made:
-            directory = tmp_path_factory.mktemp("trained") / name
-            torch.manual_seed(1)
-            model = perturb(AutoModelForCL.from_config(tiny_config(num_hidden_layers=3), **settings_of(name)))
-            texts = Dataset.from_dict({"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house", "big tree"]})
-            options = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "report_to": "none"}
-            args = SimCSETrainingArguments(
-                output_dir=str(directory), use_cpu=True, disable_tqdm=True, save_strategy="no", **options
-            )
-            trainer = SimCSETrainer(model, args, texts, processing_class=tokenizer)
-            trainer.train()
-            trainer.save_model()
-            made[name] = directory
-        return made[name]
-
-    return train
-
-
 @pytest.fixture(scope="session")
 def published(tmp_path_factory, tokenizer):
     """A directory in the layout of the published SimCSE models: a stock encoder with its pooler and nothing else."""
@@ -64,30 +33,6 @@ def published(tmp_path_factory, tokenizer):
     perturb(BertModel(tiny_config(num_hidden_layers=3))).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
-
-
-def automodel_vectors(directory, pooler):
-    """Compute the pooler by hand with plain AutoModel, one text at a time."""
-    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
-    rows = []
-    for text in TEXTS:
-        inputs = tokenizer(text, truncation=True, max_length=40, return_tensors="pt")
-        with torch.no_grad():
-            output = model(**inputs, output_hidden_states=True)
-        embeddings, first, second, last = (layer[0] for layer in output.hidden_states)
-        poolers = {
-            "cls": output.pooler_output[0],
-            "cls_before_pooler": last[0],
-            "avg": last.mean(0),
-            "max": last.amax(0),
-            "lasttoken": last[-1],
-            "avg_no_cls": last[1:].mean(0),
-            "avg_top2": (last.mean(0) + second.mean(0)) / 2,
-            "avg_first_last": (first.mean(0) + last.mean(0)) / 2,
-            "avg_embeddings_last": (embeddings.mean(0) + last.mean(0)) / 2,
-        }
-        rows.append(poolers[pooler])
-    return torch.stack(rows)
 
 
 def sentence_transformer_vectors(directory):
@@ -103,33 +48,31 @@ def agree(found, wanted):
 # --- the same vectors everywhere ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_trained_model_gives_equal_embeddings_in_automodel_and_sentence_transformers(name, trained):
-    directory = trained(name)
-    simcse = SimCSE(directory)
-    ours = simcse.encode(TEXTS, normalize_embeddings=False)
-    assert simcse.pooler_type == ("cls_before_pooler" if name == "mlp_only_train" else name)
-    agree(automodel_vectors(directory, simcse.pooler_type), ours)
-    if name in NOT_IN_SENTENCE_TRANSFORMERS:
-        assert name in (directory / "modules.json").read_text() and not (directory / "1_Pooling").exists()
-        return
-    agree(sentence_transformer_vectors(directory), ours)
+@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, saved):
+    directory = saved(family, pooler_type=pooler)
+    agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
+
+
+def test_a_head_for_training_only_is_not_used_in_sentence_transformers(saved):
+    simcse = SimCSE(saved(pooler_type="cls", mlp_only_train=True))
+    assert simcse.pooler_type == "cls_before_pooler"
+    agree(sentence_transformer_vectors(simcse.name_or_path), simcse.encode(TEXTS, normalize_embeddings=False))
 
 
 @pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
-def test_a_published_model_gives_equal_embeddings_in_automodel_and_sentence_transformers(pooler, published, tmp_path):
+def test_a_published_model_gives_equal_embeddings_in_sentence_transformers(pooler, published, tmp_path):
     ours = SimCSE(published, pooler_type=pooler).encode(TEXTS, normalize_embeddings=False)
-    agree(automodel_vectors(published, pooler), ours)
     exported = export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
     again = SimCSE(exported)
     assert again.pooler_type == pooler and torch.equal(again.encode(TEXTS, normalize_embeddings=False), ours)
-    agree(automodel_vectors(exported, pooler), ours)
     agree(sentence_transformer_vectors(exported), ours)
 
 
 @pytest.mark.parametrize("name", fast_first("cls", *(name for name in POOLER_TYPES if name != "cls")))
-def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, onnx, trained, tmp_path):
-    simcse = SimCSE(trained(name))
+def test_a_saved_model_gives_equal_embeddings_in_onnx_runtime(name, onnx, saved, tmp_path):
+    simcse = SimCSE(saved(pooler_type=name))
     export_onnx(simcse, tmp_path / "out")
     exported = SimCSE(tmp_path / "out", backend="onnx")
     agree(exported.encode(TEXTS, normalize_embeddings=False), simcse.encode(TEXTS, normalize_embeddings=False))
@@ -137,32 +80,20 @@ def test_a_trained_model_gives_equal_embeddings_in_onnx_runtime(name, onnx, trai
     assert (tmp_path / "out" / "modules.json").exists() == with_files
 
 
-@pytest.mark.parametrize("pooler", IN_SENTENCE_TRANSFORMERS)
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
-def test_every_encoder_family_gives_equal_embeddings_in_sentence_transformers(family, pooler, save_checkpoint):
-    model = perturb(AutoModelForCL.from_config(tiny_config(family, num_hidden_layers=3), pooler_type=pooler))
-    directory = save_checkpoint(model)
-    agree(sentence_transformer_vectors(directory), SimCSE(directory).encode(TEXTS, normalize_embeddings=False))
-
-
-@pytest.mark.parametrize("pooler", LACKING)
-def test_exporting_a_pooler_that_sentence_transformers_lacks_is_refused(pooler, published, tmp_path):
-    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Choose another pooler"):
-        export_sentence_transformers(SimCSE(published, pooler_type=pooler), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 # --- the files of every save --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pooler", LACKING)
-def test_saving_a_pooler_that_sentence_transformers_lacks_writes_no_modules(pooler, save_checkpoint, caplog):
+def test_a_pooler_that_sentence_transformers_lacks_is_not_exported_and_saved_without_modules(
+    pooler, save_checkpoint, tmp_path, caplog
+):
     save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"))
-    with caplog.at_level("WARNING", logger="simcse_hf"):
-        directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler))
-    assert f"no pooling like '{pooler}'" in caplog.text
+    directory = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type=pooler))
+    assert f"no pooling like '{pooler}'" in caplog.text and not (directory / "1_Pooling").exists()
     assert pooler in (directory / "modules.json").read_text(), "which SentenceTransformer refuses"
-    assert SimCSE(directory).pooler_type == pooler
+    with pytest.raises(ValueError, match=f"no pooling like '{pooler}'.*Choose another pooler"):
+        export_sentence_transformers(SimCSE(directory), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("family", "limit"), [("bert", 40), ("roberta", 40), ("bert", 12), ("mpnet", 1 << 40)])

@@ -5,12 +5,11 @@ import shutil
 from threading import current_thread
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
 from evaluation_helpers import write_stsb
-from transformers import AutoTokenizer, BertModel
+from transformers import BertModel
 
 from simcse_hf import SimCSE
 from simcse_hf.cli.main import main
@@ -90,21 +89,6 @@ def test_openvino_is_called_once_before_threads_share_it(graph, monkeypatch):
     assert callers == [current_thread()]
 
 
-def test_clients_that_pool_the_first_output_themselves_get_the_same_embeddings(graph, model):
-    """As optimum, transformers.js, infinity and fastembed do, by the tokenizer's own limit."""
-    backend, folder = graph
-    if backend == "openvino":
-        pytest.skip("its graph is converted from that of ONNX")
-    inputs = dict(AutoTokenizer.from_pretrained(folder)(TEXTS, truncation=True, padding=True, return_tensors="np"))
-    feed = {name: inputs[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
-    session = pytest.importorskip("onnxruntime").InferenceSession(folder / GRAPHS[backend])
-    assert [output.name for output in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
-    weights = inputs["attention_mask"][:, :, None]
-    vectors = (session.run(None, feed)[0] * weights).sum(axis=1) / weights.sum(axis=1)
-    expected = SimCSE(model).encode(TEXTS, normalize_embeddings=False)
-    np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-6)
-
-
 def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
     backend, folder = graph
     shutil.copytree(folder, tmp_path / "earlier")
@@ -172,63 +156,45 @@ def test_an_export_that_loses_too_much_or_is_slow_is_not_written(quick, options,
 
 
 def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
-    made = []
-
     def make(backend):
-        return lambda _, folder: (folder.mkdir(), made.append(backend), folder / GRAPHS[backend])[-1]
+        return lambda _, folder: (folder.mkdir(), folder / GRAPHS[backend])[1]
 
     for backend in GRAPHS:
         monkeypatch.setitem(export.EXPORTS, backend, make(backend))
         monkeypatch.setattr(export_int8, f"_quantize_{backend}", lambda _, __, path, *___: path.write_text("graph"))
-    monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: f"{backend} {folder.name}")
+    monkeypatch.setattr(export_int8, "SimCSE", lambda folder, backend: folder.name)
     speeds = {"onnx-mixed": 1.0, "onnx-dynamic": 2.0, "openvino-dynamic": 3.0, "openvino-static": 4.0}
     speeds["onnx-static"] = 5.0
+    constant = {"mean_cosine": 1.0, "lowest_cosine": 1.0, "int8_sentences_per_second": 1.0}
 
-    def measure(_, exported):
-        name = exported.split()[1]
-        return {"loss": 9.0 if name == "onnx-static" else 0.1, "speed": speeds[name], "mean_cosine": 1.0,
-                "lowest_cosine": 1.0, "int8_sentences_per_second": 1.0}  # fmt: skip
+    def measure(_, name):
+        return constant | {"loss": 9.0 if name == "onnx-static" else 0.1, "speed": speeds[name]}
 
     checks = SimpleNamespace(measure=measure, calibration=["a"])
     (tmp_path / "out" / "openvino").mkdir(parents=True)
     path, best = export_int8.export_int8(SimCSE(model), tmp_path / "out", "int8", checks)
     assert (best["backend"], best["method"]) == ("openvino", "static") and path.read_text() == "graph"
     assert [form["speed"] for form in best["forms"]] == [5.0, 4.0, 3.0, 2.0, 1.0]
-    assert sorted(made) == ["onnx", "openvino"]
 
 
-@pytest.fixture
-def quantized(graph, model, tmp_path):
-    """`quantized(method, instructions)` returns the graph of ONNX in int8."""
+def test_weights_get_7_bits_where_sums_of_products_overflow_and_mixed_keeps_wide_products(graph, model, tmp_path):
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     backend, folder = graph
     if backend != "onnx":
         pytest.skip("OpenVINO chooses when it loads the graph")
-
-    def make(method, instructions):
-        path = tmp_path / "int8"
-        export_int8._quantize_onnx(SimCSE(model), folder / GRAPHS["onnx"], path, method, TEXTS, instructions)
-        return onnx.load(path).graph
-
-    return make
-
-
-@pytest.mark.parametrize("method", export_int8.METHODS["onnx"])
-def test_weights_get_7_bits_where_sums_of_products_overflow(method, quantized):
-    largest = {}
-    for instructions in ("vnni", "avx2"):
-        tensors = quantized(method, instructions).initializer
-        weights = [pytest.importorskip("onnx").numpy_helper.to_array(tensor) for tensor in tensors]
-        largest[instructions] = max(abs(x.astype(int)).max() for x in weights if x.dtype == "int8" and x.ndim == 2)
-    assert largest["avx2"] <= 64 < largest["vnni"] <= 127
-
-
-def test_the_mixed_form_keeps_the_wide_products_of_the_first_half_of_the_layers(quantized, model):
-    products = {}
-    for method in ("dynamic", "mixed"):
-        products[method] = [node.op_type for node in quantized(method, "vnni").node].count("MatMulInteger")
-    layers = SimCSE(model).model.config.num_hidden_layers
-    assert products["dynamic"] - products["mixed"] == (layers + 1) // 2
+    simcse, products = SimCSE(model), {}
+    for method in export_int8.METHODS["onnx"]:
+        largest = {}
+        for instructions in ("avx2", "vnni"):
+            path = tmp_path / f"{method}-{instructions}"
+            export_int8._quantize_onnx(simcse, folder / GRAPHS["onnx"], path, method, TEXTS, instructions)
+            quantized = onnx.load(path).graph
+            weights = map(onnx.numpy_helper.to_array, quantized.initializer)
+            largest[instructions] = max(abs(x.astype(int)).max() for x in weights if x.dtype == "int8" and x.ndim == 2)
+            products[method] = [node.op_type for node in quantized.node].count("MatMulInteger")
+        assert largest["avx2"] <= 64 < largest["vnni"] <= 127
+    half_of_the_layers = (simcse.model.config.num_hidden_layers + 1) // 2
+    assert products["dynamic"] - products["mixed"] == half_of_the_layers
 
 
 def test_what_a_graph_cannot_do_is_refused(model):

@@ -30,38 +30,7 @@ def contents(directory):
     }
 
 
-def paths(hub, method):
-    return [path for asked, path, _ in hub.requests if asked == method]
-
-
-def is_upload(method, path):
-    return method == "PUT" and path.startswith("/lfs/")
-
-
-def test_push_uploads_exactly_the_listed_files(hub, saved):
-    directory = saved()
-    url = push_model(directory, "org/name", commit_message="First")
-    repository = hub.repositories["org/name"]
-    assert repository.files() == contents(directory) and CARD in repository.files()
-    assert repository.messages[1:] == [("main", "First")] and url.startswith(f"{hub.url}/org/name/commit/")
-    assert 'SimCSE("org/name")' in repository.files()[CARD].decode()
-    assert sum(is_upload(method, path) for method, path, _ in hub.requests) == 2, "weights and head, by LFS"
-
-
-# --- where to -----------------------------------------------------------------------------------------------------
-
-
-def test_push_to_a_new_branch_leaves_main_unchanged(hub, saved):
-    directory = saved()
-    for _ in range(2):
-        push_model(directory, "org/name", revision="v2")
-    repository = hub.repositories["org/name"]
-    assert repository.files("v2") == contents(directory) and repository.files("main") == {}
-    found = SimCSE("org/name", revision="v2").encode(TEXTS)
-    assert torch.equal(found, SimCSE(directory).encode(TEXTS))
-
-
-def test_the_push_command_lists_files_and_pushes(hub, saved, capsys):
+def test_push_uploads_exactly_the_listed_files(hub, saved, capsys):
     directory = saved()
     before = contents(directory)
     assert push_main([str(directory), "org/name", "--dry_run"]) == 0
@@ -69,9 +38,24 @@ def test_the_push_command_lists_files_and_pushes(hub, saved, capsys):
     assert all(name in listed for name in ("model.safetensors", "2_Dense/config.json", "modules.json", CARD))
     assert "to org/name, main; nothing was pushed" in listed
     assert not hub.requests and contents(directory) == before
-    assert push_main([str(directory), "org/name", "--private", "--revision", "v1"]) == 0
-    assert "/org/name/commit/" in capsys.readouterr().out
-    assert hub.repositories["org/name"].private and "v1" in hub.repositories["org/name"].branches
+    assert push_main([str(directory), "org/name", "--private", "--commit_message", "First"]) == 0
+    assert f"{hub.url}/org/name/commit/" in capsys.readouterr().out
+    repository = hub.repositories["org/name"]
+    assert repository.files() == contents(directory) and CARD in repository.files() and repository.private
+    assert repository.messages[1:] == [("main", "First")]
+    assert 'SimCSE("org/name")' in repository.files()[CARD].decode()
+    uploads = [path for method, path, _ in hub.requests if method == "PUT" and path.startswith("/lfs/")]
+    assert len(uploads) == 2, "weights and head, by LFS"
+
+
+def test_push_to_a_new_branch_leaves_main_unchanged(hub, saved):
+    directory = saved()
+    for _ in range(2):
+        assert push_main([str(directory), "org/name", "--revision", "v2"]) == 0
+    repository = hub.repositories["org/name"]
+    assert repository.files("v2") == contents(directory) and repository.files("main") == {}
+    found = SimCSE("org/name", revision="v2").encode(TEXTS)
+    assert torch.equal(found, SimCSE(directory).encode(TEXTS))
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------
@@ -83,9 +67,7 @@ def test_an_interrupted_push_changes_nothing_and_can_be_repeated(where, hub, sav
     write_card(directory, repo_id="org/name")
     before = contents(directory)
     hub.cut = lambda method, path: where in path and method in ("PUT", "POST")
-    with pytest.raises(
-        PushError, match="org/name was not pushed: the connection to .* failed .* Run the same command"
-    ):
+    with pytest.raises(PushError, match="org/name was not pushed: the connection to .* failed .* Run the same"):
         push_model(directory, "org/name")
     assert contents(directory) == before
     assert hub.repositories["org/name"].files() == {}, "no part of it is to be seen"
@@ -141,16 +123,13 @@ def test_a_failed_push_says_why_and_shows_no_token(prepare, words, hub, saved, m
 def test_pickles_checkpoints_and_hidden_files_are_not_pushed(hub, saved):
     directory = saved()
     wanted = set(files_to_push(directory))
+    kept = {"results.json", ".eval_results/simcse_hf.yaml", "trainer_state.json"}
     for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "checkpoint-5/model.safetensors", ".git/config",
-                 "runs/x/events", ".env", "_notes.md", "evaluation.scores.npz"):  # fmt: skip
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text("x")
-    for name in ("results.json", ".eval_results/simcse_hf.yaml", "trainer_state.json"):
+                 "runs/x/events", ".env", "_notes.md", "evaluation.scores.npz", *kept):  # fmt: skip
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text("{}")
-        wanted.add(name)
     (directory / "again.json").symlink_to("config.json")  # a link within the directory is a file of the model
-    assert set(files_to_push(directory)) == wanted | {"again.json"}
+    assert set(files_to_push(directory)) == wanted | kept | {"again.json"}
 
 
 @pytest.mark.parametrize("registered", [["mteb/sts12-sts", "cais/hle"], []])
@@ -170,18 +149,15 @@ def test_scores_are_pushed_for_registered_benchmarks_alone(registered, hub, save
 
 @pytest.mark.parametrize("family", fast_first(*FAMILIES))
 def test_transformers_own_ways_to_push_give_a_loadable_model(family, hub, saved, tokenizer, tmp_path):
-    directory = saved(family)
-    AutoModelForCL.from_pretrained(directory).push_to_hub("org/name")
-    tokenizer.push_to_hub("org/name")
+    model = AutoModelForCL.from_pretrained(saved(family))
+    model.push_to_hub("org/name")
     for _ in range(2):  # the second time, every file was there before
-        AutoModelForCL.from_pretrained(directory).save_pretrained(
-            tmp_path / "x", push_to_hub=True, repo_id="org/other"
-        )
-    tokenizer.push_to_hub("org/other")
+        model.save_pretrained(tmp_path / "x", push_to_hub=True, repo_id="org/other")
     for name in ("org/name", "org/other"):
+        tokenizer.push_to_hub(name)
         wanted = {"modules.json", "2_Dense/model.safetensors", "1_Pooling/config.json"}
         assert wanted < set(hub.repositories[name].files())
-        assert torch.equal(SimCSE(name).encode(TEXTS), SimCSE(directory).encode(TEXTS))
+        assert torch.equal(SimCSE(name).encode(TEXTS), SimCSE(model.name_or_path).encode(TEXTS))
 
 
 class WaitForPush(TrainerCallback):

@@ -27,12 +27,11 @@ def write_run(folder, steps=30, dev=True):
     return folder
 
 
-def write_model(path, geometry=True):
+def write_model(path):
     random = np.random.default_rng(0)
     gold = np.repeat([0.5, 1.5, 2.5, 3.5, 5.0], 200)
-    results = {"STSBenchmark": {"all": {"spearman": 0.5}}}
-    if geometry:
-        results["geometry"] = {"alignment": 0.2, "uniformity": -2.0, "singular_spectrum": [1.0, 0.5, 0.25]}
+    geometry = {"alignment": 0.2, "uniformity": -2.0, "singular_spectrum": [1.0, 0.5, 0.25]}
+    results = {"STSBenchmark": {"all": {"spearman": 0.5}}, "geometry": geometry}
     scores = {"STSBenchmark": {"test": {"predicted": random.normal(gold / 10, 0.05), "gold": gold}}}
     write_results(path, {"protocol": {"mode": "test", "aggregation": "all"}, "results": results}, scores)
     return path

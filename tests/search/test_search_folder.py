@@ -1,9 +1,7 @@
 """The folder of an index: nothing but the index's own files is removed, damage is noticed, and no sentence is lost."""
 
 import json
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,11 +26,6 @@ def folder(model, tmp_path):
 
 def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def change_description(folder, **changes):
-    described = {k: v for k, v in (describe(folder) | changes).items() if v != "missing"}
-    (folder / "index.json").write_text(json.dumps(described))
 
 
 @pytest.mark.parametrize("content", ["{}", '{"name": "web site"}', "not json", "[]", None])
@@ -96,36 +89,16 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
 
 
 @pytest.mark.parametrize("key", ["model", "pooler", "count", "backend", "probe", "data", "digests"])
-@pytest.mark.parametrize("value", ["missing", [[]], {"a": 1}, 10**30, ".."])
-def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key, value):
-    if value == ".." and key in ("model", "pooler"):
-        pytest.skip("a name like any other")
-    change_description(folder, **{key: value})
+def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key):
+    described = describe(folder)
+    for value in ([[]], {"a": 1}, 10**30, *([".."] if key not in ("model", "pooler") else [])):
+        (folder / "index.json").write_text(json.dumps(described | {key: value}))
+        with pytest.raises(ValueError):
+            SentenceIndex.load(folder, model)
+    del described[key]
+    (folder / "index.json").write_text(json.dumps(described))
     with pytest.raises(ValueError):
         SentenceIndex.load(folder, model)
-
-
-def test_a_full_disk_leaves_the_old_index_intact(model, folder, monkeypatch):
-    index = SentenceIndex.load(folder, model)
-    index.add(["one more"])
-    replace = os.replace
-
-    def refuse(source, target):
-        if Path(target).name != "index.json":
-            return replace(source, target)
-        raise OSError(28, "No space left on device")
-
-    for module, name, refusing in (
-        (index.vectors, "save", lambda _: refuse("", "index.json")),
-        (os, "replace", refuse),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, refusing)
-            with pytest.raises(ValueError, match="cannot write the index to .*No space left on device"):
-                index.save(folder)
-        assert len(SentenceIndex.load(folder, model)) == 40
-    index.save(folder)
-    assert len(SentenceIndex.load(folder, model)) == 41
 
 
 def test_a_second_addition_is_refused_when_another_process_saved_first(model, folder):
