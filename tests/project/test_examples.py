@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, fast_first, tiny_config
+from conftest import fast_first, tiny_config
+from evaluation_helpers import write_rows
+from trainer_helpers import sentences
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import SimCSE
 
 ROOT = Path(__file__).parents[2]
-WORDS = VOCABULARY[5:25]
 
 
 @pytest.fixture
@@ -23,23 +24,14 @@ def start(save_checkpoint):
     return save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)), "start")
 
 
-def _sentences(count, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (6,), generator=generator)) for _ in range(count)]
-
-
 @pytest.fixture
 def files(tmp_path):
-    sentences, others = _sentences(64), _sentences(64, seed=1)
-    (tmp_path / "texts.txt").write_text("\n".join(sentences) + "\n")
-    rows = zip(sentences, others, reversed(others), strict=True)
-    (tmp_path / "triplets.csv").write_text(
-        "sent0,sent1,hard_neg\n" + "".join(f'"{a}","{b}","{c}"\n' for a, b, c in rows)
-    )
-    rows = zip(sentences[:12], others[:12], range(12), strict=True)
-    (tmp_path / "dev.tsv").write_text(
-        "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s % 6}\n" for a, b, s in rows)
-    )
+    texts, others = sentences(64), sentences(64, seed=1)
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    rows = zip(texts, others, others[::-1], strict=True)
+    write_rows(tmp_path / "triplets.csv", ["sent0", "sent1", "hard_neg"], rows)
+    scored = [(texts[i], others[i], i % 6) for i in range(12)]
+    write_rows(tmp_path / "dev.tsv", ["sentence1", "sentence2", "score"], scored)
     return tmp_path
 
 
@@ -96,8 +88,8 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
 
 
 def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
-    rows = [f"{text},{'animal' if 'cat' in text else 'other'}\n" for text in _sentences(24)]
-    (files / "labelled.csv").write_text("text,label\n" + "".join(rows))
+    rows = [(text, "animal" if "cat" in text else "other") for text in sentences(24)]
+    write_rows(files / "labelled.csv", ["text", "label"], rows)
     tables = [str(files / "labelled.csv")] * 2
     example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
     assert example["finetune"](str(start), *tables, epochs=1.0) >= 50
@@ -114,25 +106,18 @@ def test_the_python_of_an_example_trains(files, start, script, texts):
 
 
 @pytest.mark.parametrize(
-    "script, more, message",
+    "option, value, message",
     [
-        ("run_unsup.py", ["--train_file", "absent.txt"], "absent.txt"),
-        ("run_sup.py", ["--train_file", "texts.txt"], "texts.txt holds one text in a row"),
-        ("run_unsup.py", ["--resume_from_checkpoint", "true"], "holds no checkpoint to resume from"),
-        ("run_unsup.py", ["--resume_from_checkpoint", "absent"], "no such checkpoint directory"),
+        ("--train_file", "absent.txt", "absent.txt"),
+        ("--train_file", "texts.txt", "holds one text in a row"),
+        ("--resume_from_checkpoint", "true", "holds no checkpoint to resume from"),
+        ("--resume_from_checkpoint", "absent", "no such checkpoint directory"),
     ],
 )
-def test_invalid_arguments_end_with_a_one_line_error(files, start, script, more, message, monkeypatch, run_here):
+def test_invalid_arguments_end_with_a_one_line_error(files, start, option, value, message, monkeypatch, run_here):
     monkeypatch.chdir(files)
-    status, ran = run_here(*_command(script, files, start, *more))
+    status, ran = run_here(*_command("run_sup.py", files, start, option, value))
     assert status == 2 and message in ran.err and "Traceback" not in ran.err
-
-
-def _make(path, *words):
-    program = shutil.which("make")
-    if program is None:
-        pytest.skip("needs make")
-    return subprocess.run([program, *words], cwd=ROOT, env={"PATH": str(path)}, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name, found", [("python3.14", True), ("python3", True), ("python", True), ("pypy", False)])
@@ -140,7 +125,13 @@ def test_make_finds_any_recent_python_by_any_name(tmp_path, name, found):
     (tmp_path / name).symlink_to(sys.executable)
     (tmp_path / "python3.11").write_text("#!/bin/sh\nexit 1\n")  # too old, or broken
     (tmp_path / "python3.11").chmod(0o755)
-    made = _make(tmp_path, "--eval", "found: ; $(info [$(PYTHON)])", "found")
-    assert f"[{name if found else ''}]" in made.stdout
-    needed = _make(tmp_path, "--dry-run", "--always-make", ".venv/.package").stdout
+    program = shutil.which("make") or pytest.skip("needs make")
+
+    def make(*words):
+        command = [program, *words]
+        return subprocess.run(command, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True).stdout
+
+    made = make("--eval", "found: ; $(info [$(PYTHON)])", "found")
+    assert f"[{name if found else ''}]" in made
+    needed = make("--dry-run", "--always-make", ".venv/.package")
     assert ("Python 3.11 or later is needed" in needed) != found

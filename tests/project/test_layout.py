@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -83,18 +84,7 @@ def test_no_subpackage_imports_from_one_above_it(path):
 
 def test_no_imports_form_a_circle_not_even_those_for_a_type():
     imports = {name: set(imported_modules(path)) & set(MODULES) - {name} for name, path in MODULES.items()}
-    done, open_path = set(), []
-
-    def visit(name):
-        assert name not in open_path, f"circle: {[*open_path[open_path.index(name) :], name]}"
-        if name not in done:
-            open_path.append(name)
-            for module in sorted(imports[name]):
-                visit(module)
-            done.add(open_path.pop())
-
-    for name in sorted(MODULES):
-        visit(name)
+    TopologicalSorter(imports).prepare()  # names a circle if there is one
 
 
 def test_only_one_file_assigns_to_the_arguments_of_training():

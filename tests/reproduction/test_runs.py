@@ -1,14 +1,14 @@
 """`python -m reproduction` on a tiny encoder: runs are finished once, kept, shared, continued and judged."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
-import torch
-from conftest import VOCABULARY, WORDS, tiny_config
+from conftest import save_encoder
+from evaluation_helpers import write_stsb
 from reproduction_helpers import table_of
-from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
+from trainer_helpers import sentences
+from transformers import TrainerCallback
 
 from reproduction import runs as runs_module
 from reproduction.__main__ import main
@@ -29,27 +29,14 @@ CLAIMS = [{"says": "plain is best", "better": "plain", "than": ["cold"]}]
 DEFAULTS = {"rows": ROWS, "claims": CLAIMS, "small": SMALL}
 
 
-def sentences(count, seed):
-    draw = random.Random(seed)
-    words = [word for word in WORDS.split() if word.isalpha()]
-    return [" ".join(draw.choices(words, k=6)) for _ in range(count)]
-
-
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     root = tmp_path_factory.mktemp("shared")
     data = root / "data"
     (data / "wiki").mkdir(parents=True)
-    (data / "wiki/sentences.txt").write_text("\n".join(sentences(40, 0)) + "\n")
-    folder = data / "senteval/downstream/STS/STSBenchmark"
-    folder.mkdir(parents=True)
-    pairs = zip(sentences(24, 1), sentences(24, 2), strict=True)
-    rows = [f"main\tx\t2017\t{n}\t{n % 6}\t{a}\t{b}" for n, (a, b) in enumerate(pairs)]
-    (folder / "sts-dev.csv").write_text("\n".join(rows) + "\n")
-    torch.manual_seed(0)
-    BertForMaskedLM(tiny_config(initializer_range=0.2)).save_pretrained(root / "models/tiny")
-    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
-    BertTokenizer(vocab=vocabulary, model_max_length=40).save_pretrained(root / "models/tiny")
+    (data / "wiki/sentences.txt").write_text("\n".join(sentences(40)) + "\n")
+    write_stsb(data / "senteval/downstream")
+    save_encoder(root / "models/tiny")
     return data
 
 
