@@ -1,12 +1,10 @@
 """The STS tasks: scored pairs in every layout, SentEval's folders, tables and hub data sets, and the aggregations."""
 
-import json
-
 import data_helpers
 import numpy as np
 import pytest
 import scipy.stats
-from evaluation_helpers import SHARED, random_pairs, write, write_sts
+from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_sts
 
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
 from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
@@ -66,8 +64,7 @@ def test_folders_of_tables_are_read(tmp_path):
     rows = random_pairs(5, 0)
     scored = [f"{score}\t{a}\t{b}" for a, b, score in rows]
     write(tmp_path / "STS16/headlines.tsv", scored)
-    named = [json.dumps(dict(sentence1=a, sentence2=b, score=s)) for a, b, s in rows]
-    write(tmp_path / "STS16/plagiarism.jsonl", named)
+    write_rows(tmp_path / "STS16/plagiarism.jsonl", HEADER, rows)
     write(tmp_path / "STS16/notes.md", ["not a table"])
     sizes = {part: len(pairs) for part, pairs in read_sts_task("STS16", tmp_path, ("test",)).items()}
     assert sizes == {"headlines": 5, "plagiarism": 5}
@@ -85,16 +82,14 @@ def test_warns_when_the_number_of_pairs_differs_from_sentevals(tmp_path, monkeyp
     assert len(message) == 1 and "93 scored pairs" in message[0] and "1500" in message[0]
 
 
-def hub_folder(tmp_path, name, rows):
-    for split, number in (("train", 2), ("validation", 3), ("test", len(rows))):
-        records = [json.dumps({"sentence1": a, "sentence2": b, "score": s}) for a, b, s in rows[:number]]
-        write(tmp_path / name / f"{split}.jsonl", records)
-    return str(tmp_path / name)
+HEADER = ["sentence1", "sentence2", "score"]
 
 
 def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     rows = random_pairs(6, 0)
-    local = hub_folder(tmp_path, "set", rows)
+    for split, number in (("train", 2), ("validation", 3), ("test", 6)):
+        write_rows(tmp_path / f"set/{split}.jsonl", HEADER, rows[:number])
+    local = str(tmp_path / "set")
     monkeypatch.setattr(sts, "HUB_DATASETS", dict.fromkeys(sts.HUB_DATASETS, local))
     splits = read_sts_task("STSBenchmark", "hub", ("test", "dev"))
     assert {split: len(pairs) for split, pairs in splits.items()} == {"test": 6, "dev": 3}

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -79,6 +80,12 @@ TRAIN = (
     "simcse-hf train unsup --model_name_or_path bert-base-uncased --train_file sentences.txt --dev_file sts-dev.csv "
     "--pooler_type avg --max_steps 2 --use_cpu --report_to none"
 )
+
+
+def blocks(document):
+    """The blocks of bash, Python and output in a document, as pairs of language and text."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(block):

@@ -76,9 +76,10 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
 
 def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
     rows = [(text, "animal" if "cat" in text else "other") for text in sentences(24)]
-    write_rows(files / "labelled.csv", ["text", "label"], rows)
+    write_rows(files / "labelled.csv", ["text", "label"], [*rows, ("", "animal"), (" ", "other"), ("a cat", "")])
     tables = [str(files / "labelled.csv")] * 2
     example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
+    assert example["read"](files / "labelled.csv") == list(map(list, rows)), "no row without a text or a label"
     assert example["finetune"](str(start), *tables, epochs=1.0) >= 50
     with pytest.raises(SystemExit, match="triplets.csv: name the columns text and label"):
         example["finetune"](str(start), str(files / "triplets.csv"), tables[1])
