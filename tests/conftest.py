@@ -22,7 +22,7 @@ import pytest
 import torch
 import transformers
 from packaging import version
-from transformers import AutoConfig, BertTokenizer
+from transformers import AutoConfig, BertForMaskedLM, BertTokenizer
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
 pytest_plugins = ["publishing_fixtures"]
@@ -146,6 +146,13 @@ def _undo_logging_setup():
     package = logging.getLogger("simcse_hf")
     package.handlers, package.propagate = [], True
     package.setLevel(logging.NOTSET)
+
+
+def save_encoder(folder, model_class=BertForMaskedLM, config=None):
+    """Write an encoder with large random weights and the tokenizer over `VOCABULARY`."""
+    torch.manual_seed(0)
+    model_class(config or tiny_config(initializer_range=0.2)).save_pretrained(folder)
+    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40).save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")

@@ -43,18 +43,18 @@ def test_window_three_draws_any_of_the_next_sentences_that_are_left(file):
 # --- spans -----------------------------------------------------------------------------------------------------------
 
 LETTERS = [chr(97 + i) for i in range(26)]
+TOKENS = [f"{a}{b}" for a in LETTERS for b in LETTERS]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     """Give every token of a document an id of its own, so that a span shows where it came from."""
-    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "a", *(f"{a}{b}" for a in LETTERS for b in LETTERS)]
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "a", *TOKENS]
     return BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=1000)
 
 
 def document(tokens, sentence=10):
-    words = [f"{a}{b}" for a in LETTERS for b in LETTERS][:tokens]
-    return [" ".join(words[i : i + sentence]) for i in range(0, tokens, sentence)]
+    return [" ".join(TOKENS[:tokens][i : i + sentence]) for i in range(0, tokens, sentence)]
 
 
 def spans(row):

@@ -1,6 +1,5 @@
-"""Examples that read tables: pairs from duplicates, paraphrases and captions; texts with labels."""
+"""Examples that read tables: pairs from duplicates, paraphrases and captions."""
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +8,7 @@ import pytest
 
 from simcse_hf import load_text_dataset
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPT = EXAMPLES / "build_pairs.py"
+SCRIPT = Path(__file__).parents[2] / "examples/build_pairs.py"
 CAPTIONS = (
     'picture,caption\n,No picture.\n,Another one.\n7,"A dog, running."\n8,Two cats.\n7,NA\n8,Cats sleep.\n8,\n'
     '7,"A dog, running."\n8,Test text!\n'
@@ -34,11 +32,3 @@ def test_texts_of_a_row_or_a_group_become_pairs(tmp_path, name, content, options
     subprocess.run(command, cwd=tmp_path, check=True)
     pairs = [tuple(row.values()) for row in load_text_dataset(tmp_path / "pairs.csv", cache_dir=tmp_path)]
     assert pairs == expected if isinstance(expected, list) else len(pairs) == expected
-
-
-def test_a_classifier_leaves_out_rows_without_a_text_or_a_label(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)
-    read = importlib.import_module("finetune_classifier").read
-    (tmp_path / "a.csv").write_text("text,label\na,x\n,x\nb,\n ,y\nc,y\n")
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"label": 1}\n')
-    assert read(tmp_path / "a.csv") == [["a", "x"], ["c", "y"]] and read(tmp_path / "a.jsonl") == [["a", "0"]]

@@ -30,26 +30,6 @@ def batch(path, tmp_path, tokenizer):
     return ContrastiveCollator(tokenizer)(list(rows))
 
 
-def slow_loss(model, tokenizer, temperature=0.05):
-    """InfoNCE of each row, with the texts that there are."""
-
-    def embed(text):
-        batch = tokenizer(text, return_tensors="pt")
-        return F.normalize(model.embed(batch["input_ids"], batch["attention_mask"]).double(), dim=1)[0]
-
-    candidates = [embed(text) for _, positive, negatives in ROWS for text in (positive, *negatives)]
-    losses = []
-    for anchor, positive, _ in ROWS:
-        logits = torch.stack([embed(anchor) @ candidate for candidate in candidates]) / temperature
-        losses.append(logits.logsumexp(0) - embed(anchor) @ embed(positive) / temperature)
-    return torch.stack(losses).mean()
-
-
-def test_the_loss_of_ragged_rows_is_that_of_the_texts_that_there_are(batch, tokenizer):
-    model = BertForCL(tiny_config(), pooler_type="avg").eval()
-    assert model(**batch).loss.item() == pytest.approx(slow_loss(model, tokenizer).item(), rel=1e-5)
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_ragged_rows_of_files_and_streams_train(path, tmp_path, tokenizer, streaming):
     rows = load_text_stream(path) if streaming else load_text_dataset(path, cache_dir=tmp_path)

@@ -180,6 +180,8 @@ def test_a_dataset_of_the_hub_is_named_with_its_configuration_and_split(load, mo
     calls = []
 
     def load_dataset(name, configuration, split, **options):
+        if name == "absent":
+            raise ConnectionError("offline")
         calls.append((name, configuration, split))
         return Dataset.from_dict({"idx": [0], "sentence": ["One."], "label": ["a"]})
 
@@ -187,16 +189,9 @@ def test_a_dataset_of_the_hub_is_named_with_its_configuration_and_split(load, mo
     monkeypatch.setattr("simcse_hf.data.read.get_dataset_config_names", lambda _: ["default", "config"])
     assert load(name, split="validation[:10]").to_list() == [{"sent0": "One."}]
     assert is_labelled(name)
+    with pytest.raises(ValueError, match="'absent' is no file here, and could not be loaded from the hub.*offline"):
+        load("absent")
     assert calls == [expected, (*expected[:2], expected[2].replace("validation[:10]", "train"))]
-
-
-def test_a_dataset_of_the_hub_that_cannot_be_loaded_is_named(load, monkeypatch):
-    def load_dataset(*args, **options):
-        raise ConnectionError("offline")
-
-    monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
-    with pytest.raises(ValueError, match="'name' is no file here, and could not be loaded from the hub.*offline"):
-        load("name")
 
 
 def test_the_fingerprint_depends_on_content_and_arguments_only(tmp_path, load):

@@ -48,16 +48,6 @@ def test_rows_with_truncated_texts_are_counted(columns, max_length, templates, m
         assert tokenized["input_ids"][2][0] == [*ids_of("a cat sat on")[:-1], SEP]
 
 
-def test_groups_keep_their_texts_and_relations(tokenizer):
-    groups = Dataset.from_dict(
-        {"texts": [["the cat", "a dog sat", "cat"], ["a mat", "dog"]], "relations": [[0, 2], [1]]}
-    )
-    tokenized = tokenize_dataset(groups, tokenizer, 12)
-    assert tokenized["relations"][:] == [[0, 2], [1]]
-    expected = [[tokenizer(text)["input_ids"] for text in row] for row in groups["texts"]]
-    assert tokenized["input_ids"][:] == expected
-
-
 class SlowTokenizer(CanineTokenizer):
     """A Python tokenizer, whose rules are not part of its vocabulary."""
 

@@ -50,6 +50,7 @@ def test_each_distinct_text_of_all_tasks_is_encoded_once(folder):
     evaluate_tasks(model, folder, tasks, Protocol("fasttest"), geometry=True, device="cpu")
     (encoded,) = model.calls
     assert len(encoded) == len(set(encoded))
+    assert len(encoded[0].split()) > len(encoded[-1].split()), "the longest texts are first"
     assert set(encoded) == set(read_tasks(tasks, folder, Protocol("fasttest"), geometry=True).texts())
 
 

@@ -1,5 +1,7 @@
 """The paired bootstrap against samples that are really drawn out, and comparisons with its intervals."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -22,19 +24,30 @@ from simcse_hf.evaluation.user_tasks import paired_interval, read_task
 from simcse_hf.evaluation.user_tasks.base import TaskResult
 
 random = np.random.RandomState(0)
+X, Y = random.randn(2, 40)
+GROUPS, CLUSTERS = random.randint(4, size=40), random.randint(3, size=40)
+#: For each statistic, the columns it takes, how it is counted, and its definition.
+STATISTICS = {
+    "spearman": (X, Y, partial(counted_correlation, metric="spearman"), lambda *xy: scipy.stats.spearmanr(*xy)[0]),
+    "pearson": (X, Y, partial(counted_correlation, metric="pearson"), lambda *xy: scipy.stats.pearsonr(*xy)[0]),
+    "average precision": (X, GROUPS > 2, counted_average_precision, lambda x, y: average_precision_score(y, x)),
+    "v measure": (CLUSTERS, GROUPS, counted_v_measure, lambda x, y: v_measure_score(y, x)),
+}
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_correlations_equal_those_of_the_written_out_sample(ties):
-    x, y = random.randn(30), random.randn(30)
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_resampled_statistics_equal_those_of_the_written_out_sample(statistic, ties):
+    x, y, counted, reference = STATISTICS[statistic]
     if ties:
         x, y = np.round(x), np.round(y)
-    counts = resampled_counts(np.arange(30), 20, np.random.default_rng(1))
-    for sample, count in enumerate(counts):
-        drawn_x, drawn_y = np.repeat(x, count), np.repeat(y, count)
-        for metric, reference in (("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)):
-            expected = reference(drawn_x, drawn_y).statistic
-            assert counted_correlation(x, y, counts, metric)[sample] == pytest.approx(expected)
+    counts = resampled_counts(np.arange(40), 20, np.random.default_rng(1))
+    for value, count in zip(counted(x, y, counts), counts, strict=True):
+        assert value == pytest.approx(reference(np.repeat(x, count), np.repeat(y, count)))
+    if counted is counted_average_precision:
+        assert np.isnan(counted(x, np.zeros(40, dtype=int), counts)).all()
+    if counted is counted_v_measure:
+        assert (counted(np.zeros(40, dtype=int), np.zeros(40, dtype=int), counts) == 1).all()
 
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
@@ -147,27 +160,6 @@ def test_the_seeds_add_their_variance_beyond_that_of_the_examples():
     assert np.array_equal(bootstrap.mean_over_drawn_seeds(scores[:1], np.random.default_rng(2), 0.95), scores[0])
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_resampled_average_precision_is_that_of_the_written_out_sample(ties):
-    similarity, gold = random.randn(40), (random.rand(40) < 0.3).astype(int)
-    similarity = np.round(similarity) if ties else similarity
-    counts = resampled_counts(np.arange(40), 30, np.random.default_rng(0))
-    values = counted_average_precision(similarity, gold, counts)
-    for value, count in zip(values, counts, strict=True):
-        assert value == pytest.approx(average_precision_score(np.repeat(gold, count), np.repeat(similarity, count)))
-    assert np.isnan(counted_average_precision(similarity, np.zeros(40, dtype=int), counts)).all()
-
-
-def test_resampled_v_measure_is_that_of_the_written_out_sample():
-    gold, clusters = random.randint(4, size=50), random.randint(3, size=50)
-    counts = resampled_counts(np.arange(50), 30, np.random.default_rng(0))
-    values = counted_v_measure(clusters, gold, counts)
-    for value, count in zip(values, counts, strict=True):
-        assert value == pytest.approx(v_measure_score(np.repeat(gold, count), np.repeat(clusters, count)))
-    same = np.zeros(50, dtype=int)
-    assert (counted_v_measure(same, same, counts) == 1).all()
-
-
 def test_the_interval_is_that_of_a_bootstrap_written_out_with_loops(tmp_path):
     task = read_task("classification", write_rows(tmp_path / "rows.csv", ["text", "label"], labelled_rows(90)))
     hits = random.rand(2, 90) < np.array([[0.5], [0.8]])
@@ -214,19 +206,16 @@ def test_the_interval_of_a_clear_difference_excludes_zero():
     assert comparison["averages"]["average"]["tasks"] == ["STS12"]
 
 
-def test_a_comparison_without_stored_scores_has_no_interval():
-    comparison = compare_evaluations({"x": evaluation(0.3, 0), "y": evaluation(0.4, 1, stored=False)})
-    result = comparison["differences"]["y"]["STS12"]
-    assert result["low"] is None and result["difference"] < 0
-    assert "n/a" in format_comparison(comparison).splitlines()[-1]
-
-
 def test_the_formatted_comparison_has_a_row_per_model_and_per_difference():
-    comparison = compare_evaluations({"x": evaluation(0.2, 0), "y": evaluation(0.6, 1), "z": evaluation(0.3, 2)})
+    evaluations = {"x": evaluation(0.2, 0), "y": evaluation(0.6, 1), "z": evaluation(0.3, 2, stored=False)}
+    comparison = compare_evaluations(evaluations)
     rows = [line.split() for line in format_comparison(comparison).splitlines()]
     assert rows[2] == ["STS12", "STS16", "Avg."]
     assert [row[0] for row in rows[3:6]] == ["x", "y", "z"] and rows[3][2] == "n/a"
-    assert ["y", "-", "x", "95%", "interval"] in rows and ["z", "-", "x", "95%", "interval"] in rows
+    assert ["y", "-", "x", "95%", "interval"] in rows
+    result = comparison["differences"]["z"]["STS12"]
+    assert result["low"] is None and result["difference"] < 0, "without stored scores there is no interval"
+    assert "n/a" in rows[-1]
 
 
 def test_scores_of_another_split_are_not_resampled():

@@ -39,7 +39,7 @@ PAIR, CLASSES, RERANKING, RETRIEVAL = (
     partial(read_task, kind) for kind in ("pairs", "classification", "reranking", "retrieval")
 )
 STS13 = partial(write_sts, task="STS13"), partial(read_sts_task, "STS13", splits=("test",))
-SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task in ("SST2", "TREC"))
+MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task in ("MR", "SST2", "TREC"))
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,8 @@ def beir(folder):
         (*STS13, "STS/STS13-en-test/STS.input.FNWN.txt", "+only one text", "STS.gs.FNWN.txt has 30 lines but"),
         (*STS13, "STS/STS13-en-test/STS.input.FNWN.txt", "one\n" * 30, "STS.input.FNWN.txt .*line 1: 1 tab-separated"),
         (*STS13, "STS/STS13-en-test/STS.gs.FNWN.txt", "high\n" * 30, "STS.gs.FNWN.txt, line 1: the score 'high'"),
+        (*STS13, "STS/STS13-en-test/STS.input.FNWN.txt", None, "STS.input.FNWN.txt"),
+        (*MR, "MR/rt-polarity.neg", None, "rt-polarity.neg"),
         (*SST2, "SST/binary/sentiment-dev", "+none", "expected 2 columns"),
         (*SST2, "SST/binary/sentiment-dev", "a\t7", "line 1: label '7'"),
         (*TREC, "TREC/TREC_10.label", "WHAT:exp a b", "label 'WHAT'"),
@@ -117,7 +119,7 @@ def test_a_malformed_folder_is_refused_by_file_and_line(tmp_path, prepare, read,
         path.unlink()
     else:
         path.write_text(path.read_text() + text[1:] if text.startswith("+") else text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
         read(tmp_path)
 
 

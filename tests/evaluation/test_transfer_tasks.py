@@ -7,28 +7,9 @@ import pytest
 import torch
 from evaluation_helpers import SHARED, BagOfWords, write_transfer
 
-from simcse_hf.evaluation import classifier
-from simcse_hf.evaluation.classifier import FAST_CONFIG, SEED, TEST_CONFIG, ClassifierConfig, LogisticRegressionGrid
+from simcse_hf.evaluation.classifier import FAST_CONFIG, SEED, TEST_CONFIG, LogisticRegressionGrid
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
-from simcse_hf.evaluation.sts import TaskNotFound
-from simcse_hf.evaluation.transfer import TRANSFER_EXAMPLES, LabelledTexts, read_transfer_task, score_transfer_task
-
-
-def test_examples_are_sorted_stably_by_tokens_and_label():
-    examples = LabelledTexts(["a b", "ccc", "d e", "f"], [1, 1, 0, 1], ["x", "y z", "x", "y"])
-    ordered = examples.sorted_by_length()
-    assert ordered.texts == ["f", "ccc", "d e", "a b"]
-    assert ordered.texts2 == ["y", "y z", "x", "x"] and ordered.labels == [1, 1, 0, 1]
-
-
-def test_a_missing_task_is_not_found_and_an_incomplete_one_is_an_error(tmp_path):
-    for task in TRANSFER_EXAMPLES:
-        with pytest.raises(TaskNotFound, match="no folder"):
-            read_transfer_task(task, tmp_path)
-    write_transfer(tmp_path)
-    (tmp_path / "MR/rt-polarity.neg").unlink()
-    with pytest.raises(FileNotFoundError, match="rt-polarity.neg"):
-        read_transfer_task("MR", tmp_path)
+from simcse_hf.evaluation.transfer import TRANSFER_EXAMPLES, read_transfer_task, score_transfer_task
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
@@ -124,19 +105,3 @@ def test_the_grid_equals_separate_fits(config, classes, held):
         assert torch.allclose(grid.weight.view(3, classes, -1)[column], expected, atol=1e-4)
         slow_correct = (model(torch.as_tensor(test_x).double()).argmax(1).numpy() == test_y).mean()
         assert correct[:, column].mean() == pytest.approx(slow_correct, abs=0.006)
-
-
-def test_early_stopping_counts_scorings_without_improvement_in_total(monkeypatch):
-    # With batches as large as the data and no noise, accuracy is 1 at once: every later scoring is a miss.
-    x, y = np.float32([[-9.0], [9.0]] * 20), np.array([0, 1] * 20)
-    config = ClassifierConfig("rmsprop", 40, tenacity=3, epoch_size=2, folds=2)
-    steps = []
-
-    class Counting(torch.optim.RMSprop):
-        def step(self):
-            steps.append(1)
-            super().step()
-
-    monkeypatch.setitem(classifier.OPTIMIZERS, "rmsprop", Counting)
-    assert LogisticRegressionGrid(2, config, (1e-5,), seed=0).fit(x, y, (x, y)) == [1.0]
-    assert len(steps) == 2 * (1 + 4)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from data_helpers import content_of
 
+import simcse_hf
 from simcse_hf import SimCSE
 from simcse_hf.data.documents import read_documents
 from simcse_hf.data.nli_pairs import build_nli_groups
@@ -126,14 +127,7 @@ TRANSFER = {
         for split in ("train", "test")
     },
 }
-RECIPE = b"""model_name_or_path: bert-base-uncased
-train_file: texts.txt
-learning_rate: 3e-5
-num_train_epochs: 1
-pooler_type: cls
-objective_options: {temperature: 0.05}
-bf16: false
-"""
+RECIPE = Path(simcse_hf.__file__).with_name("training").joinpath("recipes/esimcse-bert-base-uncased.yaml").read_bytes()
 
 
 def _nli(folder):

@@ -1,9 +1,9 @@
 """Properties that hold for any text: what is written is what is read."""
 
-import csv
 import re
 
 from data_helpers import content_of, write
+from evaluation_helpers import write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +26,7 @@ def test_pairs_are_read_as_they_were_written_in_every_format(tmp_path, rows, suf
     path = tmp_path / f"a.{suffix}"
     if suffix == "csv":
         rows = [tuple(re.sub(r"\r\n?", "\n", text) for text in row) for row in rows]
-        with open(path, "w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([("sent0", "sent1"), *rows])
+        write_rows(path, ["sent0", "sent1"], rows)
     else:
         write(path, content_of(suffix, [{"sent0": a, "sent1": b} for a, b in rows]))
     cleaner = RowCleaner(open_table(path), ["sent0", "sent1"], width=2)

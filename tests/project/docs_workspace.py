@@ -2,46 +2,24 @@
 
 import gzip
 import os
-import random
+import re
 import shlex
 import shutil
 from pathlib import Path
 
-import torch
-from conftest import VOCABULARY, WORDS, tiny_config
-from evaluation_helpers import write_rows, write_sts, write_stsb
-from transformers import BertForMaskedLM, BertModel, BertTokenizer, Qwen3Config, Qwen3ForCausalLM
+from conftest import VOCABULARY, save_encoder
+from evaluation_helpers import write_beir, write_rows, write_sts, write_stsb
+from trainer_helpers import sentences
+from transformers import BertModel, Qwen3Config, Qwen3ForCausalLM
 
 from simcse_hf.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 
 
-def sentences(count, seed):
-    """Distinct sentences of words that the tiny tokenizer knows."""
-    draw = random.Random(seed)
-    words = [word for word in WORDS.split() if word.isalpha()]
-    return [" ".join(draw.choices(words, k=8)) for _ in range(count)]
-
-
-def write_retrieval(folder, queries, documents):
-    """Write queries, documents and judgements in BEIR's layout."""
-    for name, texts in (("queries", queries), ("corpus", documents)):
-        rows = [(f"{name[0]}{i}", text) for i, text in enumerate(texts)]
-        write_rows(folder / f"{name}.jsonl", ["_id", "text"], rows)
-    judged = [(f"q{i}", f"c{i}", 1) for i in range(len(queries))]
-    write_rows(folder / "qrels/test.tsv", ["query-id", "corpus-id", "score"], judged)
-
-
-def save_encoder(folder, model_class):
-    torch.manual_seed(0)
-    model_class(tiny_config(initializer_range=0.2)).save_pretrained(folder)
-    BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)}, model_max_length=40).save_pretrained(folder)
-
-
 def make_workspace(folder):
     """Write every file and model that the documentation names; the current directory must be `folder`."""
-    first, second, third = (sentences(64, seed) for seed in range(3))
+    first, second, third = (sentences(64, seed, words=8) for seed in range(3))
     (folder / "sentences.txt").write_text("\n".join(first) + "\n")
     (folder / "corpus.txt").write_text("\n".join(second) + "\n")
     (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
@@ -65,7 +43,8 @@ def make_workspace(folder):
     write_rows(folder / "labelled-pairs.csv", ["sentence1", "sentence2", "label"], similar)
     labelled = [(text, ["card", "loan"][i % 2]) for i, text in enumerate(third)]
     write_rows(folder / "tickets.csv", ["text", "label"], labelled)
-    write_retrieval(folder / "faq", first, second)
+    queries, documents = ({f"{kind}{i}": texts[i] for i in range(64)} for kind, texts in (("q", first), ("d", second)))
+    write_beir(folder / "faq", documents, queries, {f"q{i}": {f"d{i}": 1} for i in range(64)})
     write_stsb(folder / SENTEVAL)
     for task in ("STS12", "STS13"):  # the other tasks are reported as missing
         write_sts(folder / SENTEVAL, task)
@@ -75,11 +54,11 @@ def make_workspace(folder):
     for name, source in RECIPE_FILES.items():
         os.symlink(f"../{source}", folder / "data" / name)
     (folder / "examples").symlink_to(ROOT / "examples")
-    save_encoder(folder / "bert-base-uncased", BertForMaskedLM)
+    save_encoder(folder / "bert-base-uncased")
     save_encoder(folder / "princeton-nlp/sup-simcse-bert-base-uncased", BertModel)
     decoder = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     decoder |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 128}
-    save_encoder(folder / "Qwen/Qwen3-0.6B", lambda _: Qwen3ForCausalLM(Qwen3Config(**decoder)))
+    save_encoder(folder / "Qwen/Qwen3-0.6B", Qwen3ForCausalLM, Qwen3Config(**decoder))
     run_command(TRAIN + " --output_dir outputs/my-unsup")
     os.symlink("my-unsup", folder / "outputs/my-model")
     for name in ("MODEL", "M"):
@@ -101,6 +80,12 @@ TRAIN = (
     "simcse-hf train unsup --model_name_or_path bert-base-uncased --train_file sentences.txt --dev_file sts-dev.csv "
     "--pooler_type avg --max_steps 2 --use_cpu --report_to none"
 )
+
+
+def blocks(document):
+    """The blocks of bash, Python and output in a document, as pairs of language and text."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(block):

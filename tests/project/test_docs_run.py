@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from docs_workspace import ROOT, commands, make_workspace, run_command, simcse_arguments
+from docs_workspace import ROOT, blocks, commands, make_workspace, run_command, simcse_arguments
 
 #: tests/project/test_tutorials.py runs the tutorials.
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if "tutorial" not in path.name)
@@ -38,12 +38,6 @@ SLOW = ("docs/training.md", "docs/publishing.md", "docs/evaluation.md", "docs/re
 SAMPLE_RUN = re.compile(r"simcse-hf train (unsup|sup)\s*(#|$)")
 #: Appended to what trains, so that it takes seconds.
 SHORT = {"train": ["--use_cpu", "--report_to", "none", "--max_steps", "2", "--per_device_train_batch_size", "8"]}
-
-
-def blocks(document):
-    """The blocks of bash and Python in a document, as pairs of language and text."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def skip_reason(command):
@@ -81,9 +75,7 @@ def test_commands_and_programs_run_as_they_are_written(document, workspace, tmp_
             elif skip_reason(command) is None:
                 arguments = simcse_arguments(command)
                 assert arguments is not None, f"{command}: no command of simcse-hf; list it in NOT_RUN with a reason"
-                more = (
-                    ["--allow_slow"]
-                    if "int8 --" in command and arguments[0] == "export"
-                    else SHORT.get(arguments[0], [])
-                )
+                more = SHORT.get(arguments[0], [])
+                if "int8 --" in command and arguments[0] == "export":
+                    more = ["--allow_slow"]
                 run_command(" ".join([command.split(" #")[0], *more]))

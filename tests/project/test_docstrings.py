@@ -11,7 +11,6 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "simcse_hf"
 FILES = sorted(PACKAGE.rglob("*.py"))
-SECTIONS = ("Args:", "Returns:", "Yields:", "Raises:")
 ENTRY = {
     "Args:": re.compile(
         r"\*{0,2}\w+(, \*{0,2}\w+)* "  # name, or several names
@@ -21,24 +20,14 @@ ENTRY = {
 }
 
 
-def entries(docstring):
-    """(section, line) of each entry of a docstring's sections: the lines indented by one step below the heading."""
-    section, indent = None, 0
-    for line in docstring.splitlines():
-        text, depth = line.strip(), len(line) - len(line.lstrip())
-        if text in SECTIONS:
-            section, indent = text, depth
-        elif text and depth <= indent:
-            section = None
-        elif section and text and depth == indent + 4:
-            yield section, text
+#: A section with its entries, which are indented by one step below its heading.
+SECTION = re.compile(r"^( *)(Args:|Raises:)\n((?:\1 .*\n|\n)*)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_arguments_have_their_type_in_backquotes(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
-            continue
-        for section, line in entries(ast.get_docstring(node) or ""):
-            if section in ENTRY:
+    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    for node in filter(lambda node: isinstance(node, documented), ast.walk(ast.parse(path.read_text()))):
+        for indent, section, lines in SECTION.findall((ast.get_docstring(node) or "") + "\n"):
+            for line in re.findall(rf"^{indent}    (\S.*)", lines, re.MULTILINE):
                 assert ENTRY[section].match(line), f"{path.name}: {getattr(node, 'name', 'module')}: {section} {line}"

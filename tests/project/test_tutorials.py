@@ -7,7 +7,7 @@ import re
 import shlex
 
 import pytest
-from docs_workspace import ROOT, commands
+from docs_workspace import ROOT, blocks, commands
 
 from simcse_hf.cli.main import main
 
@@ -15,11 +15,6 @@ from simcse_hf.cli.main import main
 SET_UP = ("git clone", "pip install")
 #: Numbers may differ between processors and versions of torch: by this much, or by a tenth.
 TOLERANCE = 3.0
-
-
-def blocks(page):
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(r"^```(bash|python|text)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run_block(language, block, names):
@@ -68,7 +63,7 @@ def folder(tmp_path_factory):
 def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, monkeypatch, capfd):
     monkeypatch.chdir(folder)
     names, printed = {}, ""
-    for language, block in blocks(page):
+    for language, block in blocks(f"docs/{page}"):
         if language == "text":
             missing = missing_line(block, printed + capfd.readouterr().err)
             assert missing is None, f"{page} shows {missing!r}, and this was printed:\n{printed}"

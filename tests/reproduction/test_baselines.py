@@ -1,11 +1,11 @@
 """Averaged word vectors from text files, and SentEval's relatedness regressor."""
 
-import gzip
 from pathlib import Path
 
+import data_helpers
 import numpy as np
 import pytest
-from evaluation_helpers import SHARED, BagOfWords, random_columns, write
+from evaluation_helpers import SHARED, BagOfWords, random_columns
 
 from reproduction.regressor import score_regressor
 from reproduction.word_vectors import WordVectors
@@ -19,12 +19,9 @@ DATA_DIR = SHARED / "data/senteval/downstream"
 
 
 @pytest.mark.parametrize("header", [[], ["5 3"]])
-@pytest.mark.parametrize("packed", [False, True])
-def test_vectors_of_known_words_are_averaged(tmp_path, header, packed):
-    path = write(tmp_path / "glove.txt", header + LINES)
-    if packed:
-        path = tmp_path / "glove.txt.gz"
-        path.write_bytes(gzip.compress("\n".join(header + LINES).encode()))
+@pytest.mark.parametrize("name", ["glove.txt", "glove.txt.gz"])
+def test_vectors_of_known_words_are_averaged(tmp_path, header, name):
+    path = data_helpers.write(tmp_path / name, "\n".join([*header, *LINES, ""]))
     vectors = WordVectors(path).encode(["the cat", "The the unknown cat", "New new", ""])
     assert vectors.dtype == np.float32
     expected = [[0.5, 0.5, 0], [2 / 3, 1 / 3, 0], [2.5, 2.5, 3], [0, 0, 0]]  # `The` in lower case, `New` as written

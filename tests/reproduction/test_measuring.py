@@ -1,9 +1,9 @@
 """Files that tables make, scans with quantiles, and models that are measured after a transform or without training."""
 
 import csv
-import gzip
 import zlib
 
+import data_helpers
 import numpy as np
 import pytest
 import torch
@@ -120,9 +120,8 @@ def test_training_files_are_made_from_the_files_of_others(tmp_path):
         ("A dog runs.", "A dog sleeps.", "contradiction", "mnli-train"),
         ("A dog runs.", "A dog rests.", "entailment", "breaking-nli"),
     ]
-    text = "\n".join(",".join(row) for row in (("premise", "hypothesis", "label", "source"), *rows)) + "\n"
-    (tmp_path / "nli").mkdir()
-    (tmp_path / "nli/nli_pairs.csv.gz").write_bytes(gzip.compress(text.encode()))
+    text = write_rows(tmp_path / "nli/pairs.csv", ["premise", "hypothesis", "label", "source"], rows).read_text()
+    data_helpers.write(tmp_path / "nli/nli_pairs.csv.gz", text)
     (tmp_path / "qqp").mkdir()
     questions = ['id\tquestion1\tquestion2\tis_duplicate\n1\t"Why ""x""?"\tWhy x?\t1\n2\ta\tb\t0\n3\tsame\tsame\t1\n']
     (tmp_path / "qqp/quora_duplicate_questions.tsv").write_text(questions[0])
@@ -137,7 +136,7 @@ def test_training_files_are_made_from_the_files_of_others(tmp_path):
     assert made("with-neutral") == [[first, "An animal moves.", "A dog sleeps.", "A dog is brown."]]
     assert made("qqp") == [['Why "x"?', "Why x?"]]
     before = content_digest("prepared/neutral.csv", tmp_path)
-    (tmp_path / "nli/nli_pairs.csv.gz").write_bytes(gzip.compress((text + "B,C,neutral,snli-dev\n").encode()))
+    data_helpers.write(tmp_path / "nli/nli_pairs.csv.gz", text + "B,C,neutral,snli-dev\n")
     assert content_digest("prepared/neutral.csv", tmp_path) != before
     assert content_digest("prepared/paranmt.csv", tmp_path) is None
     with pytest.raises(ValueError, match=r"prepared/none\.csv: prepared\.yaml defines no such file"):

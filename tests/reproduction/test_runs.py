@@ -1,14 +1,16 @@
 """`python -m reproduction` on a tiny encoder: runs are finished once, kept, shared, continued and judged."""
 
 import json
-import random
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-import torch
-from conftest import VOCABULARY, WORDS, tiny_config
+from conftest import save_encoder
+from evaluation_helpers import write_stsb
 from reproduction_helpers import table_of
-from transformers import BertForMaskedLM, BertTokenizer, TrainerCallback
+from trainer_helpers import sentences
+from transformers import TrainerCallback
 
 from reproduction import runs as runs_module
 from reproduction.__main__ import main
@@ -29,27 +31,14 @@ CLAIMS = [{"says": "plain is best", "better": "plain", "than": ["cold"]}]
 DEFAULTS = {"rows": ROWS, "claims": CLAIMS, "small": SMALL}
 
 
-def sentences(count, seed):
-    draw = random.Random(seed)
-    words = [word for word in WORDS.split() if word.isalpha()]
-    return [" ".join(draw.choices(words, k=6)) for _ in range(count)]
-
-
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     root = tmp_path_factory.mktemp("shared")
     data = root / "data"
     (data / "wiki").mkdir(parents=True)
-    (data / "wiki/sentences.txt").write_text("\n".join(sentences(40, 0)) + "\n")
-    folder = data / "senteval/downstream/STS/STSBenchmark"
-    folder.mkdir(parents=True)
-    pairs = zip(sentences(24, 1), sentences(24, 2), strict=True)
-    rows = [f"main\tx\t2017\t{n}\t{n % 6}\t{a}\t{b}" for n, (a, b) in enumerate(pairs)]
-    (folder / "sts-dev.csv").write_text("\n".join(rows) + "\n")
-    torch.manual_seed(0)
-    BertForMaskedLM(tiny_config(initializer_range=0.2)).save_pretrained(root / "models/tiny")
-    vocabulary = {word: i for i, word in enumerate(VOCABULARY)}
-    BertTokenizer(vocab=vocabulary, model_max_length=40).save_pretrained(root / "models/tiny")
+    (data / "wiki/sentences.txt").write_text("\n".join(sentences(40)) + "\n")
+    write_stsb(data / "senteval/downstream")
+    save_encoder(root / "models/tiny")
     return data
 
 
@@ -78,6 +67,19 @@ def test_a_table_has_the_paper_s_scores_ours_and_a_verdict(finished):
     assert document["claims"][0]["verdict"] in ("agrees", "disagrees", "within noise")
     page = (options.sources.output / "test.md").read_text()
     assert "| plain | 80.0 |" in page and "“plain is best”" in page and "    python -m reproduction" in page
+
+
+def test_the_site_shows_our_scores_beside_the_papers_once_they_are_reproduced(finished, tmp_path):
+    document, _ = finished
+    fill_tables = runpy.run_path(str(Path(__file__).parents[2] / "docs/site_results.py"))["fill_tables"]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/simcse-3.json").write_text(json.dumps(document | {"start": "models/tiny"}))
+    text = fill_tables("before\n\n<!-- table simcse/3 -->\n\nafter", tmp_path)
+    cell, claim = document["rows"][0]["cells"][0], document["claims"][0]
+    assert f"| plain | 80.0 | {cell['mean']:.2f} ± {cell['sd']:.2f} |" in text
+    assert "over 2 seeds" in text and "`tiny`" in text and "results/simcse-3.md" not in text
+    assert f"- **{claim['verdict'].capitalize()}**: “plain is best” ({claim['reason']})." in text
+    assert "not among the tables" in fill_tables("<!-- table simcse/99 -->", tmp_path)
 
 
 @pytest.mark.parametrize("whole_checkpoints", [False, True])

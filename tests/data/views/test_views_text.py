@@ -69,8 +69,7 @@ def test_eda_applies_each_operation_as_often_as_its_rate_says(rate, number):
     view = EDA(rate, synonyms)
     words = "the big cat sat on mats".split()
     rng = random.Random(0)
-    content = ["big", "cat", "sat"]
-    candidates = {synonym for word in content for synonym in LEXICON[word]}
+    candidates = {synonym for word in ("big", "cat", "sat") for synonym in LEXICON[word]}
     for _ in range(100):
         replaced = view.replace(words, number, rng)
         changed = [i for i in range(6) if replaced[i] != words[i]]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from evaluation_helpers import binary_pairs, encode, write_rows
 
-from simcse_hf.evaluation.bootstrap import connected_groups, divide_groups
 from simcse_hf.evaluation.user_tasks import read_task
 
 HEADER = ["sentence1", "sentence2", "label"]
@@ -33,8 +32,9 @@ def test_average_precision_equals_its_definition(table):
 
 def test_a_split_separates_no_pairs_that_share_a_text(tmp_path):
     rows = binary_pairs(60)
-    # The first text of every third pair is the first text of the pair before it.
+    # Chains of three: the second pair has the first text of the first, and the third the second text of the second.
     rows = [(rows[i - 1][0] if i % 3 == 1 else a, b, label) for i, (a, b, label) in enumerate(rows)]
+    rows = [(a, rows[i - 1][1] if i % 3 == 2 else b, label) for i, (a, b, label) in enumerate(rows)]
     task = read_task("pairs", write_rows(tmp_path / "mine.tsv", HEADER, rows))
     first, second = task.split(0.3, seed=1)
     assert len(first) + len(second) == 60 and abs(len(first) - 18) <= 2
@@ -49,10 +49,3 @@ def test_pairs_that_all_hang_together_cannot_be_split(tmp_path):
         task.split(0.5)
     with pytest.raises(ValueError, match="share must lie between 0 and 1"):
         task.split(1.0)
-
-
-def test_units_are_grouped_through_chains_of_texts():
-    groups = connected_groups([["a", "b"], ["c", "d"], ["b", "e"], ["e", "f"], ["g", "d"]])
-    assert groups[0] == groups[2] == groups[3] and groups[1] == groups[4] and groups[0] != groups[1]
-    part = divide_groups(groups, 0.4, 0, "file")
-    assert part.tolist() == [False, True, False, False, True]

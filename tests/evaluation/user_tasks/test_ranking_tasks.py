@@ -155,17 +155,14 @@ class PromptedModel:
 def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, folder):
     task = read_task(kind, folder) if kind == "retrieval" else reranking
     plain, model = task.evaluate(encode), PromptedModel()
-    data = TaskData(user_tasks={kind: task}).prompted_for(model)
-    prompted = score_tasks(data, SentenceEmbeddings(model, data.texts()), ())
+    data = TaskData(user_tasks={kind: task})
+    with_prompts = data.prompted_for(model)
+    prompted = score_tasks(with_prompts, SentenceEmbeddings(model, with_prompts.texts()), ())
     assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
     assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
     assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
     assert (prompted.scores[kind][kind]["unit"] == plain.scores["unit"]).all()  # so that compare accepts both
-
-
-@pytest.mark.parametrize("change", [{"prompts": {}}, {"default_prompt_name": "other"}])
-def test_a_model_without_these_prompts_or_with_a_default_prompt_gets_the_plain_texts(change, folder):
-    data, model = TaskData(user_tasks={"retrieval": read_task("retrieval", folder)}), PromptedModel()
-    for name, value in change.items():
-        setattr(model, name, value)
-    assert data.prompted_for(model) is data
+    for change in ({"prompts": {}}, {"default_prompt_name": "other"}):  # no such prompts, or one for all texts
+        changed = PromptedModel()
+        vars(changed).update(change)
+        assert data.prompted_for(changed) is data
