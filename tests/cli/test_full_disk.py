@@ -30,9 +30,6 @@ COMMANDS = {
     "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.csv": (
         datasets.Dataset, "to_csv", FULL,
     ),
-    "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.parquet": (
-        datasets.Dataset, "to_parquet", FULL,
-    ),
 }  # fmt: skip
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAMILIES, MASK, VOCABULARY, random_batch, tiny_config, with_masked_inputs
-from datasets import Dataset
+from conftest import FAMILIES, VOCABULARY, random_batch, tiny_config, with_masked_inputs
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
@@ -58,22 +57,6 @@ def test_the_loss_at_the_masked_positions_is_that_of_the_stock_model(tokenizer, 
     torch.testing.assert_close(trainer.compute_loss(model, {**inputs, "labels": labels}), stock)
     nothing = trainer.compute_loss(model, {**inputs, "labels": torch.full_like(labels, -100)})
     assert nothing.isfinite() and model(**inputs, labels=labels).loss == stock  # the model is as it was
-
-
-def test_held_out_masks_are_fixed_and_do_not_change_the_random_state(tokenizer, tmp_path, sentences):
-    ids = tokenizer(sentences.read_text().splitlines()[:12], truncation=True, max_length=8)["input_ids"]
-    rows = Dataset.from_dict({"input_ids": ids})
-    trainer = trainer_of(BertForMaskedLM(tiny_config()), tmp_path, tokenizer, 0.5)
-    state = torch.get_rng_state()
-    first, second = (trainer.mask_once(rows) for _ in range(2))
-    assert torch.equal(state, torch.get_rng_state()) and first.to_dict() == second.to_dict()
-    kept, masked = 0, 0
-    for ids, seen, labels in zip(rows["input_ids"], first["input_ids"], first["labels"], strict=True):
-        for original, shown, label in zip(ids, seen, labels, strict=True):
-            assert label in (-100, original) and (label != -100 or shown == original)
-            masked += shown == MASK
-            kept += label == -100
-    assert masked > 5 and kept > 24
 
 
 def test_a_run_lowers_the_loss_and_saves_a_stock_model_that_simcse_can_start_from(run, tmp_path):
