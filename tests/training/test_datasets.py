@@ -7,12 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from trainer_helpers import make as make_trainer
-from trainer_helpers import (
-    model_of,
-    scored,
-    sentences,
-    texts,
-)
+from trainer_helpers import model_of, scored, sentences, texts
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.collator import PermutedSampler

@@ -14,13 +14,9 @@ def ids_of(trainer, row=0):
 # --- training data ---
 
 
-def test_accepts_lists_of_texts_and_lists_of_rows(tmp_path, tokenizer):
+def test_accepts_lists_of_texts_and_of_rows_and_plain_token_ids(tmp_path, tokenizer):
     assert ids_of(make(tmp_path, tokenizer, ["a cat", "a dog"])) == [tokenizer("a cat")["input_ids"]]
-    rows = [{"anchor": "a cat", "positive": "the cat"}] * 4
-    assert len(ids_of(make(tmp_path, tokenizer, rows))) == 2
-
-
-def test_rows_of_plain_token_ids_are_single_sentences(tmp_path, tokenizer):
+    assert len(ids_of(make(tmp_path, tokenizer, [{"anchor": "a cat", "positive": "the cat"}] * 4))) == 2
     tokenized = texts(16).map(lambda rows: tokenizer(rows["sent0"]), batched=True, remove_columns="sent0")
     trainer = make(tmp_path, tokenizer, tokenized, eval_dataset=tokenized)
     assert ids_of(trainer) == [tokenized[0]["input_ids"]]
