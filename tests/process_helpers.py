@@ -15,25 +15,6 @@ from packaging import version
 from simcse_hf.ops.files import hold
 
 
-def _worker(rank, function, processes, folder):
-    torch.set_num_threads(1)
-    timeout = datetime.timedelta(seconds=120)  # a hang becomes an error
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=processes, timeout=timeout
-    )
-    torch.save(function(rank, processes), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def start_processes(function, args, processes):
-    """Run `function(rank, *args)` in that many processes, and wait for them.
-
-    A server process imports torch and the package once and forks the others, because each import takes seconds.
-    """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["simcse_hf.training.trainer"])
-    mp.start_processes(function, args=args, nprocs=processes, start_method="forkserver")
-
-
 def variables(rank, processes, port):
     """What torchrun tells a process."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
@@ -57,13 +38,24 @@ def free_port():
 
 
 def launch(function, *args, processes=2):
-    """Run `function(*args)` in processes that have the variables of torchrun, and wait for them."""
-    start_processes(_launched, (function, args, processes, free_port()), processes)
+    """Run `function(*args)` in processes that have the variables of torchrun, and wait for them.
+
+    A server process imports torch and the package once and forks the others, because each import takes seconds.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["simcse_hf.training.trainer"])
+    given = (function, args, processes, free_port())
+    mp.start_processes(_launched, args=given, nprocs=processes, start_method="forkserver")
+
+
+def _saved(function, folder):
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))  # a hang becomes an error
+    rank = dist.get_rank()
+    torch.save(function(rank, dist.get_world_size()), folder / f"{rank}.pt")
 
 
 def in_processes(function, folder, processes=2):
     """`[function(rank, processes), ...]` of that many processes; the function is one of a module."""
-    start_processes(_worker, (function, processes, str(folder)), processes)
+    launch(_saved, function, folder, processes=processes)
     return [torch.load(folder / f"{rank}.pt") for rank in range(processes)]
 
 

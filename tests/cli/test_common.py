@@ -65,15 +65,9 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
 # --- folders that are written ----------------------------------------------------------------------------------------
 
 
-def _output_folder(folder, overwrite, sources=()):
-    arguments = Namespace(output=str(folder), overwrite=overwrite)
-    return common.output_folder(arguments, "done", [str(source) for source in sources])
-
-
-def _write(folder, overwrite, content="new", sources=()):
-    with _output_folder(folder, overwrite, sources) as new:
+def _replace(folder, sources=()):
+    with common.output_folder(Namespace(output=str(folder), overwrite=True), "done", sources) as new:
         new.mkdir()
-        (new / "done").write_text(content)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +87,12 @@ def test_a_folder_of_something_else_is_never_replaced(files, sources, message, t
     for name in files.split():
         (folder / name).write_text("precious")
     with pytest.raises(ValueError, match=message):
-        _write(folder, overwrite=True, sources=[folder / source for source in sources])
+        _replace(folder, [str(folder / source) for source in sources])
     assert all((folder / name).read_text() == "precious" for name in files.split())
 
 
 def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"--output \. is the current folder"):
-        _write(".", overwrite=True)
+        _replace(".")
     assert not list(tmp_path.iterdir()), "the block must not run"

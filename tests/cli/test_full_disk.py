@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
-from evaluation_helpers import random_pairs, write
+from evaluation_helpers import binary_pairs, write, write_rows
 from trainer_helpers import files_of
 
 from simcse_hf.cli.main import FAILED, WRONG_USAGE, main
@@ -30,22 +30,16 @@ COMMANDS = {
     "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.csv": (
         datasets.Dataset, "to_csv", FULL,
     ),
-    "mine --model {model} --input {pairs} --columns sentence1 sentence2 --output {out}/rows.parquet": (
-        datasets.Dataset, "to_parquet", FULL,
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_is_one_line(command, directory, tmp_path, monkeypatch, capsys):
-    pairs = random_pairs(30, seed=0)
+    pairs = binary_pairs(30)
     inputs = {
         "model": directory,
         "texts": write(tmp_path / "texts.txt", [first for first, *_ in pairs]),
-        "pairs": write(
-            tmp_path / "pairs.csv",
-            ["sentence1,sentence2,score", *(f"{first},{second},{score > 2:d}" for first, second, score in pairs)],
-        ),
+        "pairs": write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "score"], pairs),
     }
     words = command.format(**inputs, out=tmp_path / "out", new=tmp_path / "new").split() + ["--quiet"]
     if "{out}" in command or command.startswith("card"):

@@ -68,11 +68,6 @@ def test_a_defect_and_a_value_error_of_a_library_keep_their_traceback(program, e
         exit_status(program, "program")
 
 
-def test_a_file_that_cannot_be_written_fails_in_one_line(tmp_path, capsys):
-    assert exit_status(lambda: open(tmp_path, "w"), "program") == 1
-    assert capsys.readouterr().err.startswith("program: error: [Errno 21] Is a directory")
-
-
 def test_a_failed_push_ends_with_status_1(tmp_path, capsys, monkeypatch):
     error = PushError("org/name was not pushed: the connection failed")
     monkeypatch.setattr("simcse_hf.publishing.hub.push_model", Mock(side_effect=error))

@@ -76,16 +76,6 @@ def test_simcse_applies_the_transform_by_default(method, fit, raw):
     assert (record["pooler"], record["file"], record["sentences"]) == ("avg_first_last", "sentences.txt", 150)
 
 
-def test_reduces_then_truncates_then_normalizes(fit):
-    model = load(fit("whitening", "--dim", "10"))
-    assert model.dim == 10 and model.encode([]).shape == (0, 10)
-    full, cut = model.encode(TEXTS, normalize_embeddings=False), model.encode(TEXTS, truncate_dim=4)
-    assert full.shape == (6, 10)
-    torch.testing.assert_close(cut, F.normalize(full[:, :4], dim=1))
-    with pytest.raises(ValueError, match="between 1 and the model's 10 dimensions, got 11"):
-        model.encode(TEXTS, truncate_dim=11)
-
-
 def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     directory = save_checkpoint(perturb(BertForCL(tiny_config(), pooler_type="avg")), "own")
     files = [path for path in directory.iterdir() if path.is_file() and path.name != "modules.json"]

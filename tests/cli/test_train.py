@@ -11,10 +11,10 @@ from unittest.mock import Mock
 import pytest
 from cli_helpers import status
 from conftest import tiny_config
-from transformers import AutoTokenizer, BertModel, TrainingArguments
+from transformers import BertModel, TrainingArguments
 
 import simcse_hf
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import SimCSE
 from simcse_hf.data.sample import sample_files
 from simcse_hf.training import run
 from simcse_hf.training.parser import RECIPES
@@ -90,15 +90,6 @@ def test_the_results_name_the_hub_data_sets_of_several(tmp_path):
     trainer = Mock()
     run.train_and_save(trainer, parse_arguments([str(tmp_path / "run.yaml"), "--use_cpu"]))
     trainer.write_results.assert_called_once_with(None, ["org/a"])
-
-
-def test_the_sample_run_ends_with_neighbours_and_the_next_command(tmp_path, capsys):
-    AutoModelForCL.from_pretrained(str(SAMPLE), pooler_type="avg").save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(str(SAMPLE)).save_pretrained(tmp_path)
-    run._show_neighbours(tmp_path)
-    before, after, commands = capsys.readouterr().out.strip().split("\n\n")
-    assert before.splitlines()[1:] == after.splitlines()[1:] and len(after.splitlines()) == 4
-    assert f"simcse-hf index --model {tmp_path}" in commands
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import tiny_config
 from safetensors.torch import load_file
@@ -30,7 +29,7 @@ def test_accelerate_can_read_each_config_and_the_files_it_names_exist(path):
     scripts = re.findall(r"\S+/\S+\.(?:py|yaml)", "".join(x for x in path.read_text().splitlines(True) if x[0] == "#"))
     assert scripts and all((ROOT / name).exists() for name in scripts)
     types = {"fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "one_gpu": "NO"}
-    assert yaml.safe_load(path.read_text())["distributed_type"] == types.get(path.stem, "MULTI_GPU")
+    assert config.distributed_type == types.get(path.stem, "MULTI_GPU")
     layer = config.fsdp_config.get("fsdp_transformer_layer_cls_to_wrap")
     if layer:
         assert layer in BertModel(tiny_config())._no_split_modules

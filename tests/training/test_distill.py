@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
-from trainer_helpers import (
-    SAVES,
-    logged,
-    make,
-    model_of,
-    texts,
-    vectors_of,
-)
+from trainer_helpers import SAVES, logged, make, model_of, texts, vectors_of
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset, DatasetDict
+from torch.utils.data import TensorDataset
 from trainer_helpers import EVALUATES, make, model_of, pairs, refuses, sentences, texts, vectors_of
 from transformers import BertModel, TrainingArguments
 
@@ -23,14 +24,6 @@ STREAM = texts(24, 2).to_iterable_dataset()
 #: Arguments that the steps of GradCache have no place for.
 IN_CHUNKS = {"torch_empty_cache_steps": 2, "optim": "lomo", "neftune_noise_alpha": 5.0, "torch_compile": True}
 SPANS = [sentences(8, seed) for seed in range(16)]
-
-
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return {"text": "a cat"}
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -61,7 +54,7 @@ REFUSALS = {
     # rows
     "a DatasetDict": (made(DatasetDict(train=texts(8))), "train_dataset DatasetDict 'train'"),
     "a stream of torch": (made(Stream()), "train_dataset IterableDataset datasets.IterableDataset"),
-    "a data set of torch": (made(Rows()), "train_dataset Rows datasets.Dataset"),
+    "a data set of torch": (made(TensorDataset(torch.ones(4))), "train_dataset TensorDataset datasets.Dataset"),
     "a list of tuples": (made([("a cat", "a dog")]), "train_dataset tuple"),
     "an empty list": (made([]), "train_dataset empty"),
     "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
@@ -71,6 +64,7 @@ REFUSALS = {
         lambda make: make(model=model_of(objective="is_bert", pooler_type="avg", encoders=2)),
         "encoders",
     ),
+    "no dropout": (started(model=model_of(dropout=0.0)), "dropout fixed_mask"),
     "a batch of one": (started(per_device_train_batch_size=1), "negatives"),
     "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 rows 64"),
     "too long for the encoder": (started(max_seq_length=64), "max_seq_length 64 bert 40"),

@@ -145,15 +145,6 @@ def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_che
     assert parse("--objective tsdae", UNSUP_DEFAULTS, UNSUP_SAMPLE).training.max_seq_length == 32
 
 
-def test_help_lists_this_packages_arguments_first_with_their_defaults(capsys):
-    with pytest.raises(SystemExit):
-        parse_arguments(["--help"], {"temp": 0.07})
-    text = capsys.readouterr().out
-    positions = [text.index(f"\n  --{name}") for name in ("model_name_or_path", "view", "learning_rate")]
-    assert positions == sorted(positions) and text.index("[recipe.yaml]") < 100
-    assert "(default: 0.07)" in " ".join(text.split())
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dropout_sets_every_dropout_rate_of_the_encoder(family):
     names = dropout_settings(tiny_config(family), 0.3)

@@ -7,15 +7,7 @@ import pytest
 import torch
 from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, tiny_config
 from torch._dynamo.utils import counters
-from trainer_helpers import (
-    assert_close_weights,
-    assert_same_weights,
-    make,
-    model_of,
-    texts,
-    train_and_resume,
-    weights,
-)
+from trainer_helpers import assert_close_weights, assert_same_weights, make, model_of, texts, train_and_resume, weights
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask

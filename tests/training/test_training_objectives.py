@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import fast_first, tiny_config
-from trainer_helpers import SETTINGS, logged, rows_for, sentences, train_and_resume, trainer_of
+from trainer_helpers import SETTINGS, logged, sentences, train_and_resume, trainer_of
 from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -114,16 +114,6 @@ def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of):
     assert chosen("--objective cosent").model.objective == "cosent" and chosen("", False).model.objective is None
     file.write_text("question,answer,label\na cat,an animal,1\n")
     assert chosen().model.objective is None
-
-
-def test_the_pairs_of_a_premise_stay_in_one_batch(start, tmp_path, tokenizer):
-    """Rows keep the order of the file, and the objective recognizes the pairs of a premise by their equal text."""
-    trainer = trainer_of(start, tmp_path, tokenizer, "supcon", train_sampling_strategy="sequential")
-    first = next(iter(trainer.get_train_dataloader()))
-    expected = tokenizer([row[0] for row in rows_for("supcon", tokenizer)["texts"][:4]])["input_ids"]
-    ids, mask = first["input_ids"][:, 0], first["attention_mask"][:, 0].bool()
-    assert [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)] == expected
-    assert first["text_ids"].shape == first["input_ids"].shape[:2]
 
 
 def test_documents_become_pairs_of_neighbouring_sentences_or_spans(tmp_path, texts_of):

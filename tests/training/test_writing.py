@@ -14,7 +14,7 @@ from trainer_helpers import files_of
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.ops import files
-from simcse_hf.ops.files import HOLDER, LOCK, STAGING, hold
+from simcse_hf.ops.files import STAGING, hold
 from simcse_hf.training.run import train_unsup
 
 NAME = "dropout as the view"
@@ -38,14 +38,6 @@ def test_a_command_that_would_overwrite_a_run_in_progress_leaves_its_files(tmp_p
         with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=f"process {child} on"):
             train_unsup(f"{words} {seeds}".split())
     assert checkpoint.is_dir()
-
-
-def test_the_folder_of_a_killed_process_is_free_at_once(tmp_path):
-    with held_elsewhere(tmp_path):
-        assert (tmp_path / HOLDER).exists()
-    with hold(tmp_path), hold(tmp_path):
-        assert (tmp_path / HOLDER).read_text().startswith(f"process {os.getpid()} on ")
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 def test_the_workers_of_a_killed_process_do_not_hold_its_folder(tmp_path):

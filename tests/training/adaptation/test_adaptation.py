@@ -254,9 +254,10 @@ def test_the_arms_follow_from_labels_and_the_pretrained_encoder(run, settings, m
     assert "--labels" in left_out["labels"], "an arm that was asked for is not dropped"
 
 
-def test_an_encoder_without_a_pooler_starts_from_the_mean_of_all_tokens(run, settings):
+def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler_a_whitening(run, settings):
     result = run(model=settings.pretrained, arms=("untrained",))
-    assert [arm["name"] for arm in result["arms"]][:2] == [START, "avg, whitening"]
+    others = ["cls_before_pooler", "cls_before_pooler, whitening"]
+    assert [arm["name"] for arm in result["arms"]] == [START, "avg, whitening", *others]
 
 
 @pytest.mark.parametrize(

@@ -28,17 +28,6 @@ def test_every_arm_that_trains_takes_the_same_number_of_steps():
     assert (trained["labels"].model, trained["labels"].control) == ("present", "")
 
 
-def test_the_present_model_gets_every_pooler_with_and_without_whitening():
-    arms = make_arms("present", "cls", None, None, Path("text.jsonl"), {}, 10)
-    others = ("avg", "cls_before_pooler", "avg_first_last")
-    assert [arm.name for arm in arms] == [
-        START,
-        "cls, whitening",
-        *(f"{pooler}{end}" for pooler in others for end in ("", ", whitening")),
-        "simcse",
-    ]
-
-
 def test_the_simplest_arm_within_the_margin_of_the_best_is_chosen():
     assert choose({START: 80.0, "labels": 80.0 + TIE_MARGIN, "mlm-labels": 80.0}) == START
     assert choose({START: 80.0, "avg, whitening": 80.3, "labels": 80.5, "mlm-labels": 80.6}) == "labels"
