@@ -74,6 +74,17 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
+def test_a_finished_run_is_replaced_only_on_request(files, start, run_here):
+    command = [*_command("run_unsup.py", files, start), "--max_steps", "2"]
+    assert run_here(*command)[0] == 0
+    before = (files / "out" / "model.safetensors").read_bytes()
+    status, ran = run_here(*command)
+    assert status == 2 and "holds an earlier run" in ran.err and "--overwrite_output_dir" in ran.err
+    assert (files / "out" / "model.safetensors").read_bytes() == before
+    assert run_here(*command, "--overwrite_output_dir", "--learning_rate", "1e-4")[0] == 0
+    assert (files / "out" / "model.safetensors").read_bytes() != before
+
+
 def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
     rows = [(text, "animal" if "cat" in text else "other") for text in sentences(24)]
     write_rows(files / "labelled.csv", ["text", "label"], [*rows, ("", "animal"), (" ", "other"), ("a cat", "")])

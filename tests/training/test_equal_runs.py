@@ -27,7 +27,7 @@ DATASETS = {
 }
 #: Model settings, rows, and arguments of the run, some with the folder of vectors.
 RUNS = {
-    "triplets": ({}, TRIPLETS, lambda folder: {"max_grad_norm": 0.5}),
+    "triplets": ({"pooler_type": "cls"}, TRIPLETS, lambda folder: {"max_grad_norm": 0.5}),
     "data sets": (
         {},
         {"plain": texts(26, 2), "pairs": texts(17, 2, seed=1), "sts.b": scored()},
@@ -61,7 +61,7 @@ def trained(folder, name, **changes):
     vectors_of(folder / "of-sentences", SENTENCES)
     values = EVALUATES | {"max_seq_length": 16, "logging_steps": 1} | arguments(folder)
     values |= {"dev_set": pairs(), "dev_tasks": [f"classification={folder / 'labelled.csv'}"]}
-    model = model_of(dropout=0.0, pooler_type="avg", **settings)
+    model = model_of(dropout=0.0, **{"pooler_type": "avg"} | settings)
     trainer = make(folder, TOKENIZER, rows, model, **values | changes)
     trainer.train()
     return weights(trainer.model), trainer.state.log_history
