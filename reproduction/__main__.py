@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from simcse_hf.cli.common import add_general_options, positive_int, report, show_messages_of
+from simcse_hf.cli.common import add_general_options, messages_of, positive_int, report
 
 from .report import format_dry_run, format_markdown
 from .reproduce import Options, dry_run, reproduce, write_document
@@ -56,8 +56,8 @@ def main(argv: list[str]) -> int:
         planned = dry_run(table, options)
         report(arguments, planned, format_dry_run(planned))
         return 0
-    show_messages_of("simcse_hf.reproduction", arguments.quiet)
-    document = reproduce(table, options, ["python", "-m", "reproduction", *map(shlex.quote, argv)])
+    with messages_of("simcse_hf.reproduction", arguments.quiet):
+        document = reproduce(table, options, ["python", "-m", "reproduction", *map(shlex.quote, argv)])
     if arguments.write_docs:
         write_document(document, options, Path(arguments.write_docs))
     report(arguments, document, format_markdown(document))
