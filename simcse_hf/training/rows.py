@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset, IterableDataset
@@ -112,6 +112,8 @@ class Rows:
         frozen: The frozen models that are named, in words.
     """
 
+    #: Whether the rows are read while training, so that their number is not known.
+    is_stream: ClassVar[bool] = False
     #: What a row holds, in words of the card; `None` where its columns tell.
     holds: str | None = None
     tokens: Any
@@ -130,7 +132,7 @@ class Rows:
         self.vectors: dict[str, RowVectors] = {}
         self.frozen = " and ".join(plan.frozen)
         self.tokens = self.tokenize(data)
-        self.known = self.tokens.head if isinstance(self.tokens, StreamedRows) else self.tokens
+        self.known = self.tokens.head if self.is_stream else self.tokens
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
         edges = [sum(edge) for edge in reader.settings.template_edges]
         self.longest = getattr(self.known, "max_length", max(plan.lengths)) + max(edges, default=0)
@@ -249,6 +251,10 @@ class Rows:
             return [rows[0]]
         return []
 
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks that a run on the rows needs."""
+        return [EpochOfRows(self.tokens)] if isinstance(self.tokens, SeededDataset) else []
+
     def digests(self) -> dict[str, str | None]:
         """Return digests of what a run reads, by their names in its settings.
 
@@ -309,7 +315,7 @@ class Rows:
             elif self.plan.view not in DATASET_VIEWS:  # The caller made the data set.
                 view["name"] = type(self.tokens.view).__name__
         return {
-            "train_rows": None if isinstance(self.tokens, StreamedRows) else len(self.tokens),
+            "train_rows": None if self.is_stream else len(self.tokens),
             "num_sentences": self.num_sentences,
             "rows": holds,
             "view": view,
@@ -400,6 +406,8 @@ class TokenRows(Rows):
 class StreamRows(Rows):
     """Rows of texts that are read from a stream while training."""
 
+    is_stream = True
+
     def tokenize(self, data: IterableDataset) -> StreamedRows:
         """Tokenize a stream batch by batch, with the first rows as a data set by which the run is checked.
 
@@ -470,6 +478,10 @@ class StreamRows(Rows):
             rank=args.process_index,
             processes=args.world_size,
         )
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callback that counts the epochs of a stream."""
+        return [EpochOfStream()]
 
 
 class MixtureRows(Rows):

@@ -30,7 +30,6 @@ from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
-from ..data.view_dataset import SeededDataset
 from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
 from ..models.adapters import (
     TRAINED_WEIGHTS,
@@ -77,12 +76,9 @@ from .dev_sets import (
     make_dev_sets,
 )
 from .rows import (
-    EpochOfRows,
-    EpochOfStream,
     MixtureRows,
     Reader,
     Rows,
-    StreamRows,
     make_collator,
     read_evaluation_rows,
     read_rows,
@@ -235,10 +231,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
-        if isinstance(self.rows, StreamRows):
-            watches.append(EpochOfStream())
-        elif self.rows is not None and isinstance(self.rows.tokens, SeededDataset):
-            watches.append(EpochOfRows(self.rows.tokens))
+        if self.rows is not None:
+            watches += self.rows.callbacks()
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
@@ -555,7 +549,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.args.auto_find_batch_size:
             self._begin_attempt()
-        if isinstance(self.rows, StreamRows):
+        if self.rows is not None and self.rows.is_stream:
             stream = self.rows.tokens
             stream.batch_size = self._train_batch_size
             stream.forget()
@@ -796,7 +790,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         states: Any = self.state.stateful_callbacks
         states[RunWatch.RECORD] = self.watch.record()
-        if isinstance(self.rows, StreamRows) and self.is_world_process_zero():
+        if self.rows is not None and self.rows.is_stream and self.is_world_process_zero():
             self.rows.tokens.save_state(str(folder))
         if not self.args.should_save:
             return

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 def make_workspace(folder):
     """Write every file and model that the documentation names; the current directory must be `folder`."""
-    first, second, third = (sentences(64, seed, words=8) for seed in range(3))
+    first, second, third = (sentences(64, seed, words=5) for seed in range(3))
     (folder / "sentences.txt").write_text("\n".join(first) + "\n")
     (folder / "corpus.txt").write_text("\n".join(second) + "\n")
     (folder / "corpus.txt.gz").write_bytes(gzip.compress((folder / "corpus.txt").read_bytes()))
