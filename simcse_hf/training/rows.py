@@ -4,9 +4,14 @@ A kind is a class with the interface of [`Rows`], so that nothing else asks what
 
 | class | a row is |
 |---|---|
-| [`TextRows`] | a sentence, a pair, hard negatives, a premise with its hypotheses, a text and its class, ... |
+| [`TextRows`] | a sentence, a pair, or a pair with hard negatives |
 | [`ViewRows`] | a sentence and a random view of it, drawn whenever the row is read |
-| [`TokenRows`] | token ids that the caller made, or spans of a document |
+| [`DocumentRows`] | two neighbouring sentences of a document |
+| [`NLIRows`] | a premise and its labelled hypotheses |
+| [`ScoredRows`] | two sentences and a score |
+| [`ClassRows`] | a text and its class label, or an anchor and a list of positives |
+| [`TokenRows`] | token ids that the caller made |
+| [`SpanRows`] | spans of a document, drawn whenever the row is read |
 | [`StreamRows`] | a sentence, a pair, or a pair with hard negatives, read from a stream |
 | [`MixtureRows`] | a row of one of several data sets |
 """
@@ -14,7 +19,7 @@ A kind is a class with the interface of [`Rows`], so that nothing else asks what
 import itertools
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -138,6 +143,23 @@ class Rows:
         self.longest = getattr(self.known, "max_length", max(plan.lengths)) + max(edges, default=0)
 
     # Making rows
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Any:
+        """Load the texts of a command.
+
+        Args:
+            source (`Source`): Where they are.
+            plan (`RowPlan`): How they are read.
+            reader (`Reader`): What all rows of the run are read with.
+
+        Returns:
+            `Any`: The texts, which the Trainer takes as `train_dataset`.
+
+        Raises:
+            ValueError: If the source cannot be read as rows of this kind.
+        """
+        raise NotImplementedError
 
     def tokenize(self, data: Any) -> Any:
         """Turn the caller's data into rows of token ids."""
@@ -266,9 +288,6 @@ class Rows:
         for name, vectors in self.vectors.items():
             digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         rows = getattr(self.known, "texts", self.known)
-        if isinstance(rows, SpanDataset):
-            documents = np.asarray(rows._tokens).tobytes()
-            digests["training texts"] = blake2b(documents, digest_size=16).hexdigest()
         if not isinstance(rows, Dataset):
             return digests
         total = blake2b(digest_size=16)
@@ -324,7 +343,21 @@ class Rows:
 
 
 class TextRows(Rows):
-    """Rows of texts that are tokenized once, with the numbers that belong to them."""
+    """Rows of texts that are tokenized once: a sentence, a pair, or a pair with hard negatives."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load the texts of a command; see [`Rows.load`]."""
+        expected = 1 if source.supervised is False else None
+        texts = load_text_dataset(
+            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
+        )
+        check_supervised(source, len(texts.column_names))
+        return texts
+
+    def texts(self, data: Dataset) -> Dataset:
+        """Choose and order the columns of a data set by their names."""
+        return load_text_dataset(data, name=self.name)
 
     def tokenize(self, data: Dataset) -> Dataset:
         """Tokenize texts; with a teacher or guide, make their vectors, which the collator finds by the rows' numbers.
@@ -338,11 +371,9 @@ class TextRows(Rows):
         Raises:
             ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
         """
-        texts = COLUMNS_OF.get(self.plan.kind, load_text_dataset)(data, name=self.name)
+        texts = self.texts(data)
         templates = self.reader.settings.templates
-        if self.plan.kind == "texts" and self.plan.view in DOCUMENT_VIEWS:
-            self.holds = "documents"
-        elif templates and len(texts.column_names) == 1:  # one text in several templates
+        if templates and len(texts.column_names) == 1:  # one text in several templates
             self.holds = "sentences"
         lengths, prompts = self.plan.lengths, self.plan.prompts
         rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
@@ -375,7 +406,61 @@ class ViewRows(TextRows):
                 f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
                 "identity"
             )
-        return view_dataset(load_text_dataset(data, name=self.name), self.plan, self.reader)
+        return view_dataset(self.texts(data), self.plan, self.reader)
+
+
+class DocumentRows(TextRows):
+    """Pairs of neighbouring sentences of documents (SimCSE, Table 2)."""
+
+    holds = "documents"
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load documents and draw the pairs; see [`Rows.load`]."""
+        check_structured(source, plan, "documents")
+        window = 3 if plan.view == "next_three_sentences" else 1
+        return first_rows(next_sentence_pairs(source.path, window, reader.args.rows_seed), source.limit)
+
+
+class NLIRows(TextRows):
+    """Premises with their labelled hypotheses, whose number differs from row to row."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load labelled NLI pairs and group them by premise; see [`Rows.load`]."""
+        check_structured(source, plan, "labelled NLI pairs (columns premise, hypothesis, label)")
+        sampling = options_of(plan).get("nli_sampling", "pairs")
+        return first_rows(build_nli_groups(source.path, sampling=sampling), source.limit)
+
+
+class ScoredRows(TextRows):
+    """Pairs of sentences with a score."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load scored pairs; see [`Rows.load`]."""
+        form = "pairs with a score (columns sentence1, sentence2, score)"
+        check_structured(source, plan, form, needs_file=False)
+        pairs = read_scored_pairs(source.path)
+        columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
+        return first_rows(Dataset.from_dict(columns), source.limit)
+
+    def texts(self, data: Dataset) -> Dataset:
+        """Choose the two sentences and the score."""
+        return resolve_scored_pairs(data, name=self.name)
+
+
+class ClassRows(TextRows):
+    """Texts with a class label, or anchors with a list of positives."""
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
+        """Load texts with class labels; see [`Rows.load`]."""
+        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
+
+    def texts(self, data: Dataset) -> Dataset:
+        """Choose the text and its label, or the anchor and its positives."""
+        return load_class_rows(data, name=self.name)
 
 
 class TokenRows(Rows):
@@ -384,13 +469,6 @@ class TokenRows(Rows):
     def tokenize(self, data: Any) -> Any:
         """Return the rows as they are; a flat row of token ids is one sentence."""
         self.refuse_frozen(data.column_names)
-        if isinstance(data, SpanDataset):
-            self.holds = "spans"
-            if self.reader.settings.templates or any(self.plan.prompts):
-                raise ValueError(
-                    f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would "
-                    "add them: train on texts, or leave both out"
-                )
         if isinstance(data, SeededDataset):
             return data
         inner = getattr(data.features["input_ids"], "feature", None)
@@ -403,10 +481,56 @@ class TokenRows(Rows):
         return cached_map(data.select_columns(["input_ids"]), nested, ["nested"])
 
 
+class SpanRows(TokenRows):
+    """Spans of documents (DeCLUTR), which are drawn whenever a row is read."""
+
+    holds = "spans"
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
+        """Load documents; see [`Rows.load`]."""
+        check_structured(source, plan, "documents")
+        names = ("anchors", "positives", "max_span", "min_span")
+        given = {name: value for name, value in options_of(plan).items() if name in names}
+        documents = itertools.islice(read_documents(source.path), source.limit)
+        length = max(plan.lengths)
+        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
+
+    def tokenize(self, data: SpanDataset) -> SpanDataset:
+        """Return the spans as they are, unless inference would add a prompt or a template, which they do not get."""
+        if self.reader.settings.templates or any(self.plan.prompts):
+            raise ValueError(
+                f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
+                "them: train on texts, or leave both out"
+            )
+        return super().tokenize(data)
+
+    def digests(self) -> dict[str, str | None]:
+        """Return a digest of the documents; see [`Rows.digests`]."""
+        documents = np.asarray(self.tokens._tokens).tobytes()
+        return {**super().digests(), "training texts": blake2b(documents, digest_size=16).hexdigest()}
+
+
 class StreamRows(Rows):
     """Rows of texts that are read from a stream while training."""
 
     is_stream = True
+
+    @classmethod
+    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> IterableDataset:
+        """Open the texts of a command as a stream; see [`Rows.load`]."""
+        conflicts = {
+            f"--objective {plan.objective}": plan.kind != "texts",
+            f"--view {plan.view}": plan.view in DOCUMENT_VIEWS,
+            "--max_train_samples": source.limit is not None,
+        }
+        for option, is_there in conflicts.items():
+            if is_there:
+                raise ValueError(f"--streaming does not work with {option}: leave one of the two out")
+        expected = 1 if source.supervised is False else None
+        stream = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
+        check_supervised(source, len(stream.features or {}))
+        return stream
 
     def tokenize(self, data: IterableDataset) -> StreamedRows:
         """Tokenize a stream batch by batch, with the first rows as a data set by which the run is checked.
@@ -575,86 +699,23 @@ class MixtureRows(Rows):
 
 #: Columns of numbers that objectives read in a batch, by `Objective.rows`.
 NUMBERS = {"scored_pairs": (SCORE,), "classes": (LABEL,)}
-#: What chooses the columns of a data set by their names and orders them, by `Objective.rows`.
-COLUMNS_OF: dict[str, Callable[..., Dataset]] = {"scored_pairs": resolve_scored_pairs, "classes": load_class_rows}
+#: The class of the rows that an objective learns from, by `Objective.rows`.
+KINDS: dict[str, type[Rows]] = {
+    "texts": TextRows,
+    "nli": NLIRows,
+    "scored_pairs": ScoredRows,
+    "classes": ClassRows,
+    "spans": SpanRows,
+}
 
 
-def load_rows(source: Source, plan: RowPlan, reader: Reader, is_stream: bool = False) -> Any:
-    """Load the texts of a command as rows of the kind that a plan reads.
-
-    Args:
-        source (`Source`): Where they are.
-        plan (`RowPlan`): How they are read.
-        reader (`Reader`): What all rows of the run are read with.
-        is_stream (`bool`, *optional*, defaults to `False`): Whether they are read while training.
-
-    Returns:
-        `Any`: The texts, which the Trainer takes as `train_dataset`.
-
-    Raises:
-        ValueError: If the source cannot be read as such rows.
-    """
-    expected = 1 if source.supervised is False else None
-    texts: Any
+def kind_of(plan: RowPlan, is_stream: bool = False) -> type[Rows]:
+    """Return the class of the rows that a plan reads from files."""
     if is_stream:
-        conflicts = {
-            f"--objective {plan.objective}": plan.kind != "texts",
-            f"--view {plan.view}": plan.view in DOCUMENT_VIEWS,
-            "--max_train_samples": source.limit is not None,
-        }
-        for option, is_there in conflicts.items():
-            if is_there:
-                raise ValueError(f"--streaming does not work with {option}: leave one of the two out")
-        texts = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
-    elif plan.kind == "classes":
-        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
-    elif plan.kind == "texts" and plan.view not in DOCUMENT_VIEWS:
-        texts = load_text_dataset(
-            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
-        )
-    else:
-        return _load_structured(source, plan, reader)
-    if source.supervised and len(texts.features or {}) == 1:
-        raise ValueError(
-            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
-            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
-            "(simcse-hf train unsup)."
-        )
-    return texts
-
-
-def _load_structured(source: Source, plan: RowPlan, reader: Reader) -> Any:
-    """Load scored pairs, labelled NLI pairs or documents, which are read by the structure of their file."""
-    if plan.kind != "scored_pairs" and not source.is_file:
-        raise ValueError(
-            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
-            "--dataset_name"
-        )
-    if source.columns is not None:
-        forms = {
-            "scored_pairs": "pairs with a score (columns sentence1, sentence2, score)",
-            "nli": "labelled NLI pairs (columns premise, hypothesis, label)",
-        }
-        form = forms.get(plan.kind, "documents")
-        raise ValueError(
-            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
-        )
-    options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
-    if plan.kind == "spans":
-        names = ("anchors", "positives", "max_span", "min_span")
-        given = {name: options[name] for name in names if name in options}
-        documents = itertools.islice(read_documents(source.path), source.limit)
-        length = max(plan.lengths)
-        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
-    if plan.kind == "nli":
-        rows = build_nli_groups(source.path, sampling=options.get("nli_sampling", "pairs"))
-    elif plan.kind == "scored_pairs":
-        pairs = read_scored_pairs(source.path)
-        rows = Dataset.from_dict({"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores})
-    else:
-        window = 3 if plan.view == "next_three_sentences" else 1
-        rows = next_sentence_pairs(source.path, window, reader.args.rows_seed)
-    return rows if source.limit is None else rows.select(range(min(source.limit, len(rows))))
+        return StreamRows
+    if plan.kind == "texts" and plan.view in DOCUMENT_VIEWS:
+        return DocumentRows
+    return KINDS[plan.kind]
 
 
 def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
@@ -683,6 +744,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return StreamRows(reader, plan, data, name)
     if isinstance(data, ViewDataset):
         return ViewRows(reader, plan, data, name)
+    if isinstance(data, SpanDataset):
+        return SpanRows(reader, plan, data, name)
     if not isinstance(data, (Dataset, SeededDataset)):
         found = type(data).__name__
         if isinstance(data, list):
@@ -698,7 +761,10 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         return TokenRows(reader, plan, data, name)
     if with_views and plan.view in DATASET_VIEWS:
         return ViewRows(reader, plan, data, name)
-    return TextRows(reader, plan, data, name)
+    kind = kind_of(plan)
+    if kind is SpanRows:  # whose data set draws the spans; these are texts of an evaluation
+        kind = TextRows
+    return kind(reader, plan, data, name)
 
 
 def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
@@ -715,6 +781,39 @@ def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_
 
 
 # Steps that several kinds share -------------------------------------------------------------------------------------
+
+
+def options_of(plan: RowPlan) -> dict[str, Any]:
+    """Return the options of the objective that have a value, without the names of the parts of a sum."""
+    return {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
+
+
+def check_structured(source: Source, plan: RowPlan, form: str, needs_file: bool = True) -> None:
+    """Raise a `ValueError` unless the options name a file that can be read by its structure."""
+    if needs_file and not source.is_file:
+        raise ValueError(
+            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
+            "--dataset_name"
+        )
+    if source.columns is not None:
+        raise ValueError(
+            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
+        )
+
+
+def check_supervised(source: Source, width: int) -> None:
+    """Raise a `ValueError` if supervised training was asked for and a row holds one text."""
+    if source.supervised and width == 1:
+        raise ValueError(
+            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
+            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
+            "(simcse-hf train unsup)."
+        )
+
+
+def first_rows(rows: Dataset, limit: int | None) -> Dataset:
+    """Return the first rows, or all of them without a limit."""
+    return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 
 def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:

@@ -24,7 +24,7 @@ from ..search import SentenceIndex
 from .dev_sets import make_dev_sets, warn_of_overlap
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import DEFAULTS, check_files
-from .rows import Reader, Source, load_rows
+from .rows import Reader, Source, kind_of
 from .script_arguments import CommandArguments, parse_arguments
 from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
@@ -228,13 +228,13 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
             if path is None or ("train_file" in own and "dataset_name" in own):
                 raise ValueError("name the training texts with either train_file or dataset_name")
             source = Source(path, "train_file" in own, own.get("columns"), own.get("max_train_samples"))
-            texts[dataset] = load_rows(source, plan, reader)
+            texts[dataset] = kind_of(plan).load(source, plan, reader)
         except ValueError as error:
             raise ValueError(f"data set {dataset!r}: {error}") from error
     if not tables:
         path = str(data.train_file or data.dataset_name)
         source = Source(path, data.train_file is not None, data.columns, data.max_train_samples, supervised)
-        texts = load_rows(source, run.rows, reader, data.streaming)
+        texts = kind_of(run.rows, data.streaming).load(source, run.rows, reader)
 
     # 5. The Trainer.
     trainer = SimCSETrainer(
