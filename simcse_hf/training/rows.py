@@ -175,6 +175,11 @@ class Rows:
 
     # The rows of a run
 
+    @property
+    def batch_multiple(self) -> int:
+        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
+        return 2 if self.plan.kind == "classes" else 1
+
     def sampler(self, batch_size: int) -> PermutedSampler | None:
         """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
 

@@ -571,8 +571,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
-        if self.run.rows.kind == "classes" and self._train_batch_size % 2:
-            self._train_batch_size -= 1  # The texts of a class are drawn in pairs.
+        assert self.rows is not None
+        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
         if self._train_batch_size < self.args.train_batch_size:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
