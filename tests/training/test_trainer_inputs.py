@@ -1,9 +1,12 @@
 """The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
 import pytest
+import torch
+from conftest import tiny_config
 from trainer_helpers import assert_same_weights, make, model_of, pairs, texts, weights
+from transformers import BertForMaskedLM
 
-from simcse_hf import SimilarityEvalCallback
+from simcse_hf import SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
 from simcse_hf.evaluation.sts import ScoredPairs
 
 
@@ -83,3 +86,13 @@ def test_a_run_of_few_steps_is_told_their_number(tmp_path, tokenizer, caplog, ba
     options = {"max_steps": -1, "per_device_train_batch_size": batch, "num_train_epochs": 3} | options
     make(tmp_path, tokenizer, texts(40, 3), **options)._check_run()
     assert steps in caplog.text if steps else "in an epoch" not in caplog.text
+
+
+def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoint):
+    start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
+    heads = []
+    for seed, noise in ((1, 0), (1, 5), (2, 0)):
+        torch.manual_seed(noise)
+        args = SimCSETrainingArguments(str(tmp_path), seed=seed, use_cpu=True, report_to="none")
+        heads.append(SimCSETrainer(start, args, texts(8)).model.contrastive_head.dense.weight.clone())
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
