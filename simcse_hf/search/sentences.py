@@ -203,7 +203,7 @@ class SentenceIndex:
             rows = ([text] for text in list_texts(sentences))
             total = len(sentences)
         parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
-        with tqdm(total=total, desc="Indexing", unit="sentence", disable=not show_progress_bar) as bar:
+        with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
                 columns = [pa.array(cells, pa.large_string()) for cells in zip(*part, strict=True)]
