@@ -80,6 +80,9 @@ class DevSetCallback(TrainerCallback, ABC):
         self._row = {text: row for row, text in enumerate(self.texts)}
         self._tokenized_with: Any = None
 
+    def use_prompts(self, settings: ContrastiveSettings) -> None:
+        """Take the model's prompts for texts that play different parts, if there are such texts."""
+
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":

@@ -70,7 +70,6 @@ from .checkpoints import (
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
-    TasksEvalCallback,
     check_dev_sets,
     keep_dev_scores,
     make_dev_sets,
@@ -199,8 +198,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
         for callback in dev_sets:
-            if isinstance(callback, TasksEvalCallback):
-                callback.use_prompts(start.settings)
+            callback.use_prompts(start.settings)
         self.start_digest = weights_digest(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
@@ -280,8 +278,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not isinstance(added, DevSetCallback):
             return
         check_dev_sets(self.dev_sets, self.args)
-        if isinstance(added, TasksEvalCallback):
-            added.use_prompts(self.model.settings)
+        added.use_prompts(self.model.settings)
         if self.eval_dataset is None:
             self.eval_dataset = self.no_rows
 
