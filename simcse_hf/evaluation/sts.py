@@ -188,7 +188,7 @@ def load_hub_pairs(
     """Load the scored pairs of a split of a hub data set.
 
     Args:
-        dataset (`str`): Name of the data set, see [`~data.hub_dataset.load_from_hub`], or a local folder with the
+        dataset (`str`): Name of the data set, see [`~data.read.load_from_hub`], or a local folder with the
             layout of one.
         split (`str`): The split, if `dataset` does not say it.
         name (`str`): Name of the set in tables and results.
