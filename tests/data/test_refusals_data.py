@@ -128,7 +128,8 @@ OF_VALUES = [
     (names("x y similarity", sample=[("A.", "B.", "0.5"), ("C.", "D.", "-1e3")]), "'similarity' cannot be text"),
     (names("question answer label"), r"x\.csv: the column names do not say .*--columns .*are 'question', 'answer'"),
     *((names(columns), "x.csv: the column names do not say")
-      for columns in ("w x y z", "pos neg", "text negative", "query pos sentence1 sentence2", "id label", "x y id")),
+      for columns in ("w x y z", "pos neg", "text negative", "query pos sentence1 sentence2", "id label", "x y id",
+                      "anchor x negative", "query document neg")),
     *((names(f"x y {name}"), rf"\('{name}' cannot be text\).*columns=\[\.\.\.\]") for name in ("gold_label", "score")),
     (lambda: find_parts(["text"], ("text", "label"), "x.csv"), r"x\.csv: no column 'label' \(also accepted: category"),
     (lambda: resolve_scored_pairs(Dataset.from_dict(SCORED), "x"), "x: there is no column 'score'.* 'sentence1'"),
