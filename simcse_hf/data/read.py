@@ -454,6 +454,7 @@ def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset
     Raises:
         ValueError: If the column `score` is missing, a score is not a finite number, or the text columns are unclear.
     """
+    dataset = apply_transform(dataset)
     columns = dataset.column_names
     if "input_ids" in columns or (SCORE in columns and dataset._fingerprint in RESOLVED):
         return dataset
@@ -507,6 +508,7 @@ def load_class_rows(
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
     if isinstance(source, Dataset):
+        source = apply_transform(source)
         names = set(source.column_names)
         if {"texts", "relations"} <= names or (source._fingerprint in RESOLVED and LABEL in names):
             return source

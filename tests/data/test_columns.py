@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.read import load_text_dataset, resolve_scored_pairs
+from simcse_hf.data.read import load_class_rows, load_text_dataset, resolve_scored_pairs
 
 
 def resolve(column_names, **options):
@@ -69,6 +69,11 @@ def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
     assert load_text_dataset(tokens)[0] == {"input_ids": [[1], [2]]}
     ids = Dataset.from_dict({"input_ids": [[[1], [2]]]}).with_transform(lambda batch: {"input_ids": [[[3], [4]]]})
     assert load_text_dataset(ids) is ids, "token ids are drawn whenever a row is read"
+    pairs = Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "stars": [4.0]})
+    scored = pairs.with_transform(lambda batch: {"sentence1": ["a"], "sentence2": ["b"], "score": batch["stars"]})
+    assert resolve_scored_pairs(scored)[:] == {"sent0": ["a"], "sent1": ["b"], "score": [4.0]}
+    groups = {"texts": [["a", "b"]], "relations": [[0]]}
+    assert load_class_rows(pairs.with_transform(lambda batch: groups))[:] == groups
 
 
 def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_not(caplog):
