@@ -284,7 +284,7 @@ def table_cleaners(
     for table in tables:
         name = table.name
         sentences = list(filter(looks_like_sentence, table.columns))
-        if sentences and table.unit == "line":
+        if sentences and table.has_header:
             logger.warning(
                 f"{name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the "
                 "file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."

@@ -155,6 +155,7 @@ class Table:
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
         positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
+        has_header (`bool`, *optional*, defaults to `False`): Whether the first line names the columns.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
             be lost without a word.
@@ -166,6 +167,7 @@ class Table:
     unit: str
     source: Path | Dataset | None = None
     positional: bool = False
+    has_header: bool = False
     refuse_late_keys: bool = False
 
     def sample(self) -> list[Sequence]:
@@ -295,7 +297,7 @@ def _open_csv(path: Path, delimiter: str) -> Table:
                 raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
             yield number, [cells[index] for index in indices]
 
-    return Table(str(path), names, rows, "line")
+    return Table(str(path), names, rows, "line", has_header=True)
 
 
 def _open_json(path: Path) -> Table:

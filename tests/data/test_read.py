@@ -164,6 +164,9 @@ def test_every_load_warns_of_rows_dropped_for_an_empty_cell(tmp_path, load, capl
 def test_a_header_that_looks_like_a_sentence_is_reported(tmp_path, load, caplog):
     load(write(tmp_path / "z.csv", "A dog runs.\nx\n"))
     assert "z.csv: the first line is taken as the header, but 'A dog runs.' looks like a sentence" in caplog.text
+    caplog.clear()
+    load(write(tmp_path / "z.jsonl", '{"Is it text?": "x"}\n'))
+    assert not caplog.text, "a key of JSON Lines is no header"
 
 
 @pytest.mark.parametrize(
