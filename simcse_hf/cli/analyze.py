@@ -2,12 +2,7 @@
 
 from pathlib import Path
 
-from .common import (
-    add_output_options,
-    command_parser,
-    output_folder,
-    report,
-)
+from .common import add_output_options, command_parser, output_folder, report
 
 
 def analyze_main(argv: list[str]) -> int:

@@ -266,11 +266,7 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     if arguments.device is not None:
         try:
             torch.zeros(1, device=arguments.device).item()
-        except (
-            RuntimeError,
-            AssertionError,
-            ImportError,
-        ) as error:  # unknown, absent, or torch is built without it
+        except (RuntimeError, AssertionError, ImportError) as error:  # unknown, absent, or not in this build of torch
             raise ValueError(
                 f"--device {arguments.device}: this machine cannot use it ({_first_line(error)}); leave out --device"
             ) from None

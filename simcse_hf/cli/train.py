@@ -31,9 +31,10 @@ def _print_help(method: str, recipe: str) -> None:
         if f"train {method} " in path.read_text(encoding="utf-8").partition("\n")[0]:
             recipes.append(path.stem)
     settings = ""
-    for path in (_RECIPES / f"{recipe.removesuffix('.yaml')}.yaml", Path(recipe)):
+    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
         if path.is_file():
             settings = path.read_text(encoding="utf-8")
+            break
     page = Path(__file__).with_name("train_help.txt").read_text(encoding="utf-8")
     template = Template(page, trim_blocks=True, lstrip_blocks=True)
     purpose = _METHODS[method][2]

@@ -100,9 +100,7 @@ def write_card(
             f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
         )
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
-    transform = fit = None
-    if (directory / TRANSFORM_FOLDER).exists():
-        transform, fit = find_transform(directory, {})
+    transform, fit = find_transform(directory, {})
     run = read_run(directory / "results.json", run)
     adaptation = {}
     record = directory / ADAPTATION

@@ -148,7 +148,7 @@ def training_context(
         if own:
             papers += own.papers
             chosen.append(own.encoders)
-        num_encoders = max(num_encoders, *chosen)
+        num_encoders = max([num_encoders, *chosen])
 
     # 3. The papers, that of the objective first.
     view = (run.get("view") or {}).get("name")

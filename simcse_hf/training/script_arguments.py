@@ -108,13 +108,14 @@ class ModelArguments:
 
         words: Any = self.matryoshka_dims
         if words is not None:
-            listed = ",".join(map(str, words)) if isinstance(words, list) else str(words)
+            listed = words if isinstance(words, list) else [words]
             try:
-                self.matryoshka_dims = [int(number) for number in listed.split(",")]  # type: ignore[misc]
+                numbers = [int(number) for word in listed for number in str(word).split(",")]
             except ValueError:
                 raise ValueError(
                     f"--matryoshka_dims takes numbers with commas or spaces, such as 256,128,64, got {words!r}"
                 ) from None
+            self.matryoshka_dims = numbers  # type: ignore[assignment]
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""

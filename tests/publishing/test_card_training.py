@@ -136,7 +136,7 @@ def test_settings_that_the_objective_does_not_read_are_not_listed(card_of, save_
     assert (listed["temperature"], listed["mlm_weight"], listed["mlm_probability"]) == ("0.5", "0.7", "0.3")
 
 
-def test_the_card_names_an_objective_of_the_user(card_of):
+def test_the_card_names_an_objective_of_the_user(card_of, tmp_path):
     class Closeness(Objective):
         def __init__(self, dim, weight=1.0):
             super().__init__(dim)
@@ -148,6 +148,8 @@ def test_the_card_names_an_objective_of_the_user(card_of):
         del OBJECTIVES["closeness"]
     assert "trained with the objective `closeness` without labels" in card
     assert "`closeness`, which is not part of simcse_hf (with `weight` 2)." in card
+    card = write_card(tmp_path / "run").read_text()  # where nothing has imported the objective
+    assert "configured for the objective `closeness`" in card and cited(card) == {"simcse"}
 
 
 # --- rows and views -----------------------------------------------------------------------------------------------

@@ -84,6 +84,10 @@ def test_options_prompts_and_lengths_can_be_set_on_the_command_line_or_in_yaml(p
     assert training.prompts == {"anchor": "query: ", "positive": "passage: "}
 
 
+def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
+    assert parse("", recipe="matryoshka_dims: []\n").model.settings()["matryoshka_dims"] == []
+
+
 def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
     for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
         arguments = parse([name, "--bf16", "false", "--model", "m"])
