@@ -22,6 +22,7 @@ from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
 from ...ops.errors import refuse_changes
 from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
+from ...ops.launch import check_together
 from ...publishing.card import ADAPTATION, write_card
 from ..output_folder import RESULTS
 from ..parser import check_files
@@ -114,6 +115,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
     # 1. What is asked for must make sense, and what is named must be there before anything is deleted.
+    check_together(1, alone="adapt")
     unknown = sorted(set(settings.arms) - set(ARM_NAMES))
     if unknown:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
