@@ -457,8 +457,8 @@ def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of [`write_atomically`] that a killed run has left in a folder."""
-    for pattern in (".vectors-*.partial", "._*.npy.*.partial", "._*.json.*.partial"):
-        for path in folder.glob(pattern):
+    for name in (MANIFEST, RANGES, "vectors-*"):
+        for path in folder.glob(f".{name}.*.partial"):
             path.unlink()
 
 

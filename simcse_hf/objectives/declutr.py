@@ -1,8 +1,10 @@
 """DeCLUTR: NT-Xent between anchor spans and the mean of the positive spans around each of them."""
 
+from dataclasses import replace
+
 import torch
 
-from .base import EncodedBatch, Encoder, TrainingRows, as_full_precision
+from .base import EncodedBatch, Encoder, Loss, TrainingRows, as_full_precision
 from .checks import check_options
 from .info_nce import Prepared, SimCSEObjective
 
@@ -100,3 +102,9 @@ class DeCLUTR(SimCSEObjective):
         anchors = groups[:, 0]
         positives = groups[:, 1:].mean(1)
         return Prepared(torch.stack([anchors, positives], dim=1))
+
+    def forward(self, batch: EncodedBatch) -> Loss:
+        """Compute the loss; see [`Objective.forward`]."""
+        # Relations describe the texts of a row, of which `prepare` makes pairs.
+        inputs = {name: x for name, x in batch.inputs.items() if name != "relations"}
+        return super().forward(replace(batch, inputs=inputs))

@@ -32,6 +32,13 @@ def test_loss_and_gradient_match_a_slow_reference(rows, anchors, positives, colu
     assert_same(loss, reference(vectors, anchors, temperature), vectors)
 
 
+def test_rows_of_an_anchor_and_a_list_of_positives_may_have_relations():
+    vectors = vectors_of(3, 3)
+    relations = torch.zeros(3, 2, dtype=torch.long)
+    objective = DeCLUTR(5)
+    assert objective(EncodedBatch(vectors, {"relations": relations})) == objective(EncodedBatch(vectors))
+
+
 # --- the masked-LM loss of the anchors ---
 
 
