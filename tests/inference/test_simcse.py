@@ -220,7 +220,7 @@ def test_texts_that_are_cut_or_have_unknown_tokens_are_counted_once(make, caplog
     assert caplog.text.count("fill the maximum length of 6 tokens") == 1 and "4 of 7 texts (57.1%)" in caplog.text
 
 
-def test_dev_scores_of_training_use_the_length_of_inference(make, monkeypatch):
+def test_dev_scores_of_training_use_the_length_of_inference(make):
     model = make(pooler_type="avg")
     model.tokenizer.model_max_length = 6
     pairs = ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0])

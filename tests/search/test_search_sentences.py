@@ -180,7 +180,7 @@ def test_the_commands_keep_columns_and_filter(table, tmp_path, capsys, monkeypat
         assert message in capsys.readouterr().err
 
 
-def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, checkpoint, tmp_path, capsys):
+def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, checkpoint, tmp_path):
     source, edited = tmp_path / "s.csv", tmp_path / "edited.csv"
     lines = ["n,text", *(f"{number},{sentence}" for number, sentence in enumerate(SENTENCES))]
     source.write_text("\n".join(lines))
