@@ -51,7 +51,7 @@ def test_public_names_are_imported_on_first_use_and_listed_before():
     python("-c", program)
 
 
-def test_traceback_shows_where_an_error_arose(tmp_path, capsys):
+def test_traceback_shows_where_an_error_arose(capsys):
     words = ["encode", "--input", "texts.txt", "--output", "output", "--model", "./no/such/folder"]
     assert main(["--traceback", *words]) == main([*words, "--traceback"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -43,7 +43,12 @@ def test_triplets_are_written_in_a_form_that_training_reads(base, suffix):
 def test_the_result_says_what_was_left_out_and_why(base, capsys):
     assert run(base, "counted.csv", "--corpus", str(base / "corpus.txt"), "--max_score", "0.9", "--json") == 0
     document = json.loads(capsys.readouterr().out)
+    assert document["pairs"] == document["anchors"] == 4 and document["candidates"] == 6
     assert document["dropped"]["repeated candidate"] == 1 and document["options"]["max_score"] == 0.9
+    assert document["dropped"]["positive of the same anchor"] == 4
+    assert document["rows"] + document["pairs_without_negatives"] == 4
+    assert run(base, "counted.csv", "--overwrite") == 0
+    assert "positive of the same anchor" in capsys.readouterr().out
 
 
 def test_bounds_that_leave_nothing_are_an_error_that_counts_them(base, capsys):

@@ -148,7 +148,7 @@ def test_too_few_sentences_are_an_error(raw, tmp_path, capsys):
         assert "few.txt" in error and message in error and not (tmp_path / method).exists()
 
 
-def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, tmp_path, save_checkpoint):
+def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, save_checkpoint):
     folder = fit("whitening")
     assert np.isfinite(load(folder, dtype=torch.bfloat16).encode(TEXTS).numpy()).all()
     torch.manual_seed(5)

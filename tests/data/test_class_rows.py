@@ -14,9 +14,12 @@ from simcse_hf.data.read import is_labelled, load_class_rows
     [
         (["text", "label"], ["text", "label"]),
         (["Category", "sentence"], ["sentence", "Category"]),
+        (["utterance", "intent"], ["utterance", "intent"]),
         (["id", "text", "label", "label_text"], ["text", "label"]),
         (["sentence1", "sentence2", "label"], None),
+        (["premise", "hypothesis", "label"], None),
         (["text", "score"], None),
+        (["label"], None),
         (["a", "b", "label"], None),
     ],
 )

@@ -48,9 +48,13 @@ def test_numbers_are_never_text_but_in_the_only_column():
 
 def test_logs_which_column_plays_which_part(caplog):
     with caplog.at_level(logging.INFO, logger="simcse_hf"):
+        load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "source"), "a")])
+        load_text_dataset([{"text": "a"}])
         load_text_dataset([dict.fromkeys(("hard_neg", "sent1", "sent0", "label"), "a")])
-    parts = "list of 1 rows: anchor 'sent0', positive 'sent1', hard negatives 'hard_neg'; ignored 'label'."
-    assert parts in caplog.text and "Every row counts as a positive pair" in caplog.text
+    parts = "list of 1 rows: anchor 'sent0', positive 'sent1', hard negatives 'hard_neg'; ignored "
+    assert caplog.messages[:2] == [f"{parts}'source'.", "list of 1 rows: the sentences are in column 'text'."]
+    assert caplog.messages[2].startswith(f"{parts}'label'. Every row counts as a positive pair")
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
 
 
 def test_parts_are_found_by_their_names_in_any_case():

@@ -159,6 +159,11 @@ def test_every_load_warns_of_rows_dropped_for_an_empty_cell(tmp_path, load, capl
         assert load(path).to_list() == [{"sent0": "a", "sent1": "b"}] * 4
         assert "x.csv: 8 of 12 rows dropped for an empty cell: line 3, 4, 8, 9, 10, ..." in caplog.text
         assert [record.levelname for record in caplog.records] == ["WARNING"]
+    rows = [{"sent0": a, "sent1": b} for a, b in [("a", "b"), (None, "b"), ("a", " \u00a0\t"), ("c", "None")]]
+    for source in (rows, Dataset.from_list(rows)):
+        caplog.clear()
+        assert load(source).to_list() == [rows[0], rows[3]]
+        assert "2 of 4 rows dropped for an empty cell: row 2, 3." in caplog.text
 
 
 def test_a_header_that_looks_like_a_sentence_is_reported(tmp_path, load, caplog):

@@ -54,7 +54,10 @@ def test_a_stream_in_memory_is_cleaned_as_a_data_set_is():
         {"query": "e", "pos": ["f"], "neg": ["z", "w"], "score": 0.0},
     ]
     stream = load_text_stream(IterableDataset.from_generator(lambda: iter(rows)))
-    assert list(stream) == list(load_text_dataset(rows))
+    expected = [["a", "b", "x", "y"], ["a", "c", "x", "y"], ["e", "f", "z", "w"]]
+    assert (
+        [list(row.values()) for row in stream] == [list(row.values()) for row in load_text_dataset(rows)] == expected
+    )
     rows[2]["query"] = 5
     with pytest.raises(ValueError, match="row 3, column 'query': expected a text, got 5"):
         list(stream)
@@ -144,5 +147,6 @@ def test_a_dataset_of_the_hub_is_streamed_and_not_cached(monkeypatch):
         return Dataset.from_dict({"query": ["a", "c"], "positive": ["b", "d"], "id": [1, 2]}).to_iterable_dataset()
 
     monkeypatch.setattr("simcse_hf.data.read.load_dataset", load_dataset)
-    assert [row["sent1"] for row in load_text_stream("org/name:config:train")] == ["b", "d"]
+    pairs = [{"sent0": "a", "sent1": "b"}, {"sent0": "c", "sent1": "d"}]
+    assert list(load_text_stream("org/name:config:train")) == pairs
     assert calls == [(("org/name", "config"), {"split": "train", "streaming": True})]

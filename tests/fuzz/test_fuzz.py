@@ -62,6 +62,13 @@ def check(parser, files, folder):
 
 
 @pytest.mark.parametrize("name", SEEDED)
+def test_a_valid_file_is_not_refused(name, tmp_path):
+    for files in PARSERS[name].seeds:
+        check(PARSERS[name], files, tmp_path / "input")
+        PARSERS[name].parse(tmp_path / "input")
+
+
+@pytest.mark.parametrize("name", SEEDED)
 @settings(
     derandomize=True, max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

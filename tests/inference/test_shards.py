@@ -156,7 +156,7 @@ def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, t
     assert contents(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("change", ["longer", "touched"])
+@pytest.mark.parametrize("change", ["longer", "touched", "shorter"])
 def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, source, tmp_path, monkeypatch, change):
     start = shards._start
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, so
         if change == "touched":
             os.utime(source, ns=(0, 0))
         else:
-            source.write_text("one more\n" + source.read_text())
+            source.write_text("one more\n" + source.read_text() if change == "longer" else "a cat\n")
         return manifest
 
     monkeypatch.setattr(shards, "_start", start_and_change)
@@ -289,9 +289,9 @@ def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source
 @pytest.mark.parametrize(
     "content",
     [
-        b"[]",
-        b'{"manifest_version": 3}',
-        *({"input": None}, {"input": {"rows": 10**15}}, {"input": {"rows": 0}}, {"input": {"rows": True}}),
+        *(b"", b"[]", b"null", b"\xff\xfe", b'{"a":' * 5000, b'{"manifest_version": 3}'),
+        *({"input": None}, {"input": {}}, {"input": {"rows": 10**15}}, {"input": {"rows": 0}}),
+        *({"input": {"rows": True}}, {"input": {"rows": "9"}}, {"settings": {}}),
         *(
             {"settings": {"shard_size": size, "format": kind, "precision": precision}}
             for size, kind, precision in ((-1, "npy", "float32"), (3, "../../x", "float32"), (3, "npy", None))

@@ -122,6 +122,11 @@ def test_an_accelerator_gets_windows_and_its_results_are_put_together_in_order(m
     monkeypatch.setattr(simcse, "device", SimpleNamespace(type="accelerator"))  # the model itself stays on the CPU
     monkeypatch.setattr("simcse_hf.inference.simcse._WINDOW", 7)
     torch.testing.assert_close(simcse.encode(texts), expected, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        word = simcse.tokenizer.convert_tokens_to_ids("bird")
+        simcse.model.base_model.embeddings.word_embeddings.weight[word] = torch.nan
+    with pytest.raises(ValueError, match=r"text 30 \('bird'\) has an embedding that is not finite"):
+        simcse.encode(["dog"] * 30 + ["bird"] + ["dog"] * 10)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("simcse-")]
 
 
@@ -220,7 +225,7 @@ def test_texts_that_are_cut_or_have_unknown_tokens_are_counted_once(make, caplog
     assert caplog.text.count("fill the maximum length of 6 tokens") == 1 and "4 of 7 texts (57.1%)" in caplog.text
 
 
-def test_dev_scores_of_training_use_the_length_of_inference(make, monkeypatch):
+def test_dev_scores_of_training_use_the_length_of_inference(make):
     model = make(pooler_type="avg")
     model.tokenizer.model_max_length = 6
     pairs = ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0])

@@ -107,7 +107,10 @@ def trainer_of(start, tmp_path, rate):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dropout_of_a_decoder_makes_two_views(family, save_decoder, tmp_path):
     """LLM2Vec (arXiv:2404.05961) trains decoders with unsupervised SimCSE at an attention dropout of 0.3."""
-    trainer_of(save_decoder(family), tmp_path, rate=0.3).train()
+    trainer = trainer_of(save_decoder(family), tmp_path, rate=0.3)
+    before = [x.clone() for x in trainer.model.parameters()]
+    trainer.train()
+    assert any(not torch.equal(x, y) for x, y in zip(before, trainer.model.parameters(), strict=True))
 
 
 def test_a_decoder_without_dropout_is_refused_with_advice(save_decoder, tmp_path):

@@ -209,7 +209,9 @@ def test_two_processes_with_gradcache_equal_one_with_the_whole_batch(run, tmp_pa
     """Each process has 4 rows in chunks of 3 and 1, and exchanges gradients in the last chunk."""
     one, (first, second) = train(tmp_path, **RUNS[run]), (results[run] for results in of_two_processes)
     torch.testing.assert_close(first[0], one[0], rtol=0, atol=2e-5)
+    assert len(one[1]) == len(first[1]) > 0
     for mine, theirs in zip(one[1], first[1], strict=True):
+        assert mine.keys() == theirs.keys()
         for part in ("loss", "contrastive_loss", "grad_norm"):
             assert theirs[part] == pytest.approx(mine[part], rel=1e-3)
     assert all(torch.equal(first[0][name], tensor) for name, tensor in second[0].items())

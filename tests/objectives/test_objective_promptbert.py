@@ -192,6 +192,9 @@ def test_a_saved_model_gives_the_embeddings_of_training_everywhere(start, tokeni
         trained = trainer.model.double().eval()
         expected = torch.stack([slow_embedding(trained, text) for text in TEXTS]).float()
     torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
+    simcse.save_pretrained(tmp_path / "copy")
+    copied = SimCSE(tmp_path / "copy").encode(TEXTS, normalize_embeddings=False)
+    torch.testing.assert_close(copied, embeddings, rtol=0, atol=0)
     assert_opens_in_transformers(tmp_path / "run")
     assert "simcse_hf" in (tmp_path / "run" / "modules.json").read_text(), "SentenceTransformer refuses the folder"
     assert SimCSE(tmp_path / "run", pooler_type="avg").model.template_head is None

@@ -141,9 +141,9 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 
 def test_sixty_percent_of_the_words_are_deleted_unless_the_run_says_otherwise(tmp_path, tokenizer):
-    for arguments, view, rate in (({}, "delete_words", 0.6), ({"view_rate": 0.3}, "delete_words", 0.3),
-                                  ({"view": "shuffle"}, "shuffle", None)):  # fmt: skip
+    for arguments, view, rate, words in (({}, "delete_words", 0.6, 4), ({"view_rate": 0.3}, "delete_words", 0.3, 7),
+                                         ({"view": "shuffle"}, "shuffle", None, 10)):  # fmt: skip
         trainer = make(tmp_path, tokenizer, Dataset.from_dict({"sent0": TEXTS}), model_of(), **arguments)
         assert (trainer.args.view, trainer.args.view_rate) == (view, rate)
         sentence, damaged = trainer.train_dataset[0]["input_ids"]
-        assert sentence == tokenizer(TEXTS[0])["input_ids"] != damaged
+        assert sentence == tokenizer(TEXTS[0])["input_ids"] != damaged and len(damaged) == words + 2

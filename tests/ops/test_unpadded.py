@@ -61,9 +61,11 @@ def test_local_attention_has_the_window_of_the_padded_pass():
     batch = random_batch(6, length=24)
     expected = model(**batch).last_hidden_state * batch["attention_mask"][..., None]
     torch.testing.assert_close(run_encoder(model, **batch).last_hidden_state, expected, rtol=0, atol=1e-5)
-    for layer in model.layers:
-        layer.attn.attention_dropout = 0.1
-    assert not torch.equal(*(run_encoder(model, **batch).last_hidden_state for _ in range(2)))
+    for rate in (0.0, 0.1):
+        for layer in model.layers:
+            layer.attn.attention_dropout = rate
+        repeated = [run_encoder(model, **batch).last_hidden_state for _ in range(2)]
+        assert torch.equal(*repeated) == (rate == 0.0)
 
 
 def slow_attention(query, key, value, packing, scaling, masks, keep_scale, first_only):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from postprocessing_helpers import FIT, skewed, small_flow
 
-from simcse_hf.postprocessing import Flow, fit_flow, fit_whitening
+from simcse_hf.postprocessing import Flow, Whitening, fit_flow, fit_whitening
 from simcse_hf.postprocessing.transform import DESCRIPTION, FOLDER, WEIGHTS, find_transform, save_transform
 
 
@@ -24,6 +24,7 @@ def changed(value, row, column):
         (lambda: fit_flow(skewed(30, 4), blocks=0), "blocks of a flow.*got 0"),
         (lambda: fit_flow(skewed(30, 4), width=0), "width of a flow.*got 0"),
         (lambda: fit_flow(skewed(30, 4), epochs=0), "epochs.*got 0"),
+        (lambda: fit_flow(skewed(30, 4), batch_size=0), "batch_size.*got 0"),
         (lambda: fit_flow(skewed(30, 4), learning_rate=math.nan), "learning_rate.*nan"),
         (lambda: fit_flow(skewed(8, 8)), "8 dimensions needs more than 8 embeddings.* got 8"),
         (lambda: fit_flow(skewed(8, 1)), "dim of a flow must be at least 2"),
@@ -31,11 +32,14 @@ def changed(value, row, column):
         (lambda: fit_flow(changed(math.inf, 6, 0)), "sentence 7 of those to fit on.*not finite"),
         (lambda: fit_flow(skewed(40, 4), epochs=1, learning_rate=1e30), "diverged in epoch 1 .*learning rate of 1e"),
         (lambda: Flow(4, 1, 4).transform(torch.zeros(2, 3)), "fitted on embeddings of 4 dimensions"),
+        (lambda: Whitening(4, 2).transform(torch.zeros(3, 5)), "fitted on embeddings of 4 dimensions"),
+        (lambda: fit_whitening([skewed(50, 4)], 0), "dim must be.*4 dimensions, got 0"),
         (lambda: fit_whitening([skewed(50, 4)], 5), "dim must be.*4 dimensions, got 5"),
         (lambda: fit_whitening([]), "no embeddings to fit"),
         (lambda: fit_whitening([changed(math.nan, 3, 1)]), "sentence 4 of those to fit on.*not finite"),
         (lambda: fit_whitening([skewed(5, 8)]), "8 dimensions .* these 5 vary in 4: .*at least 9 .*most 4"),
         (lambda: fit_whitening([skewed(4, 8).repeat(100, 1)]), "these 400 vary in 3"),
+        (lambda: fit_whitening([skewed(1, 8)]), "these 1 vary in 0"),
     ],
 )
 def test_a_refusal_names_what_is_wrong(call, words):
@@ -53,12 +57,15 @@ def saved(tmp_path):
     ("changes", "words"),
     [
         ({"method": "glow"}, "postprocessing.json: unknown method 'glow'; known are flow, whitening"),
+        ({"method": ["flow"]}, "postprocessing.json: unknown method"),
         ({"options": {"dims": 6}}, "postprocessing.json: damaged .*dims"),
         ({"options": {"dim": 7, "blocks": 2, "width": 5}}, "model.safetensors: damaged .*size mismatch"),
         ({"options": {"dim": 4, "blocks": 2**31}}, "postprocessing.json: damaged .*blocks of a flow .* at most 1000"),
         ({"options": {"dim": 2**20}}, "model.safetensors: damaged .*size mismatch"),
+        ({"options": {"dim": "4"}}, "postprocessing.json: damaged .*TypeError"),
         ({"options": None}, "postprocessing.json: damaged"),
         ({"fit": {}}, "postprocessing.json: damaged .*pooler"),
+        ({"fit": 3}, "postprocessing.json: damaged"),
     ],
 )
 def test_an_invalid_description_is_named_and_no_memory_is_used(changes, words, saved):

@@ -64,6 +64,10 @@ def test_a_run_writes_its_results_and_a_model_that_automodel_loads(files, start,
     assert status == 0
     results = json.loads((files / "out" / "results.json").read_text())
     assert results["steps"] == 6
+    assert set(results["stsb_spearman"]) == {"initial", "best", "final"}
+    for when, step in (("initial", 0), ("final", 6)):
+        assert results[when]["step"] == step
+        assert -100 <= results["stsb_spearman"][when] == results[when]["stsb_spearman"] <= 100
     start = results["start"] or results["initial"]  # plain pooling of a start without a pooler of its own
     assert f"before training   {start['stsb_spearman']:6.2f}" in ran.out
     assert "the dense + tanh head is fresh" in ran.err

@@ -36,19 +36,19 @@ def with_transformers(card):
         ("distilbert", {"pooler_type": "avg", "dense_layers": DENSE_LAYERS[:1]}),
     ],
 )
-def test_of_every_pooler(family, settings, saved, capsys):
+def test_of_every_pooler(family, settings, saved):
     model, card = read(saved(family, **settings))
     check_examples(card, model.encode(EXAMPLES))
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("bert", "avg_first_last"), ("distilbert", "cls")])
-def test_of_a_whitening(family, pooler, transformed, capsys):
+def test_of_a_whitening(family, pooler, transformed):
     model, card = read(transformed("whitening", family, pooler_type=pooler))
     check_examples(card, model.encode(EXAMPLES), atol=1e-4)
 
 
 @pytest.mark.parametrize("lacking", ["avg_no_cls", "flow"])
-def test_of_what_sentence_transformers_lacks(lacking, saved, transformed, capsys):
+def test_of_what_sentence_transformers_lacks(lacking, saved, transformed):
     directory = transformed("flow") if lacking == "flow" else saved(pooler_type=lacking)
     model, card = read(directory)
     data = ModelCard(card).data
@@ -68,14 +68,14 @@ def test_cuts_texts_where_the_model_does(directory):
     assert "| longest text | 8 tokens |" in card and "max_length=8," in card and "| `max_length`" not in card
 
 
-def test_of_a_model_with_a_default_prompt(saved, capsys):
+def test_of_a_model_with_a_default_prompt(saved):
     prompts = {"query": "the big ", "passage": "a small "}
     model, card = read(saved(pooler_type="avg", prompts=prompts, default_prompt_name="query"))
     assert 'texts = ["the big " + text for text in texts]' in card
     check_examples(with_transformers(card), model.encode(EXAMPLES), LIBRARIES[2:])
 
 
-def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(saved, capsys):
+def test_of_a_model_with_prompts_for_queries_and_documents_and_the_dot_product(saved):
     prompts = {"query": "the big ", "document": "a small "}
     model, card = read(saved(pooler_type="avg", prompts=prompts, similarity_fn_name="dot"))
     assert card.count("model.encode_query(") == card.count("model.encode_document(") == 2

@@ -155,7 +155,7 @@ def test_an_export_that_loses_too_much_or_is_slow_is_not_written(quick, options,
     assert not (tmp_path / "out").exists()
 
 
-def test_int8_chooses_the_runtime_too(model, texts, tmp_path, monkeypatch):
+def test_int8_chooses_the_runtime_too(model, tmp_path, monkeypatch):
     def make(backend):
         return lambda _, folder: (folder.mkdir(), folder / GRAPHS[backend])[1]
 

@@ -212,7 +212,7 @@ def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, tra
         assert f"{folder}/optimizer.pt" in files and f"{folder}/2_Dense/model.safetensors" in files
 
 
-def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train, monkeypatch):
+def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train):
     """Without hub_always_push, a checkpoint is skipped while a push is running, and so is its head."""
     trainer, directory = train("distilbert", "every_save")
     trainer._finish_current_push()

@@ -85,6 +85,8 @@ def test_the_saved_model_has_the_same_vectors_in_every_library(family, pooler, s
         if not (save_adapter and OLD_TRANSFORMERS):
             theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
             np.testing.assert_allclose(theirs, expected, atol=2e-6)
+            _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+            assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
 def test_the_commands_train_an_adapter_and_read_its_folder(start, tmp_path):

@@ -123,7 +123,7 @@ def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(monk
     assert args.learning_rate == 5e-4
     script = str(Path(__file__).parents[2] / "examples" / "pretrain_mlm.py")
     monkeypatch.setattr(sys, "argv", [script, "--train_file", "absent.txt", "--use_cpu"])
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match="^2$"):
         runpy.run_path(script, run_name="__main__")
     error = capsys.readouterr().err
     assert "absent.txt" in error and "Traceback" not in error

@@ -16,8 +16,9 @@ from conftest import fast_first, tiny_config
 from process_helpers import launch
 from safetensors.torch import load_file
 from trainer_helpers import scored, sentences
-from transformers import BertForMaskedLM
+from transformers import AutoModel, BertForMaskedLM
 
+from simcse_hf import SimCSE
 from simcse_hf.ops.files import entries
 from simcse_hf.publishing.hub import files_to_push
 from simcse_hf.training import run as run_module
@@ -101,6 +102,9 @@ def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tra
     assert change["seeds"] == 3 and change["difference"] == pytest.approx(mean - runs[42]["start"]["stsb_spearman"])
     assert change["low"] <= change["high"] and runs[42]["change"]["seeds"] == 1
     assert not list(out.glob("checkpoint-*"))
+    assert SimCSE(out, device="cpu").encode("the cat").shape == (32,)
+    _, info = AutoModel.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
     assert f"{mean:6.2f} ± {sd:.2f}" in capsys.readouterr().out
     assert not [path for path in files_to_push(out) if "seed" in path], "only the published model is pushed"
 

@@ -1,5 +1,6 @@
 """Training from a sentence-transformers model starts at its own embeddings and keeps its settings."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,9 @@ def test_training_starts_at_the_dev_spearman_of_the_model_and_keeps_its_settings
     trainer.save_model(str(tmp_path / "saved"))
     saved = SimCSE(tmp_path / "saved", device="cpu")
     assert (saved.pooler_type, saved.max_length, saved.prompts) == ("avg", model.max_length, model.prompts)
+    for name, entry, value in (
+        ("1_Pooling/config.json", "pooling_mode", "mean"),
+        ("sentence_bert_config.json", "max_seq_length", 256),
+        ("config_sentence_transformers.json", "prompts", model.model.settings.prompts),
+    ):
+        assert json.loads((tmp_path / "saved" / name).read_text())[entry] == value

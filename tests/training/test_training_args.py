@@ -57,6 +57,8 @@ def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monke
     monkeypatch.setattr(SimCSETrainingArguments, "n_gpu", property(lambda self: 1))
     on_gpu = SimCSETrainingArguments(directory)
     assert on_gpu.dataloader_pin_memory and on_gpu.accelerator_config.non_blocking
+    blocking = SimCSETrainingArguments(directory, accelerator_config={"non_blocking": False})
+    assert not blocking.accelerator_config.non_blocking
     assert not SimCSETrainingArguments(directory, dataloader_pin_memory=False).accelerator_config.non_blocking
 
 

@@ -10,6 +10,7 @@ import torch
 from conftest import tiny_config
 from process_helpers import held_elsewhere
 from trainer_helpers import files_of
+from transformers import BertConfig, PreTrainedTokenizerBase
 
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
@@ -73,11 +74,22 @@ def earlier(tmp_path, tokenizer):
     return folder
 
 
-def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch):
+FULL = OSError(28, "No space left on device")
+SERIALIZING = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize(
+    "owner, method, failure",
+    [
+        (PreTrainedTokenizerBase, "save_pretrained", FULL),
+        (torch.nn.Module, "state_dict", SERIALIZING),
+        (BertConfig, "save_pretrained", FULL),
+    ],
+)
+def test_a_full_disk_leaves_the_earlier_model_as_it_was(earlier, monkeypatch, owner, method, failure):
     before = files_of(earlier)
     trainer = make_trainer(NAME, earlier, max_steps=1, save_strategy="no")
-    failure = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
-    monkeypatch.setattr(torch.nn.Module, "state_dict", Mock(side_effect=failure))
+    monkeypatch.setattr(owner, method, Mock(side_effect=failure))
     with pytest.raises(OSError, match=rf"No space left on device.*{earlier.name}"):
         trainer.save_model()
     assert files_of(earlier) == before
