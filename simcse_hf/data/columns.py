@@ -103,7 +103,6 @@ _PAIR_NAMES = (
 _UNLABELLED_NAMES = (("question", "answer"), ("query", "answer"), ("title", "body"))
 #: A hard negative, with its number.
 _NEGATIVE = re.compile(r"(?:hard_neg|negatives?|negs?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")
-_ANCHORS = {anchor for anchor, _ in _PAIR_NAMES}
 _ROLES = {positive for _, positive in _PAIR_NAMES}
 #: A column that judges a pair.
 JUDGEMENT = re.compile(r"(.*_)?(labels?|scores?)", re.IGNORECASE)
@@ -179,8 +178,12 @@ def resolve_columns(
         is_numeric = cells and all(map(_is_number, cells))
         if not is_numeric and not _NOT_TEXT.fullmatch(column):
             texts.append(column)
-    lacks_positive = negatives and not _ANCHORS.isdisjoint(column_names)
-    if not pairs and not lacks_positive:
+    if not pairs:
+        for anchor, positive in _PAIR_NAMES:
+            if negatives and anchor in column_names:
+                raise ValueError(
+                    f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}."
+                )
         if len(texts) == 1:
             return texts
         named = [column for column in texts if column in PART_NAMES["text"]]

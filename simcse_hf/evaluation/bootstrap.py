@@ -134,7 +134,12 @@ def groups_to_draw(named: dict, where: str) -> ndarray:
 
     Returns:
         `numpy.ndarray`: The number of the group of each row, of shape `(n,)`.
+
+    Raises:
+        ValueError: If the scores were stored by an early version, without groups.
     """
+    if "group" not in named:
+        raise ValueError(f"{where}: the stored scores do not say which rows share texts: evaluate the model again.")
     groups = named["group"]
     n = len(groups)
     sizes = np.bincount(groups)

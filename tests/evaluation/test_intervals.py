@@ -235,3 +235,8 @@ def test_the_same_answers_do_not_mean_that_two_models_are_equal():
     for task in ("MR", "average_transfer"):  # Wilson's interval for 0 of 500 rows
         assert [differences[task]["low"], differences[task]["high"]] == pytest.approx([-0.7624, 0.7624], abs=1e-3)
     assert differences["STS12"]["low"] == differences["STS12"]["high"] == 0
+
+
+def test_scores_that_were_stored_without_groups_are_refused():
+    with pytest.raises(ValueError, match="test: .*do not say which rows share texts"):
+        groups_to_draw({"gold": np.arange(3)}, "test")

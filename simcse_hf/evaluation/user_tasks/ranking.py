@@ -1,6 +1,5 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -12,7 +11,7 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.table import Table, open_table
+from ...data.table import open_table
 from ...ops.similarity import similarity_matrix
 from ...search.exact import ExactIndex, comparable
 from ..embeddings import SentenceEmbeddings
@@ -325,7 +324,13 @@ def read_retrieval(path: Path) -> RetrievalTask:
 
     judged: dict = {}
     columns = ["query-id", "corpus-id", "score"]
-    table = _open(qrels, columns)
+    table = open_table(qrels)
+    for column in columns:
+        if column not in table.columns:
+            raise ValueError(
+                f"{qrels}, line 1: no column {column!r}. The header of judgements is query-id, corpus-id, score, "
+                "separated by tabs."
+            )
     for number, (query, document, score) in table.rows(columns):
         where = table.at(number)
         query = str(query)
@@ -350,15 +355,6 @@ def read_retrieval(path: Path) -> RetrievalTask:
     return RetrievalTask(str(path), short_name(folder), list(judged.values()), documents)
 
 
-def _open(path: Path, columns: Sequence[str]) -> Table:
-    """Open a table that must have some columns."""
-    table = open_table(path)
-    for column in columns:
-        if column not in table.columns:
-            raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
-    return table
-
-
 def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
     path = file_of(folder, stem)
@@ -368,7 +364,10 @@ def _read_texts(folder: Path, stem: str) -> dict:
             "queries.jsonl and qrels/test.tsv."
         )
     columns = ["_id", "text"]
-    table = _open(path, columns)
+    table = open_table(path)
+    for column in columns:
+        if column not in table.columns:
+            raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
     if stem == "corpus" and "title" in table.columns:
         columns.append("title")
     texts: dict = {}
