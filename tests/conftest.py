@@ -29,6 +29,8 @@ pytest_plugins = ["publishing_fixtures"]
 
 #: transformers before 5.7 leaves out the weights of adapters, whoever saved them, and cannot be compiled.
 OLD_TRANSFORMERS = version.parse(transformers.__version__) < version.parse("5.7")
+#: Later ones, before 5.18, leave out the whole modules that an adapter holds, such as a pooler.
+LEAVES_OUT_MODULES = version.parse(transformers.__version__) < version.parse("5.18")
 NEEDS_PEFT = pytest.mark.skipif(
     version.parse(metadata.version("peft")) < version.parse(MIN_PEFT_VERSION),
     reason=f"transformers {transformers.__version__} takes adapters from peft {MIN_PEFT_VERSION} on",

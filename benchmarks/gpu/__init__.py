@@ -9,6 +9,7 @@ and NLI triplets (lengths.json). A smoke test of half a minute comes first. Then
 first, and in each the contestants, one trainer at a time:
 
 - `plain`: this package without padding
+- `compiled`: this package with every batch padded to 32 tokens, compiled by torch
 - `padded`: this package with padding
 - `transformers`: transformers' own Trainer around a padded encoder
 - `sentence-transformers`, and with flash-attn where that is installed

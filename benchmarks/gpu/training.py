@@ -43,8 +43,15 @@ def _flash_peer(model: Path, rows: Dataset, bf16: bool, batch: int, length: int)
     return Peer(model, rows, bf16, batch, length, attn_implementation="flash_attention_2")
 
 
+def _compiled(model: Path, rows: Dataset, bf16: bool, batch: int, length: int) -> Ours:
+    # The mode makes CUDA graphs of the compiled code, for which every batch must have the same shape.
+    arguments = {"torch_compile": True, "torch_compile_mode": "reduce-overhead", "pad_to_max_length": True}
+    return Ours(model, rows, bf16, batch, length, unpadded=False, **arguments)
+
+
 CONTESTANTS: dict[str, Callable[..., Contestant]] = {
     "plain": Ours,
+    "compiled": _compiled,
     "sentence-transformers": Peer,
     "sentence-transformers, flash-attn": _flash_peer,
     "padded": lambda *arguments: Ours(*arguments, unpadded=False),

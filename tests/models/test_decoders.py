@@ -94,7 +94,8 @@ def test_the_end_of_text_counts_although_it_also_pads(save_decoder):
     assert model.tokenizer.pad_token_id == model.tokenizer.eos_token_id == EOS
     alone = torch.stack([model.encode(text) for text in TEXTS])
     torch.testing.assert_close(model.encode(TEXTS), alone)
-    without_end = model.model.embed(torch.tensor([model.tokenize(TEXTS[:1])[0][:-1]]))
+    ids = torch.tensor([model.tokenize(TEXTS[:1])[0][:-1]], device=model.device)
+    without_end = model.model.embed(ids).cpu()
     assert torch.cosine_similarity(without_end, alone[:1]).item() < 0.99
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 
 import pytest
+import torch
 from docs_workspace import ROOT, blocks, commands
 
 from simcse_hf.cli.main import main
@@ -59,6 +60,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tutorial")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the pages show what a processor without a GPU prints")
 @pytest.mark.parametrize("page", ["tutorial.md", "tutorial_labels.md"])
 def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, folder, monkeypatch, capfd):
     monkeypatch.chdir(folder)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, tiny_config
+from conftest import LEAVES_OUT_MODULES, NEEDS_PEFT, OLD_TRANSFORMERS, VOCABULARY, tiny_config
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -86,6 +86,8 @@ def test_the_saved_model_has_the_same_vectors_in_every_library(family, pooler, s
             theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
             np.testing.assert_allclose(theirs, expected, atol=2e-6)
             _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+            if save_adapter and pooler == "cls" and LEAVES_OUT_MODULES:
+                continue
             assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
