@@ -325,15 +325,10 @@ def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, 
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
     if not metric or not dev_sets or has_eval_dataset:
         return
-    if metric == "loss":
-        raise ValueError(
-            "metric_for_best_model='loss' needs an eval_dataset, and there are only dev sets: pass eval_dataset=..., "
-            "or leave metric_for_best_model out to use the metric of the first dev set"
-        )
     if not metric.startswith(tuple(f"{name}_" for name in names)):
         raise ValueError(
-            f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}: take one such as "
-            f"{dev_sets[0].headline!r}"
+            f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}, and there is no "
+            f"eval_dataset: take one such as {dev_sets[0].headline!r}, or pass eval_dataset=..."
         )
 
 

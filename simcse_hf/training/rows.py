@@ -175,11 +175,6 @@ class Rows:
 
     # The rows of a run
 
-    @property
-    def batch_multiple(self) -> int:
-        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
-        return 2 if self.plan.kind == "classes" else 1
-
     def sampler(self, batch_size: int) -> PermutedSampler | None:
         """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
 
@@ -278,10 +273,6 @@ class Rows:
             return [rows[0]]
         return []
 
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs."""
-        return [EpochOfRows(self.tokens)] if isinstance(self.tokens, SeededDataset) else []
-
     def digests(self) -> dict[str, str | None]:
         """Return digests of what a run reads, by their names in its settings.
 
@@ -319,8 +310,8 @@ class Rows:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `dict[str, Any]`: `train_rows` (`None` for a stream), `num_sentences`, `rows` (what they hold), `view` (how
-            the positives of single sentences are made) and `datasets`.
+            `dict[str, Any]`: `train_rows` (`None` for a stream) and `num_sentences`; of one data set also `rows` (what
+            they hold) and `view` (how the positives of single sentences are made), which differ between several.
         """
         holds = self.holds
         if holds is None and "relations" in self.known.column_names and self.plan.kind != "texts":
@@ -343,7 +334,6 @@ class Rows:
             "num_sentences": self.num_sentences,
             "rows": holds,
             "view": view,
-            "datasets": None,
         }
 
 
@@ -608,10 +598,6 @@ class StreamRows(Rows):
             processes=args.world_size,
         )
 
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callback that counts the epochs of a stream."""
-        return [EpochOfStream()]
-
 
 class MixtureRows(Rows):
     """Several data sets, of which each batch takes one.
@@ -694,8 +680,6 @@ class MixtureRows(Rows):
         return {
             "train_rows": len(self.tokens),
             "num_sentences": self.num_sentences,
-            "rows": None,  # What a row holds and its view differ between the data sets.
-            "view": None,
             "datasets": {name: len(part.tokens) for name, part in self.parts.items()},
         }
 
@@ -877,26 +861,24 @@ def count_repeated_rows(rows: Dataset) -> int:
 
 
 class EpochOfRows(TrainerCallback):
-    """Tell rows that are drawn anew in every epoch which epoch begins.
+    """Tell rows that are drawn anew in every epoch which epoch begins, and count the epochs of a stream.
 
     Args:
-        rows (`SeededDataset`): The rows.
+        rows (`Rows`): The rows.
     """
 
-    def __init__(self, rows: SeededDataset):
+    def __init__(self, rows: Rows):
         self.rows = rows
 
     def on_epoch_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
-        self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
-
-
-class EpochOfStream(TrainerCallback):
-    """Count the epochs of a stream, whose length is unknown, as the share of the run that is done.
-
-    After a resume transformers would count them from 0 again.
-    """
+        if isinstance(self.rows.tokens, SeededDataset):
+            self.rows.tokens.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """Set the epoch of the run."""
-        state.epoch = state.global_step / state.max_steps
+        """Count the epochs of a stream, whose length is unknown, as the share of the run that is done.
+
+        After a resume transformers would count them from 0 again.
+        """
+        if self.rows.is_stream:
+            state.epoch = state.global_step / state.max_steps

@@ -5,7 +5,6 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
-from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,14 @@ SETTINGS = "run_settings.json"
 # Prefixes of arguments that decide where a run writes and what it reports, but not what it learns.
 _NOT_HYPERPARAMETERS = tuple(
     "output_dir run_name project report_to logging_ log_ save_ hub_ push_to_hub trackio disable_tqdm do_ local_rank "
-    "resume_from_checkpoint dataloader_num_workers dataloader_pin_memory use_cpu include_".split()
+    "accelerator_config resume_from_checkpoint dataloader_num_workers dataloader_pin_memory use_cpu include_".split()
 )
 # Further prefixes of arguments that may change when a run is resumed: evaluation, speed, checks, and names of files
 # that have digests among the settings.
 _FREE = tuple(
     "eval_ per_device_eval_ load_best_ prediction_loss_only batch_eval_ jit_ enable_jit_ fp16_f bf16_f torch_compile "
     "dataloader_pr dataloader_pe ddp_ debug skip_memory allow_ stop_on_ gradient_checkpointing "
-    "activation_checkpointing restore_callback train_file remove_unused accelerator_config deepspeed teacher guide "
+    "activation_checkpointing restore_callback train_file remove_unused deepspeed teacher guide "
     "ignore_data_skip metric_for_best greater_is".split()
 )
 # What `results.json` says of the dev sets, all `None` without one.
@@ -88,11 +87,9 @@ def run_settings(
 def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
     """Return the arguments that decide what a run learns, in types that JSON can hold."""
     values = {}
-    for field in fields(args):
-        if field.init and not field.name.startswith(_NOT_HYPERPARAMETERS):
-            value = getattr(args, field.name)
-            value = value.value if isinstance(value, Enum) else value
-            values[field.name] = value if isinstance(value, (str, int, float, list, dict)) else None
+    for name, value in args.to_dict().items():
+        if not name.startswith(_NOT_HYPERPARAMETERS):
+            values[name] = value if isinstance(value, (str, int, float, list, dict)) else None
     return values
 
 
@@ -230,7 +227,7 @@ def _dev_results(
         sources |= callback.sources
     name = dev_sets[0].headline
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
-    is_own = any(selecting.startswith(f"{dev_set}_") for dev_set in sources)
+    is_own = selecting.startswith(tuple(f"{dev_set}_" for dev_set in sources))
     if is_own and args.greater_is_better == higher_is_better(selecting):
         name = selecting
     # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
@@ -240,19 +237,16 @@ def _dev_results(
     begin = 0
     for change in changes:
         if any(setting.startswith("dev set ") for setting in change["settings"]):
-            begin = max(begin, change["step"])
+            begin = change["step"]
     by_step = {}
     for entry in state.log_history:
-        if f"eval_{name}" not in entry or entry["step"] < begin:
-            continue
         step = entry["step"]
-        by_step[step] = {"step": step}
-        for key, value in entry.items():
-            if key.startswith("eval_"):
-                by_step[step][key.removeprefix("eval_")] = value
-    evaluations = list(by_step.values())
-    if not evaluations:
+        if f"eval_{name}" in entry and step >= begin:
+            metrics = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
+            by_step[step] = {"step": step, **metrics}
+    if not by_step:
         return {}
+    evaluations = list(by_step.values())
     initial = evaluations[0]
     later = evaluations[1:] or evaluations
     saved = later[-1]

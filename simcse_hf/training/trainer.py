@@ -75,6 +75,7 @@ from .dev_sets import (
     make_dev_sets,
 )
 from .rows import (
+    EpochOfRows,
     MixtureRows,
     Reader,
     Rows,
@@ -230,7 +231,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
         if self.rows is not None:
-            watches += self.rows.callbacks()
+            watches.append(EpochOfRows(self.rows))
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
@@ -569,7 +570,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
         assert self.rows is not None
-        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
+        if self.rows.plan.kind == "classes":  # whose texts are drawn in pairs
+            self._train_batch_size -= self._train_batch_size % 2
         if self._train_batch_size < self.args.train_batch_size:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "

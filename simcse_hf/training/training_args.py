@@ -219,26 +219,24 @@ class SimCSETrainingArguments(TrainingArguments):
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
         # 2. Single values, and values that do not go together.
-        if self.view not in (None, *VIEWS):
-            raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
-        if self.gradcache_chunk_size is not None and self.gradcache_chunk_size < 1:
-            raise ValueError(f"gradcache_chunk_size must be at least 1, got {self.gradcache_chunk_size}")
         if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
             raise ValueError(
                 "neftune_noise_alpha does not work with gradcache_chunk_size, because its noise depends on the length "
                 "of a padded batch, and so on the chunks: leave one of the two out"
             )
-        if self.per_device_train_batch_size < 1:
-            raise ValueError(f"per_device_train_batch_size must be at least 1, got {self.per_device_train_batch_size}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        positive = ("per_device_train_batch_size", "gradcache_chunk_size", "lora_r")
+        for name in (*positive, "seed", "batch_neighbors"):
+            value = getattr(self, name)
+            least = int(name in positive)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
         finds_neighbors = (self.teacher or self.guide) and self.train_sampling_strategy == "random"
-        if self.batch_neighbors < 0 or (self.batch_neighbors and not finds_neighbors):
+        if self.batch_neighbors and not finds_neighbors:
             raise ValueError(
-                f"batch_neighbors = {self.batch_neighbors} must be 0 or more, which a teacher or guide finds, and "
-                "chooses the order of the rows: name a teacher or guide, and leave out train_sampling_strategy"
+                f"batch_neighbors = {self.batch_neighbors} needs a teacher or guide that finds these rows, "
+                "and chooses the order of the rows: name a teacher or guide, and leave out train_sampling_strategy"
             )
         if self.label_smoothing_factor:
             raise ValueError(
@@ -255,8 +253,8 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.lora is not None and not isinstance(self.lora, dict):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
         rank = (self.lora or {}).get("r", self.lora_r)
-        if (self.lora is not None or self.lora_r is not None) and (rank is None or rank < 1):
-            raise ValueError(f"lora_r must be at least 1, got {rank}")
+        if self.lora is not None and rank is None:
+            raise ValueError("lora has no rank: give it as r in lora, or as lora_r")
         if self.lora_r is not None and rank != self.lora_r:
             raise ValueError(f"lora_r is {self.lora_r} and r in lora {rank}: give one of the two")
 
