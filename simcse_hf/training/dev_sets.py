@@ -126,26 +126,21 @@ class DevSetCallback(TrainerCallback, ABC):
                 )
         return metrics
 
-    @abstractmethod
     def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-        """Compute the metrics of the sets. The name of each metric begins with that of its set.
+        """Encode the texts on all processes, and score them on the first one.
 
         Args:
             model (`nn.Module`): A contrastive model, as wrapped for training or not.
             tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
 
         Returns:
-            `dict[str, float]`: The metrics, the same in all processes.
+            `dict[str, float]`: What [`score`] returns, the same in all processes.
 
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-
-    def _encode(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-        """Return the embeddings of the distinct texts in all processes, which share the work."""
         inner: Any = getattr(model, "module", model)
         settings: ContrastiveSettings = inner.settings
-        self._similarity = settings.similarity_fn_name
         prompt = ""
         if settings.default_prompt_name is not None:
             prompt = settings.prompts[settings.default_prompt_name]
@@ -156,7 +151,20 @@ class DevSetCallback(TrainerCallback, ABC):
             texts = [prompt + text for text in self.texts]
             self._token_ids = tokenize_texts(tokenizer, texts, max_length, settings.templates)
             self._tokenized_with = how
-        return encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
+        embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
+        return on_first_process(lambda: self.score(embeddings, settings.similarity_fn_name))
+
+    @abstractmethod
+    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+        """Compute the metrics of the sets, and keep the `scores`.
+
+        Args:
+            embeddings (`torch.Tensor`): The embeddings of `texts`, of shape `(texts, dim)`.
+            similarity (`str`): The model's similarity.
+
+        Returns:
+            `dict[str, float]`: The metrics. The name of each begins with that of its set.
+        """
 
 
 class SimilarityEvalCallback(DevSetCallback):
@@ -183,23 +191,22 @@ class SimilarityEvalCallback(DevSetCallback):
         self._first = [self._row[text] for text in pairs.sentences1]
         self._second = [self._row[text] for text in pairs.sentences2]
 
-    def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
 
         Alignment is taken over the pairs scored above 80% of the highest score, and the rest over all texts.
 
         Args:
-            model (`nn.Module`): A contrastive model, as wrapped for training or not.
-            tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+            embeddings (`torch.Tensor`): The embeddings of `texts`.
+            similarity (`str`): The model's similarity.
 
         Returns:
             `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs,
             `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
         """
-        embeddings = self._encode(model, tokenizer)
         first = embeddings[self._first]
         second = embeddings[self._second]
-        predicted = cosine_similarity_pairs(first, second, self._similarity)
+        predicted = cosine_similarity_pairs(first, second, similarity)
         gold = np.asarray(self.gold, dtype=np.float64)
         scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
         self.scores = {self.headline: {"pairs": scores}}
@@ -240,32 +247,28 @@ class TasksEvalCallback(DevSetCallback):
         self.tasks = data.user_tasks
         super().__init__(self.sources, [*data.texts()])
 
-    def evaluate(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-        """Encode the texts on all processes, and score them on the first one.
+    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+        """Compute the metrics of the tasks.
 
         Args:
-            model (`nn.Module`): A contrastive model, as wrapped for training or not.
-            tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+            embeddings (`torch.Tensor`): The embeddings of `texts`.
+            similarity (`str`): The model's similarity.
 
         Returns:
             `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
         """
-        embeddings = self._encode(model, tokenizer).numpy()
 
         def encode(texts: Sequence[str]) -> np.ndarray:
-            return embeddings[[self._row[text] for text in texts]]
+            return embeddings[[self._row[text] for text in texts]].numpy()
 
-        def score() -> dict[str, float]:
-            self.scores = {}
-            metrics = {}
-            for name, task in self.tasks.items():
-                result = task.evaluate(encode, self._similarity)
-                self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
-                for metric, value in result.metrics.items():
-                    metrics[f"{name}_{metric}"] = value
-            return metrics
-
-        return on_first_process(score)
+        self.scores = {}
+        metrics = {}
+        for name, task in self.tasks.items():
+            result = task.evaluate(encode, similarity)
+            self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
+            for metric, value in result.metrics.items():
+                metrics[f"{name}_{metric}"] = value
+        return metrics
 
 
 def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetCallback]:

@@ -137,6 +137,11 @@ class Rows:
         self.vectors: dict[str, RowVectors] = {}
         self.frozen = " and ".join(plan.frozen)
         self.tokens = self.tokenize(data)
+        if self.frozen and not self.vectors:
+            found = ", ".join(self.tokens.column_names)
+            raise ValueError(
+                f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
+            )
         self.known = self.tokens.head if self.is_stream else self.tokens
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
         edges = [sum(edge) for edge in reader.settings.template_edges]
@@ -164,14 +169,6 @@ class Rows:
     def tokenize(self, data: Any) -> Any:
         """Turn the caller's data into rows of token ids."""
         raise NotImplementedError
-
-    def refuse_frozen(self, columns: Sequence[str]) -> None:
-        """Raise a `ValueError` if a teacher or a guide is named for rows that have other columns than texts."""
-        if self.frozen:
-            found = ", ".join(columns)
-            raise ValueError(
-                f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
-            )
 
     # The rows of a run
 
@@ -372,11 +369,9 @@ class TextRows(Rows):
             self.holds = "sentences"
         lengths, prompts = self.plan.lengths, self.plan.prompts
         rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
-        if not self.frozen:
-            return rows
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
-        if not columns:
-            self.refuse_frozen(texts.column_names)
+        if not self.frozen or not columns:
+            return rows
         if len(columns) == 1 and "guide" in self.plan.frozen:
             raise ValueError(
                 "a guide compares candidates with the positive, which is the sentence itself in rows of one text: "
@@ -463,7 +458,6 @@ class TokenRows(Rows):
 
     def tokenize(self, data: Any) -> Any:
         """Return the rows as they are; a flat row of token ids is one sentence."""
-        self.refuse_frozen(data.column_names)
         if isinstance(data, SeededDataset):
             return data
         inner = getattr(data.features["input_ids"], "feature", None)
@@ -542,26 +536,22 @@ class StreamRows(Rows):
         reader = self.reader
         args = reader.args
         plan = self.plan
-        needs = {
+        conflicts = {
             f"a {self.frozen}": bool(self.frozen),
             f"objective {plan.objective!r}": plan.kind in ("scored_pairs", "classes"),
             f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
+            f"dataloader_num_workers = {args.dataloader_num_workers}": bool(args.dataloader_num_workers),
         }
-        for what, is_there in needs.items():
+        for what, is_there in conflicts.items():
             if is_there:
                 raise ValueError(
-                    f"{what} needs all training rows, and a stream (--streaming) has none but the next: leave one of "
-                    "the two out"
+                    f"{what} does not work with a stream (--streaming), of which the training process has one row "
+                    "after the other and can be resumed at each: leave one of the two out"
                 )
         if args.max_steps < 1:
             raise ValueError(
                 "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
                 "(--max_steps): set it to the number of training steps"
-            )
-        if args.dataloader_num_workers:
-            raise ValueError(
-                f"dataloader_num_workers = {args.dataloader_num_workers} does not work with a stream, which is read "
-                "in the training process so that it can be resumed at the same row: set it to 0"
             )
         texts = load_text_stream(data, name="train_dataset")
         head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
@@ -729,13 +719,16 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         data = Dataset.from_dict({"sent0": data})
     elif isinstance(data, list) and data and isinstance(data[0], dict):
         data = Dataset.from_list(data)
+    kind: type[Rows] = TextRows
+    if isinstance(data, Dataset) and "input_ids" not in data.column_names:
+        data = apply_transform(data)
     if isinstance(data, IterableDataset) and with_views:
-        return StreamRows(reader, plan, data, name)
-    if isinstance(data, ViewDataset):
-        return ViewRows(reader, plan, data, name)
-    if isinstance(data, SpanDataset):
-        return SpanRows(reader, plan, data, name)
-    if not isinstance(data, (Dataset, SeededDataset)):
+        kind = StreamRows
+    elif isinstance(data, ViewDataset):
+        kind = ViewRows
+    elif isinstance(data, SpanDataset):
+        kind = SpanRows
+    elif not isinstance(data, (Dataset, SeededDataset)):
         found = type(data).__name__
         if isinstance(data, list):
             found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"

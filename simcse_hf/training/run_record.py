@@ -102,8 +102,7 @@ def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
-        both_are_off = not value and not default
-        if value is not None and value != default and not both_are_off:
+        if value is not None and value != default and (value or default):
             changed[field.name] = value
     return changed
 

@@ -1,6 +1,5 @@
 """Several seeds of one recipe: what each run still needs, and the best one published with the results of all."""
 
-import gc
 import json
 import shutil
 import statistics
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from transformers.utils import logging
 
 from ..evaluation.metrics import higher_is_better, with_scale
@@ -178,9 +178,7 @@ def inputs_of(arguments: CommandArguments) -> list[tuple[str, str | None]]:
 
 def release(args: SimCSETrainingArguments) -> None:
     """Give back what a finished run leaves in memory: its model, its compiled code and its run in a tracker."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    clear_device_cache(garbage_collection=True)
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     for name, end in _TRACKERS.items():

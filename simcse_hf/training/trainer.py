@@ -230,7 +230,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
-        if self.rows is not None:
+        if self.rows is not None and not isinstance(self.rows.tokens, Dataset):
             watches.append(EpochOfRows(self.rows))
 
         # 8. What a run records of itself.
@@ -849,7 +849,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         args = self.args
         rows: dict[str, Any] = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
         if self.rows is not None and self.model.objective is not None:
-            rows = self.rows.describe(self.model.objective.num_views)
+            rows |= self.rows.describe(self.model.objective.num_views)
         arguments = changed_arguments(args)
         if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
             arguments["per_device_train_batch_size"] = self._train_batch_size
