@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
@@ -129,26 +129,17 @@ def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
 
 
 def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
-    """Make a parser whose help shows this package's arguments first and transformers' last."""
+    """Make a parser of the fields of the classes, in their order."""
     types: Any = classes
     parser = HfArgumentParser(types, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
-    for group in parser._action_groups:
-        group._group_actions = [action for action in group._group_actions if action.dest == "help"]
-    ours = parser.add_argument_group("arguments of this package")
-    theirs = parser.add_argument_group("arguments of transformers.TrainingArguments")
-    inherited = {f.name for f in fields(TrainingArguments)}
-    by_column = any(action.dest == "prompts" for action in parser._actions)
     for action in parser._actions:
-        if action.dest == "max_seq_length" and by_column:
+        if action.dest == "max_seq_length":
             action.type = _lengths
         if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
             action.nargs = "?"
             action.const = True
         if action.help:  # transformers 5.2 writes "20%" where argparse wants "20%%"
             action.help = re.sub("(?<!%)%(?![%(])", "%%", action.help)
-        if action.dest != "help":
-            group = theirs if action.dest in inherited else ours
-            group._group_actions.append(action)
     return parser
 
 
