@@ -144,11 +144,7 @@ def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) 
     Raises:
         ValueError: If a setting differs.
     """
-    path = Path(checkpoint, SETTINGS)
-    if not path.exists():
-        logger.warning(f"{path} is missing: whether this run has the settings of the earlier one cannot be checked.")
-        return []
-    record = read_json_object(path, "settings", "changes")
+    record = read_json_object(Path(checkpoint, SETTINGS), "settings", "changes")
     if not allow_changes:
         advice = "Repeat them, or take the changes on purpose with --allow_changes (allow_changes=True)."
         refuse_changes(record["settings"], now, checkpoint, advice)

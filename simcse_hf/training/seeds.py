@@ -182,7 +182,7 @@ def release(args: SimCSETrainingArguments) -> None:
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     for name, end in _TRACKERS.items():
-        if name in (args.report_to or ()) and name in sys.modules and args.process_index == 0:
+        if name in args.report_to and name in sys.modules and args.process_index == 0:
             getattr(sys.modules[name], end)()
 
 

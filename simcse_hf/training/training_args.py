@@ -253,8 +253,8 @@ class SimCSETrainingArguments(TrainingArguments):
         if self.lora is not None and not isinstance(self.lora, dict):
             raise ValueError(f"lora must be a table of arguments of peft's LoraConfig, got {self.lora!r}")
         rank = (self.lora or {}).get("r", self.lora_r)
-        if self.lora is not None and rank is None:
-            raise ValueError("lora has no rank: give it as r in lora, or as lora_r")
+        if self.lora is not None and (rank is None or rank < 1):
+            raise ValueError(f"r in lora, or lora_r in its place, must be at least 1, got {rank}")
         if self.lora_r is not None and rank != self.lora_r:
             raise ValueError(f"lora_r is {self.lora_r} and r in lora {rank}: give one of the two")
 

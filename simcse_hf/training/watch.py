@@ -209,7 +209,7 @@ class RunWatch(TrainerCallback):
                 f"({first_rank:.1f}). Lower the learning rate, check the training texts for repetitions, or use an "
                 "objective with negatives."
             )
-            if getattr(args, "stop_on_collapse", False):
+            if args.stop_on_collapse:
                 raise CollapseError(f"{message} Checkpoints saved earlier are untouched in {args.output_dir}.")
             if state.is_world_process_zero:
                 logger.warning(f"{message} --stop_on_collapse ends such a run.")
