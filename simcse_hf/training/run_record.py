@@ -13,6 +13,7 @@ import accelerate
 import datasets
 import torch
 import transformers
+from jinja2 import Template
 from transformers import TrainerState, TrainingArguments
 from transformers.utils import logging
 
@@ -285,36 +286,28 @@ def describe_change(change: dict[str, Any]) -> str:
 
 
 def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
+    values = {**results, "best_is_saved": best_is_saved, "path": path}
     name = results["dev_metric"]
-    verdict = ""
     if name is not None:
-        start = results["start"]
-        saved = results["saved"]
-        best = results["best"]
-        final = results["final"]
-        change = describe_change(results["change"]) if results["change"] else None
-        scale = "Spearman x 100" if name.endswith("_spearman") else with_scale(name)
-        print(f"\nDev set {results['dev_set']}, {scale}")
-        print(f"  before training   {start[name]:6.2f}", end="")
-        if start["pooler"]:
-            print(f"   (pooler {start['pooler']}; {results['initial'][name]:.2f} as this run pools the start)", end="")
-        print()
-        print(f"  best              {best[name]:6.2f}   (step {best['step']})")
-        print(f"  last step         {final[name]:6.2f}   (step {final['step']})")
-        if change:
-            print(f"  change           {change}")
-        if _is_better(name, start[name], saved[name]):
-            verdict = ", which is worse than the start,"
-            described = f" ({change})" if change else ""
-            pooled = f" with the pooler {start['pooler']}" if start["pooler"] else ""
-            advice = "no evaluation was better than the start"
-            if _is_better(name, best[name], start[name]):
-                advice = f"step {best['step']} was better: save it with load_best_model_at_end"
-            logger.warning(
-                f"Training has made the model worse: {name} was {start[name]:.2f} at step {start['step']}{pooled} and "
-                f"is {saved[name]:.2f} with the saved weights of step {saved['step']}{described}; {advice}. Keep the "
-                "model that the run began with, or train again with a lower learning_rate, or with texts that are "
-                "closer to the dev set."
-            )
-    which = "best" if best_is_saved else "last"
-    print(f"The {which} model of the training{verdict} is saved in {path.parent}; its metrics are in {path}.")
+        start = results["start"][name]
+        values["scale"] = with_scale(name)
+        values["change"] = results["change"] and describe_change(results["change"])
+        values["is_worse"] = _is_better(name, start, results["saved"][name])
+        values["was_better"] = _is_better(name, results["best"][name], start)
+    print(render_page("results_of_run.txt", values))
+    if values.get("is_worse"):
+        logger.warning(" ".join(render_page("worse_than_start.txt", values).split()))
+
+
+def render_page(name: str, values: dict[str, Any]) -> str:
+    """Fill in a template of this folder.
+
+    Args:
+        name (`str`): Its file.
+        values (`dict[str, Any]`): What it shows.
+
+    Returns:
+        `str`: The page.
+    """
+    page = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return Template(page, trim_blocks=True, lstrip_blocks=True).render(values)

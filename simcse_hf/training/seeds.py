@@ -21,7 +21,7 @@ from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_sets import DEV_SCORES, dev_change
 from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
-from .run_record import describe_change, hyperparameter_values
+from .run_record import describe_change, hyperparameter_values, render_page
 from .script_arguments import CommandArguments
 from .training_args import SimCSETrainingArguments
 
@@ -182,7 +182,7 @@ def release(args: SimCSETrainingArguments) -> None:
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     for name, end in _TRACKERS.items():
-        if name in args.report_to and name in sys.modules and args.process_index == 0:
+        if name in (args.report_to or ()) and name in sys.modules and args.process_index == 0:
             getattr(sys.modules[name], end)()
 
 
@@ -221,21 +221,9 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> None:
 
     # Say which model was published, and why.
     metric = summary["chosen_by"]
-    listed = summary["runs"]
-    published = summary["published"]
-    if metric is None:
-        print(f"Without a dev set nothing says which seed is best, so that of seed {published} is published.")
-    else:
-        print(f"\n{with_scale(metric)} on the dev set, mean ± standard deviation over {len(listed)} seeds")
-        for when, label in (("start", "before training"), ("saved", "saved weights"), ("final", "last step")):
-            sd = summary["sd"][when][metric]
-            spread = "" if sd is None else f" ± {sd:.2f}"
-            each = ", ".join(f"{run['seed']}: {run[when][metric]:.2f}" for run in listed)
-            print(f"  {label:<17} {summary['mean'][when][metric]:6.2f}{spread}   ({each})")
-        if results["change"] is not None:
-            print(f"  {'change':<17} {describe_change(results['change'])}")
-        print(f"Seed {published} is the best one on the dev set.")
-    print(f"The model of seed {published} is saved in {directory}, with {RESULTS} over all seeds.")
+    change = results["change"] and describe_change(results["change"])
+    values = {**summary, "scale": metric and with_scale(metric), "change": change, "path": path}
+    print(render_page("results_of_seeds.txt", values))
 
 
 def summarise(runs: dict[int, dict]) -> dict:
