@@ -177,13 +177,8 @@ class SimilarityEvalCallback(DevSetCallback):
     """
 
     def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb"):
-        if isinstance(dev_set, ScoredPairs):
-            pairs = dev_set
-            source = pairs.name
-        else:
-            source = str(dev_set)
-            pairs = read_scored_pairs(source)
-        super().__init__({name: source}, pairs.texts)
+        pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(str(dev_set), str(dev_set))
+        super().__init__({name: pairs.name}, pairs.texts)
         self.pairs = pairs
         self.name = name
         self.headline = f"{name}_spearman"
@@ -326,9 +321,8 @@ def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, 
             "with SimilarityEvalCallback(file, name=...)"
         )
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
-    if not metric or not dev_sets or has_eval_dataset:
-        return
-    if not metric.startswith(tuple(f"{name}_" for name in names)):
+    is_computed = has_eval_dataset or metric.startswith(tuple(f"{name}_" for name in names))
+    if metric and dev_sets and not is_computed:
         raise ValueError(
             f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}, and there is no "
             f"eval_dataset: take one such as {dev_sets[0].headline!r}, or pass eval_dataset=..."
