@@ -1,5 +1,6 @@
 """Watch a run: the parts of its loss, the geometry of its embeddings, and weights that are not finite."""
 
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -172,15 +173,14 @@ class RunWatch(TrainerCallback):
         if self._rows is None:
             self._rows = min(len(batch), MOST_ROWS)
         batch = batch[: self._rows].float()
-        values = [0.0] * 4
+        values = [math.nan] * 3
         is_full = len(batch) == self._rows and len(batch) > 1
         if is_full and torch.isfinite(batch).all() and batch.norm(dim=1).all():
-            values = [1.0, *collapse(batch), uniformity(batch)]
+            values = [*collapse(batch), uniformity(batch)]
         sums = sum_over_processes(torch.tensor(values, device=batch.device))
-        processes = world()[1]
-        if sums[0] < processes:  # in some process they cannot be measured
+        cosine, rank, spread = (sums / world()[1]).tolist()
+        if math.isnan(cosine):  # in some process they cannot be measured
             return {}
-        cosine, rank, spread = (sums[1:] / processes).tolist()
         return {
             "batch_rows": self._rows,
             "batch_mean_cosine": cosine,

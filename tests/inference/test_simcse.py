@@ -230,7 +230,7 @@ def test_dev_scores_of_training_use_the_length_of_inference(make):
     model.tokenizer.model_max_length = 6
     pairs = ScoredPairs("stsb", TEXTS[:3], TEXTS[2:5], [1.0, 2.0, 3.0])
     dev_set = SimilarityEvalCallback(pairs)
-    dev_set._encode(model.model, model.tokenizer)
+    dev_set.evaluate(model.model, model.tokenizer)
     assert max(map(len, dev_set._token_ids)) == 6
 
 
