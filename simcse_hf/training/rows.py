@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset, IterableDataset
+from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 from transformers.utils import logging
 
@@ -172,14 +173,15 @@ class Rows:
 
     # The rows of a run
 
-    def sampler(self, batch_size: int) -> PermutedSampler | None:
+    def sampler(self, batch_size: int, default: Sampler) -> Any:
         """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
 
         Args:
             batch_size (`int`): Rows of a batch of one process.
+            default (`Sampler`): An order that serves any rows.
 
         Returns:
-            `PermutedSampler`, *optional*: The order; `None` where torch's own random order serves.
+            `Sampler`: The order.
         """
         args = self.reader.args
         if args.batch_neighbors and self.vectors:
@@ -191,7 +193,7 @@ class Rows:
             return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], args.rows_seed)
         if len(self.tokens) > LARGEST_LISTED:
             return PermutedSampler(len(self.tokens), args.rows_seed)
-        return None
+        return default
 
     def collator(self, objective: Objective) -> Any:
         """Make the collator that an objective needs.
@@ -367,8 +369,7 @@ class TextRows(Rows):
         templates = self.reader.settings.templates
         if templates and len(texts.column_names) == 1:  # one text in several templates
             self.holds = "sentences"
-        lengths, prompts = self.plan.lengths, self.plan.prompts
-        rows = tokenize_dataset(texts, self.reader.tokenizer, lengths, templates=templates, prompts=prompts)
+        rows = tokenize_dataset(texts, self.reader.tokenizer, self.plan.lengths, templates, self.plan.prompts)
         columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
         if not self.frozen or not columns:
             return rows
@@ -492,7 +493,7 @@ class SpanRows(TokenRows):
                 f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
                 "them: train on texts, or leave both out"
             )
-        return super().tokenize(data)
+        return data
 
     def digests(self) -> dict[str, str | None]:
         """Return a digest of the documents; see [`Rows.digests`]."""
@@ -567,9 +568,7 @@ class StreamRows(Rows):
         if plan.view in DATASET_VIEWS:
             views = head = view_dataset(head, plan, reader)
         else:
-            head = tokenize_dataset(
-                head, reader.tokenizer, plan.lengths, templates=reader.settings.templates, prompts=plan.prompts
-            )
+            head = tokenize_dataset(head, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
 
         def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
             if views is not None:
@@ -620,13 +619,12 @@ class MixtureRows(Rows):
         self.num_sentences = next(iter(self.parts.values())).num_sentences
         self.longest = max(part.longest for part in self.parts.values())
 
-    def sampler(self, batch_size: int) -> MixtureSampler:
+    def sampler(self, batch_size: int, default: Sampler) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.sampler`]."""
         args = self.reader.args
         orders = {}
         for name, part in self.parts.items():
-            own = part.sampler(batch_size)
-            orders[name] = PermutedSampler(len(part.tokens), args.rows_seed) if own is None else own
+            orders[name] = part.sampler(batch_size, PermutedSampler(len(part.tokens), args.rows_seed))
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
         starts = self.tokens.starts[:-1].tolist()
         block = batch_size * args.world_size
@@ -715,9 +713,10 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         TypeError: If the data is of a type that contrastive training cannot use.
         ValueError: If the columns are unclear or hold no texts.
     """
-    if isinstance(data, list) and data and isinstance(data[0], str):
+    first = data[0] if isinstance(data, list) and data else None
+    if isinstance(first, str):
         data = Dataset.from_dict({"sent0": data})
-    elif isinstance(data, list) and data and isinstance(data[0], dict):
+    elif isinstance(first, dict):
         data = Dataset.from_list(data)
     kind: type[Rows] = TextRows
     if isinstance(data, Dataset) and "input_ids" not in data.column_names:
@@ -731,7 +730,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
     elif not isinstance(data, (Dataset, SeededDataset)):
         found = type(data).__name__
         if isinstance(data, list):
-            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
+            found = f"list of {type(first).__name__}" if data else "list without rows, so it is empty"
         raise TypeError(
             f"{name} is a {found}: pass a datasets.Dataset, for example load_text_dataset(file), one split of a "
             "DatasetDict, such as data['train'], or a list of texts or of rows. Training texts may also be a "

@@ -586,8 +586,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         default = super()._get_train_sampler(train_dataset)
         if self.rows is None or not isinstance(default, RandomSampler):
             return default
-        own = self.rows.sampler(self._train_batch_size)
-        return default if own is None else own
+        return self.rows.sampler(self._train_batch_size, default)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
