@@ -713,24 +713,20 @@ def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: b
         TypeError: If the data is of a type that contrastive training cannot use.
         ValueError: If the columns are unclear or hold no texts.
     """
-    first = data[0] if isinstance(data, list) and data else None
-    if isinstance(first, str):
+    if isinstance(data, list) and data and isinstance(data[0], str):
         data = Dataset.from_dict({"sent0": data})
-    elif isinstance(first, dict):
+    elif isinstance(data, list) and data and isinstance(data[0], dict):
         data = Dataset.from_list(data)
-    kind: type[Rows] = TextRows
-    if isinstance(data, Dataset) and "input_ids" not in data.column_names:
-        data = apply_transform(data)
     if isinstance(data, IterableDataset) and with_views:
-        kind = StreamRows
-    elif isinstance(data, ViewDataset):
-        kind = ViewRows
-    elif isinstance(data, SpanDataset):
-        kind = SpanRows
-    elif not isinstance(data, (Dataset, SeededDataset)):
+        return StreamRows(reader, plan, data, name)
+    if isinstance(data, ViewDataset):
+        return ViewRows(reader, plan, data, name)
+    if isinstance(data, SpanDataset):
+        return SpanRows(reader, plan, data, name)
+    if not isinstance(data, (Dataset, SeededDataset)):
         found = type(data).__name__
         if isinstance(data, list):
-            found = f"list of {type(first).__name__}" if data else "list without rows, so it is empty"
+            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
         raise TypeError(
             f"{name} is a {found}: pass a datasets.Dataset, for example load_text_dataset(file), one split of a "
             "DatasetDict, such as data['train'], or a list of texts or of rows. Training texts may also be a "

@@ -238,8 +238,8 @@ def _dev_results(
     for entry in state.log_history:
         step = entry["step"]
         if f"eval_{name}" in entry and step >= begin:
-            metrics = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
-            by_step[step] = {"step": step, **metrics}
+            logged = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
+            by_step[step] = {"step": step, **logged}
     if not by_step:
         return {}
     evaluations = list(by_step.values())
