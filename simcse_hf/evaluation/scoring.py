@@ -66,7 +66,6 @@ class TaskData:
         for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
                 yield from part.texts
-                yield from getattr(part, "texts2", None) or ()
 
     def prompted_for(self, model: Any) -> "TaskData":
         """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
