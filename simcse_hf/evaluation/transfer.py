@@ -13,7 +13,7 @@ from ..data.table import read_lines
 from .bootstrap import connected_groups
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .sts import TaskNotFound, warn_of_size
+from .sts import TaskNotFound, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -22,32 +22,9 @@ CLASSIFIER_CONFIGS = {
 }
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 must be named
-TRANSFER_EXAMPLES = {  # examples in SentEval's archive; another number means another data set
-    "MR": {"train": 10662},
-    "CR": {"train": 3775},
-    "SUBJ": {"train": 10000},
-    "MPQA": {"train": 10606},
-    "SST2": {"train": 67349, "dev": 872, "test": 1821},
-    "SST5": {"train": 8544, "dev": 1101, "test": 2210},
-    "TREC": {"train": 5452, "test": 500},
-    "MRPC": {"train": 4076, "test": 1725},
-}
-FILES = {  # by class, or by split
-    "MR": {"1": "MR/rt-polarity.pos", "0": "MR/rt-polarity.neg"},
-    "CR": {"1": "CR/custrev.pos", "0": "CR/custrev.neg"},
-    "SUBJ": {"1": "SUBJ/subj.objective", "0": "SUBJ/subj.subjective"},
-    "MPQA": {"1": "MPQA/mpqa.pos", "0": "MPQA/mpqa.neg"},
-    "SST2": {split: f"SST/binary/sentiment-{split}" for split in ("train", "dev", "test")},
-    "SST5": {split: f"SST/fine/sentiment-{split}" for split in ("train", "dev", "test")},
-    "TREC": {"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"},
-    "MRPC": {split: f"MRPC/msr_paraphrase_{split}.txt" for split in ("train", "test")},
-}
-
-
-_LABELS = {  # those of the other tasks are 0 and 1
-    "SST5": ("0", "1", "2", "3", "4"),
-    "TREC": ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
-}
+TRANSFER_EXAMPLES = senteval("transfer", "sizes")
+FILES = senteval("transfer", "files")  # by split or by class
+LABELS = senteval("transfer", "labels")
 
 
 class LabelledTexts(list):
@@ -98,7 +75,7 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
 
 
 def _read_split(task: str, path: Path) -> LabelledTexts:
-    names = _LABELS.get(task, ("0", "1"))
+    names = LABELS.get(task, ("0", "1"))
     width = 5 if task == "MRPC" else 2
     separator = "\t" if task in ("MRPC", "SST2") else " "
     examples = LabelledTexts()
