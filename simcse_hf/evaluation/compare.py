@@ -8,7 +8,7 @@ import numpy as np
 
 from .bootstrap import Parts, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
 from .protocol import PAPER_PROTOCOL, Protocol
-from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
+from .report import NOT_TASKS, average_members, format_rows, is_transfer, is_user_task
 from .scoring import Evaluation
 
 
@@ -114,11 +114,11 @@ def format_comparison(comparison: dict) -> str:
     tasks = comparison["tasks"]
     averages = comparison["averages"]
     labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
-    rows = [["", *(labels.get(key, key) for key in (*tasks, *averages))]]
+    rows = []
     for name, scores in comparison["scores"].items():
-        numbers = [scores[task] for task in tasks] + [average[name] for average in averages.values()]
-        rows.append([name, *map(format_number, numbers)])
-    table = format_rows(rows)
+        means = [average[name] for average in averages.values()]
+        rows.append([name, *(scores[task] for task in tasks), *means])
+    table = format_rows(rows, "", *(labels.get(key, key) for key in (*tasks, *averages)))
     for key, average in averages.items():
         table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
     blocks = [
@@ -126,13 +126,14 @@ def format_comparison(comparison: dict) -> str:
         table,
     ]
     for name, differences in comparison["differences"].items():
-        rows = [[f"{name} - {comparison['baseline']}", "", f"{100 * comparison['confidence']:g}% interval"]]
+        rows = []
         for task, result in differences.items():
-            interval = "n/a"
+            interval = None
             if result["low"] is not None:
                 interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
             rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
-        blocks.append(format_rows(rows))
+        level = f"{100 * comparison['confidence']:g}% interval"
+        blocks.append(format_rows(rows, f"{name} - {comparison['baseline']}", "", level))
     return "\n\n".join(blocks)
 
 
