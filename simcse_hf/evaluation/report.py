@@ -77,7 +77,7 @@ def format_rows(rows: Iterable, *header: str) -> str:
     Returns:
         `str`: The lines.
     """
-    table = [header]
+    table: list = [header]
     for row in rows:
         cells = ["n/a" if cell is None else cell for cell in row]
         table.append([f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells])
