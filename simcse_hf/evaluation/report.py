@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,9 @@ def average_members(tasks: Sequence[str]) -> dict:
         `dict[str, list[str]]`: `average` over the STS tasks and, if there are transfer tasks too, `average_transfer`;
         with transfer tasks only, `average` is over them.
     """
-    sts = [task for task in tasks if not is_transfer(task)]
-    transfer = [task for task in tasks if is_transfer(task)]
-    members = {"average": sts, "average_transfer": transfer} if sts else {"average": transfer}
-    return {key: averaged for key, averaged in members.items() if averaged}
+    sts_first = sorted(tasks, key=is_transfer)
+    kinds = [list(members) for _, members in groupby(sts_first, is_transfer)]
+    return dict(zip(("average", "average_transfer"), kinds, strict=False))
 
 
 def add_averages(
@@ -60,11 +60,13 @@ def add_averages(
     A task without a score is listed in `missing` and does not enter the average.
     """
     for key, members in average_members(tasks).items():
-        scores: dict = {task: protocol.headline(results[task]) for task in members}
-        missing = [task for task in members if scores[task] is None]
-        present = [task for task in members if task not in missing]
-        mean = float(np.mean([scores[task] for task in present])) if present else None
-        results[key] = {"value": mean, "tasks": present, "missing": missing}
+        scores = {task: protocol.headline(results[task]) for task in members}
+        known = {task: score for task, score in scores.items() if score is not None}
+        results[key] = {
+            "value": float(np.mean(list(known.values()))) if known else None,
+            "tasks": list(known),
+            "missing": [task for task in members if task not in known],
+        }
 
 
 def format_rows(rows: Iterable, *header: str) -> str:

@@ -113,17 +113,12 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
     # 1. The cells of each line that is not blank
     lines = read_lines(path)
     if lines and "\t" in lines[0]:
-        records = []
-        for line_number, text in enumerate(lines, start=1):
-            if text.strip():
-                records.append((line_number, text.split("\t")))
+        records = [(number, text.split("\t")) for number, text in enumerate(lines, start=1) if text.strip()]
     else:
         records = list(csv_records(path, ","))
-    if not records:
-        return _collect(name, str(path), [])
 
     # 2. The columns by the header, or those of the two layouts without one
-    header = records[0][1]
+    header = records[0][1] if records else []
     width = len(header)
     has_sources = False
     columns = find_parts(header, _PARTS)
@@ -249,11 +244,9 @@ def read_sts_task(
     elif task in STS_SUBSETS:
         expected = Path(data_dir, "STS", f"{task}-en-test")
         if expected.is_dir():
-            for subset in STS_SUBSETS[task]:
-                parts[subset] = _read_senteval_subset(expected, subset)
+            parts = {subset: _read_senteval_subset(expected, subset) for subset in STS_SUBSETS[task]}
         else:
-            for subset, path in tables.items():
-                parts[subset] = read_scored_pairs(path, subset)
+            parts = {subset: read_scored_pairs(path, subset) for subset, path in tables.items()}
     else:
         files = {split: Path(data_dir, file) for split, file in STS_SPLITS[task].items()}
         expected = files[splits[0]]
@@ -261,8 +254,7 @@ def read_sts_task(
             files = {stem.split("-")[-1]: path for stem, path in tables.items()}
         present = [split for split in splits if split in files and files[split].is_file()]
         if splits[0] in present:
-            for split in present:
-                parts[split] = read_scored_pairs(files[split], split)
+            parts = {split: read_scored_pairs(files[split], split) for split in present}
     if not parts:
         raise TaskNotFound(f"there is neither {expected} nor a table in {Path(data_dir, task)}")
     sizes = {part: len(pairs) for part, pairs in parts.items()}
