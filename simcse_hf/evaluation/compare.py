@@ -178,9 +178,8 @@ def _samples(named: Mapping, task: str, protocol: Protocol, resamples: int) -> n
 
 def _examples(parts: Parts) -> list:
     """Return what tells the examples that were scored from any others, in their order."""
-    examples: list = []
+    examples = []
     for name, part in parts.items():
-        examples += [name, part["gold"].tolist()]
-        if "unit" in part:
-            examples.append(part["unit"].tolist())
+        gold = part["gold"]
+        examples.append((name, gold.tolist(), part.get("unit", gold).tolist()))
     return examples

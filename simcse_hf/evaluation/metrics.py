@@ -106,12 +106,9 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
         )
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
-    if torch.float64 in (x.dtype, y.dtype):
-        x = x.double()
-        y = y.double()
-    else:
-        x = x.float()
-        y = y.float()
+    dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
+    x = x.to(dtype)
+    y = y.to(dtype)
     if similarity == "cosine":
         scores = torch.nn.functional.cosine_similarity(x, y, dim=1)
     else:

@@ -219,11 +219,10 @@ def score_tasks(
             rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
         sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
         positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
-        firsts = embeddings(first for first, _, _ in positives)
-        seconds = embeddings(second for _, second, _ in positives)
+        first, second = (torch.from_numpy(embeddings(row[side] for row in positives)) for side in (0, 1))
         x = torch.from_numpy(embeddings(sentences))
         results["geometry"] = {
-            "alignment": alignment(torch.from_numpy(firsts), torch.from_numpy(seconds)),
+            "alignment": alignment(first, second),
             "uniformity": uniformity(x),
             "isotropy": isotropy(x),
             "singular_spectrum": singular_spectrum(x),

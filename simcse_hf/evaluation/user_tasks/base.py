@@ -214,10 +214,9 @@ def paired_interval(
         if not np.array_equal(result.scores["unit"], before[0].scores["unit"]):
             raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
         systems.append({task.kind: result.scores})
-    scores = resampled_scores(systems, resamples=resamples)
+    drawn = np.split(resampled_scores(systems, resamples=resamples), [len(before)])
     random = np.random.default_rng([0, 1])
-    start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
-    end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
+    start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
     low, high = interval(end - start, confidence, independent_draws(systems[0]))
     old = np.mean([result.metrics[task.metric] for result in before])
     new = np.mean([result.metrics[task.metric] for result in after])

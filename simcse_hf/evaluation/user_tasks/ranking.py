@@ -367,8 +367,6 @@ def _read_texts(folder: Path, stem: str) -> dict:
     texts: dict = {}
     for number, (id, text, *title) in table.rows(columns):
         where = table.at(number)
-        if id is None or id == "":
-            raise ValueError(f"{where}: the _id is empty.")
         id = str(id)
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
