@@ -214,9 +214,8 @@ def read_labelled_rows(path: Path) -> tuple:
     """
     files: dict = {"test": path}
     if path.is_dir():
-        files = {split: file_of(path, split) for split in ("test", "train")}
-        if files["test"] is None:
-            raise ValueError(f"{path}: the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead.")
+        refusal = "the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead."
+        files = {"test": file_of(path, "test", refusal), "train": file_of(path, "train")}
     splits: dict = {}
     for name, file in files.items():
         if file is None:

@@ -17,7 +17,7 @@ from ...search.exact import ExactIndex, comparable
 from ..embeddings import SentenceEmbeddings
 from ..metrics import cosine_similarity_pairs
 from ..sts import read_scored_pairs, rows_of_parts
-from .base import TaskResult, UserTask, checked_text, file_of, short_name, tables_of
+from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
@@ -259,9 +259,8 @@ class RetrievalTask(RankingTask):
             # separately.
             if query.id in retrieved and self.shared[query.id].endswith(query.text):
                 retrieved.remove(query.id)
-            relevance = {id: query.relevance[id] for id in query.documents(relevant=True)}
-            grades = np.array([relevance.get(id, 0) for id in retrieved[:DEPTH]])
-            ideal = np.sort(list(relevance.values()))[::-1]
+            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
+            ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
             measured = {
                 "ndcg@10": _gain(grades) / _gain(ideal),
@@ -290,8 +289,7 @@ def read_retrieval(path: Path) -> RetrievalTask:
     """Read a retrieval task from a folder in BEIR's layout.
 
     Documents have `_id`, `text` and possibly `title`, which is put before the text, and queries have `_id` and `text`.
-    Judgements are those of `qrels/test.tsv`, or of the only file in `qrels`. To use another one, name the file itself:
-    `folder/qrels/dev.tsv`.
+    Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`.
 
     Args:
         path (`Path`): The folder, or a file in its folder `qrels`.
@@ -307,15 +305,8 @@ def read_retrieval(path: Path) -> RetrievalTask:
     qrels = path
     if path.is_dir():
         folder = path
-        files = tables_of(folder / "qrels")
-        named = [file for file in files if short_name(file) == "test"] or files
-        if len(named) != 1:
-            names = ", ".join(file.name for file in files) or "nothing"
-            raise ValueError(
-                f"{folder}: no qrels/test.tsv with the judgements (there is {names}). Name one: "
-                "retrieval=qrels/dev.tsv."
-            )
-        qrels = named[0]
+        refusal = "no qrels/test.tsv with the judgements. Name another file of them: retrieval=FOLDER/qrels/dev.tsv."
+        qrels = file_of(folder / "qrels", "test", refusal)
     corpus = _read_texts(folder, "corpus")
     queries = _read_texts(folder, "queries")
 
@@ -357,9 +348,7 @@ def _open(path: Path, columns: list) -> Table:
 
 def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
-    path = file_of(folder, stem)
-    if path is None:
-        raise ValueError(f"{folder}: there is no {stem}.jsonl. {LAYOUT}")
+    path = file_of(folder, stem, f"there is no {stem}.jsonl. {LAYOUT}")
     columns = ["_id", "text"]
     table = _open(path, columns)
     if stem == "corpus" and "title" in table.columns:
