@@ -154,7 +154,12 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _samples(named: Mapping, task: str, protocol: Protocol, resamples: int) -> ndarray | None:
+def _samples(
+    named: Mapping,
+    task: str,
+    protocol: Protocol,
+    resamples: int,
+) -> ndarray | None:
     """Return the resampled scores of each system, or `None` if some were not stored."""
     stored = {name: each.scores.get(task) for name, each in named.items()}
     if None in stored.values() or (protocol.mode == "dev" and is_transfer(task)):

@@ -143,20 +143,17 @@ def score_transfer_task(
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     data = {}
-    groups = {}
+    ordered = {}
     for split, examples in splits.items():
         texts, labels = zip(*sorted(examples, key=_length), strict=True)
         features = [embeddings(column) for column in zip(*texts, strict=True)]
         data[split] = pair_features(*features) if len(features) == 2 else features[0], np.array(labels)
-        groups[split] = connected_groups(texts)
+        ordered[split] = texts
     classes = 1 + max(int(labels.max()) for _, labels in data.values())
     x, y = data["train"]
-    scored = "test"
+    scored = "test" if "test" in data else "train"
     everything = slice(None)
-    parts: Iterable = [(everything, everything)]
-    if "test" not in data:
-        scored = "train"
-        parts = folds.split(y, y)
+    parts: Iterable = folds.split(y, y) if scored == "train" else [(everything, everything)]
     test_x, gold = data[scored]
     correct = np.empty(len(gold), dtype=bool)
     dev_accuracies = []
@@ -193,4 +190,4 @@ def score_transfer_task(
     if task == "MRPC":
         predicted = np.where(correct, gold, 1 - gold)
         result["f1"] = 100 * float(f1_score(gold, predicted))
-    return result, {"correct": correct, "gold": gold, "group": groups[scored]}
+    return result, {"correct": correct, "gold": gold, "group": connected_groups(ordered[scored])}

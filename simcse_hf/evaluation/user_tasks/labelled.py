@@ -56,7 +56,13 @@ class LabelledTask(UserTask):
                 "two labels."
             )
 
-    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
+    def _labelled_result(
+        self,
+        metrics: dict,
+        name: str,
+        scored: ndarray,
+        **details: Any,
+    ) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
         return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
 

@@ -160,7 +160,12 @@ class RankingTask(UserTask):
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
         return replace(self, query_prompt=query, document_prompt=document)
 
-    def _ranked_result(self, values: list, marks: list, **details: Any) -> TaskResult:
+    def _ranked_result(
+        self,
+        values: list,
+        marks: list,
+        **details: Any,
+    ) -> TaskResult:
         """Average the metrics of each query over the queries; the headline is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
