@@ -65,9 +65,10 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
             raise TaskNotFound(f"there is no folder {path.parent}")
         if part in TRANSFER_EXAMPLES[task]:
             splits[part] = _read_split(task, path)
-            continue
-        for line in read_lines(path, encoding="latin-1"):  # the file of a class
-            splits.setdefault("train", LabelledTexts()).append(([" ".join(line.split())], int(part)))
+        else:  # the file of a class
+            examples = splits.setdefault("train", LabelledTexts())
+            lines = read_lines(path, encoding="latin-1")
+            examples += [([" ".join(line.split())], int(part)) for line in lines]
     for split, examples in splits.items():
         size = len(examples)
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
