@@ -1,6 +1,6 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from zlib import crc32
 
 import numpy as np
@@ -64,7 +64,7 @@ def compare_evaluations(
     averages: dict = {}
     for key, averaged in average_members([task for task in common if task not in labels]).items():
         members[key] = averaged
-        averages[key] = {name: _mean([each[task] for task in averaged]) for name, each in scores.items()}
+        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in scores.items()}
         averages[key]["tasks"] = averaged
 
     # 3. The differences, on the same resamples
@@ -80,7 +80,7 @@ def compare_evaluations(
             if drawn is not None:
                 low, high = interval(drawn[row] - drawn[0], confidence, fewest)
             changes = [scores[name][task] - scores[baseline][task] for task in averaged]
-            differences[name][key] = {"difference": _mean(changes), "low": low, "high": high}
+            differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
     return {
         "baseline": baseline,
         "mode": protocol.mode,
@@ -122,10 +122,6 @@ def format_comparison(comparison: dict) -> str:
         level = f"{100 * comparison['confidence']:g}% interval"
         blocks.append(format_rows(rows, f"{name} - {comparison['baseline']}", "", level))
     return "\n\n".join(blocks)
-
-
-def _mean(values: Sequence) -> float:
-    return float(np.mean(values))
 
 
 def describe_difference(

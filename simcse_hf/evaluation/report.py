@@ -114,7 +114,7 @@ def format_table(
             parts = result.get("subsets") or result.get("splits") or {"": result}
             for part, numbers in (parts | result.get("aggregate", {})).items():
                 pairs = numbers.get("pairs", result.get("pairs"))
-                correlations.append([f"{task} {part}".rstrip(), str(pairs), *(numbers[metric] for metric in METRICS)])
+                correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
     mteb_averages = []
     for name, average in results.get("mteb_averages", {}).items():
         title = "Avg. over all data sets" if name == "average" else name

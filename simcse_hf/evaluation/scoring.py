@@ -295,9 +295,8 @@ def evaluate_sts(
         FileNotFoundError: See [`read_tasks`].
         ValueError: See [`evaluate_tasks`].
     """
-    protocol = Protocol(mode, aggregation, metric)
     tasks = tuple(tasks or default_tasks("sts", mode))
-    return evaluate_tasks(model, data_dir, tasks, protocol).results
+    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, aggregation, metric)).results
 
 
 def evaluate_transfer(
@@ -326,6 +325,5 @@ def evaluate_transfer(
         FileNotFoundError: See [`read_tasks`].
         ValueError: See [`evaluate_tasks`].
     """
-    protocol = Protocol(mode, seed=seed)
     tasks = tuple(tasks or default_tasks("transfer", mode))
-    return evaluate_tasks(model, data_dir, tasks, protocol, device=device).results
+    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, seed=seed), device=device).results

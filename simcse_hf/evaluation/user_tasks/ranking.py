@@ -52,27 +52,27 @@ class PairsTask(UserTask):
                     f"{self.source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or "
                     "1. Graded similarities are for --pairs."
                 )
-        first, second, labels = zip(*self.units, strict=True)
+        self.first, self.second, labels = zip(*self.units, strict=True)
         if len(set(labels)) < 2:
             raise ValueError(
                 f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}. Average precision needs "
                 "pairs of both labels."
             )
-        self.texts = list(dict.fromkeys(first + second))
-        self.links = list(zip(first, second, strict=True))
+        self.gold = np.array(labels, dtype=np.int64)
+        self.texts = list(dict.fromkeys(self.first + self.second))
+        self.links = [texts for *texts, _ in self.units]
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision of the similarities; see [`UserTask.score`]."""
-        first, second, labels = zip(*self.units, strict=True)
-        predicted = cosine_similarity_pairs(embeddings(first), embeddings(second), embeddings.similarity)
-        gold = np.array(labels, dtype=np.int64)
+        similarity = embeddings.similarity
+        predicted = cosine_similarity_pairs(embeddings(self.first), embeddings(self.second), similarity)
         marks = [(*texts, f"{label:g}") for *texts, label in self.units]
         return self._result(
-            {"average_precision": 100 * float(average_precision_score(gold, predicted))},
-            {"similarity": predicted, "gold": gold},
+            {"average_precision": 100 * float(average_precision_score(self.gold, predicted))},
+            {"similarity": predicted, "gold": self.gold},
             marks,
-            protocol=f"average precision of the {embeddings.similarity}",
-            positives=int(gold.sum()),
+            protocol=f"average precision of the {similarity}",
+            positives=int(self.gold.sum()),
         )
 
 
