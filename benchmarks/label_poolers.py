@@ -99,7 +99,7 @@ def texts_of(options: argparse.Namespace, task: str, size: str) -> tuple[list[tu
     """Read texts with their classes: those of training, at most `SIZES[size]` of a class, and those of the test."""
     if task == "TREC":
         splits = read_transfer_task("TREC", options.data / "senteval/downstream")
-        parts = {part: list(zip(rows.texts, map(str, rows.labels), strict=True)) for part, rows in splits.items()}
+        parts = {part: [(text, str(label)) for (text,), label in rows] for part, rows in splits.items()}
     else:
         parts = {}
         for part in ("train", "test"):

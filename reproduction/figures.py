@@ -141,7 +141,7 @@ def _draw(examples: LabelledTexts, count: int) -> LabelledTexts:
     """Return at most `count` examples, drawn at random; they are the same in every call."""
     if count >= len(examples):
         return examples
-    return examples.select(sorted(random.Random(0).sample(range(len(examples)), count)))
+    return LabelledTexts(examples[row] for row in sorted(random.Random(0).sample(range(len(examples)), count)))
 
 
 def measure(

@@ -143,8 +143,7 @@ def evaluate_main(argv: list[str]) -> int:
     # 1. Refuse options that do not fit together.
     if not (_names_data(arguments) or arguments.mteb):
         raise ValueError("there is nothing to evaluate: give --data_dir, --pairs, --task or --mteb")
-    kinds = [kind for kind, _ in arguments.task]
-    if arguments.threshold is not None and kinds.count("pairs") != 1:
+    if arguments.threshold is not None and sum(kind == "pairs" for kind, _ in arguments.task) != 1:
         raise ValueError("--threshold needs the labelled pairs of one file: add --task pairs=FILE")
     if arguments.save_threshold:
         if arguments.threshold is None:
@@ -277,24 +276,22 @@ def _read_data(arguments: argparse.Namespace) -> tuple["Protocol", Callable[["Si
     from ..evaluation import Evaluation
     from ..evaluation.embeddings import SentenceEmbeddings
     from ..evaluation.protocol import Protocol
-    from ..evaluation.scoring import TaskData, default_tasks, read_tasks, score_tasks
+    from ..evaluation.scoring import default_tasks, read_tasks, score_tasks
     from ..evaluation.sts import read_scored_pairs
 
     protocol = Protocol(arguments.mode, arguments.aggregation, arguments.metric, arguments.seed)
     tasks: tuple[str, ...] = ()
-    data = TaskData()
-    if _names_data(arguments):
-        if arguments.tasks is not None:
-            tasks = tuple(name.strip() for name in arguments.tasks.split(",") if name.strip())
-        elif arguments.data_dir is not None:
-            tasks = default_tasks(arguments.task_set or "sts", protocol.mode)
-        own = {}
-        if arguments.task:
-            from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
+    if arguments.tasks is not None:
+        tasks = tuple(arguments.tasks.replace(",", " ").split())
+    elif arguments.data_dir is not None:
+        tasks = default_tasks(arguments.task_set or "sts", protocol.mode)
+    own = {}
+    if arguments.task:
+        from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
 
-            own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
-        pairs = tuple(map(read_scored_pairs, arguments.pairs))
-        data = read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
+        own = name_tasks(read_task(kind, path) for kind, path in arguments.task)
+    pairs = tuple(map(read_scored_pairs, arguments.pairs))
+    data = read_tasks(tasks, arguments.data_dir, protocol, pairs, arguments.geometry, own)
 
     def evaluate(model: "SimCSE") -> "Evaluation":
         prompted = data.prompted_for(model)

@@ -228,7 +228,11 @@ def counted_correlation(
         return covariance / np.sqrt(x_variance * y_variance)
 
 
-def counted_average_precision(similarity: ndarray, gold: ndarray, counts: ndarray) -> ndarray:
+def counted_average_precision(
+    similarity: ndarray,
+    gold: ndarray,
+    counts: ndarray,
+) -> ndarray:
     """Compute the average precision within samples that hold each pair `counts[:, i]` times.
 
     Args:
@@ -283,7 +287,11 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
 
 
-def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
+def interval(
+    drawn: ndarray,
+    confidence: float,
+    draws: int = 0,
+) -> tuple[float, float]:
     """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
     Resampling cannot see what did not happen in a single row. If two systems are right and wrong in the same rows, or
@@ -317,7 +325,11 @@ def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, 
     return float(low), float(high)
 
 
-def proportion_interval(share: float, draws: int, confidence: float) -> tuple[float, float]:
+def proportion_interval(
+    share: float,
+    draws: int,
+    confidence: float,
+) -> tuple[float, float]:
     """Return Wilson's interval of a share in that many independent draws (Wilson 1927); it has a width at 0 and 1."""
     z = ndtri((1 + confidence) / 2)
     scale = 2 * (draws + z**2)
@@ -448,7 +460,12 @@ def join_parts(parts: Collection) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 
-def optimism_of_choice(start: Parts, candidates: list[Parts], chosen: int, resamples: int = 200) -> float:
+def optimism_of_choice(
+    start: Parts,
+    candidates: list[Parts],
+    chosen: int,
+    resamples: int = 200,
+) -> float:
     """Estimate by how much the change to a candidate is too high because it was chosen by its score on these examples.
 
     Each resample chooses the candidate with the highest score on the examples that it drew, and measures the change

@@ -130,9 +130,8 @@ class LogisticRegressionGrid:
             best[better] = accuracy[better]
             improved = torch.as_tensor(better.repeat(self.classes), device=self.device)
             best_weight[improved] = self.weight[improved]
-            missed = running & ~better
-            running &= ~(missed & (misses >= self.config.tenacity))
-            misses += missed
+            misses += running & ~better
+            running = misses <= self.config.tenacity
         self.weight = best_weight
         return best
 

@@ -1,15 +1,14 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from zlib import crc32
 
 import numpy as np
+from numpy import ndarray
 
-from .bootstrap import Parts, independent_draws, interval, mean_over_drawn_seeds, resampled_scores
+from .bootstrap import Parts, independent_draws, interval, resampled_scores
 from .protocol import PAPER_PROTOCOL, Protocol
-from .report import NOT_TASKS, average_members, format_number, format_rows, is_transfer, is_user_task
-from .scoring import Evaluation
+from .report import NOT_TASKS, average_members, format_rows, is_transfer, is_user_task
 
 
 def compare_evaluations(
@@ -22,13 +21,11 @@ def compare_evaluations(
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
     the same resampled pairs or test examples, so that what they have in common cancels. Examples that share a text are
-    drawn together (see [`groups_to_draw`]). An interval says what another draw of test pairs could have shown. It says
-    what other seeds of the training could have shown only for a system whose evaluations with several seeds are given:
-    the scores are then means over the seeds (see [`mean_over_drawn_seeds`]).
+    drawn together (see [`groups_to_draw`]). An interval says what another draw of test pairs could have shown, and not
+    what other seeds of the training could have shown.
 
     Args:
-        named (`dict[str, Evaluation]`): At least two systems by name, the baseline first. A list holds the evaluations
-            of one system with several seeds.
+        named (`dict[str, Evaluation]`): The evaluations of at least two systems by name, the baseline first.
         protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
@@ -36,8 +33,8 @@ def compare_evaluations(
     Returns:
         `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
         `scores[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
-        have a score; `seeds[name]`, the number of evaluations; and `differences[name][task]` with `difference` (name
-        minus baseline), `low` and `high` (`None` without stored scores). All scores are times 100.
+        have a score; and `differences[name][task]` with `difference` (name minus baseline), `low` and `high` (`None`
+        without stored scores). All scores are times 100.
 
     Raises:
         ValueError: If there are fewer than two evaluations, a setting is out of range, no task is common to all, or
@@ -46,53 +43,44 @@ def compare_evaluations(
     if len(named) < 2:
         raise ValueError("a comparison needs at least two different models or result files.")
     # 1. The scores, and the tasks for which all systems have one
-    systems = {}
-    for name, given in named.items():
-        systems[name] = [given] if isinstance(given, Evaluation) else list(given)
     tasks: list = []
-    for each in chain(*systems.values()):
+    for each in named.values():
         tasks += [task for task in each.results if task not in (*NOT_TASKS, *tasks)]
     scores: dict = {}
-    for name, seeds in systems.items():
-        scores[name] = {}
-        for task in tasks:
-            found = [protocol.headline(each.results.get(task, {"missing": ""})) for each in seeds]
-            scores[name][task] = None if None in found else _mean(found)
+    for name, each in named.items():
+        scores[name] = {task: protocol.headline(each.results.get(task, {"missing": ""})) for task in tasks}
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
-    baseline, *others = systems
+    baseline, *others = named
 
     # 2. The averages
     labels = {}
     for task in common:
-        result = systems[baseline][0].results[task]
+        result = named[baseline].results[task]
         if is_user_task(result):
             labels[task] = f"{task} {result['metrics'][0]}"
     members = {task: [task] for task in common}
     averages: dict = {}
     for key, averaged in average_members([task for task in common if task not in labels]).items():
         members[key] = averaged
-        averages[key] = {name: _mean([each[task] for task in averaged]) for name, each in scores.items()}
+        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in scores.items()}
         averages[key]["tasks"] = averaged
 
     # 3. The differences, on the same resamples
-    samples = {task: _samples(systems, task, protocol, resamples) for task in common}
+    samples: dict = {task: _samples(named, task, protocol, resamples) for task in common}
     differences: dict = {name: {} for name in others}
     for key, averaged in members.items():
-        drawn = {}
-        if all(samples[task] for task in averaged):
-            random = np.random.default_rng([0, 1])
-            for name in systems:
-                means = np.mean([samples[task][name] for task in averaged], axis=0)
-                drawn[name] = mean_over_drawn_seeds(means, random, confidence)
-            fewest = min(independent_draws(systems[baseline][0].scores[task]) for task in averaged)
-        for name in others:
+        drawn = None
+        if all(samples[task] is not None for task in averaged):
+            drawn = np.mean([samples[task] for task in averaged], axis=0)
+            fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+        for row, name in enumerate(others, start=1):
             low = high = None
-            if drawn:
-                low, high = interval(drawn[name] - drawn[baseline], confidence, fewest)
+            if drawn is not None:
+                low, high = interval(drawn[row] - drawn[0], confidence, fewest)
             changes = [scores[name][task] - scores[baseline][task] for task in averaged]
-            differences[name][key] = {"difference": _mean(changes), "low": low, "high": high}
+            differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
     return {
         "baseline": baseline,
         "mode": protocol.mode,
@@ -102,7 +90,6 @@ def compare_evaluations(
         "resamples": resamples,
         "tasks": tasks,
         "labels": labels,
-        "seeds": {name: len(seeds) for name, seeds in systems.items()},
         "scores": scores,
         "averages": averages,
         "differences": differences,
@@ -114,11 +101,11 @@ def format_comparison(comparison: dict) -> str:
     tasks = comparison["tasks"]
     averages = comparison["averages"]
     labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
-    rows = [["", *(labels.get(key, key) for key in (*tasks, *averages))]]
+    rows = []
     for name, scores in comparison["scores"].items():
-        numbers = [scores[task] for task in tasks] + [average[name] for average in averages.values()]
-        rows.append([name, *map(format_number, numbers)])
-    table = format_rows(rows)
+        means = [average[name] for average in averages.values()]
+        rows.append([name, *(scores[task] for task in tasks), *means])
+    table = format_rows(rows, "", *(labels.get(key, key) for key in (*tasks, *averages)))
     for key, average in averages.items():
         table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
     blocks = [
@@ -126,18 +113,15 @@ def format_comparison(comparison: dict) -> str:
         table,
     ]
     for name, differences in comparison["differences"].items():
-        rows = [[f"{name} - {comparison['baseline']}", "", f"{100 * comparison['confidence']:g}% interval"]]
+        rows = []
         for task, result in differences.items():
-            interval = "n/a"
+            interval = None
             if result["low"] is not None:
                 interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
             rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
-        blocks.append(format_rows(rows))
+        level = f"{100 * comparison['confidence']:g}% interval"
+        blocks.append(format_rows(rows, f"{name} - {comparison['baseline']}", "", level))
     return "\n\n".join(blocks)
-
-
-def _mean(values: Sequence) -> float:
-    return float(np.mean(values))
 
 
 def describe_difference(
@@ -166,37 +150,37 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _samples(systems: dict, task: str, protocol: Protocol, resamples: int) -> dict:
-    """Return the resampled scores of each system, or `{}` if some were not stored."""
-    found = []
-    for name, seeds in systems.items():
-        for each in seeds:
-            found.append((name, each.scores.get(task)))
-    if any(parts is None for _, parts in found) or (protocol.mode == "dev" and is_transfer(task)):
-        return {}  # dev answers are not stored
-    first_name, first = found[0]
-    stored = list(first)
-    if stored in (["test"], ["dev"]) and stored != [protocol.split]:
+def _samples(
+    named: Mapping,
+    task: str,
+    protocol: Protocol,
+    resamples: int,
+) -> ndarray | None:
+    """Return the resampled scores of each system, or `None` if some were not stored."""
+    stored = {name: each.scores.get(task) for name, each in named.items()}
+    if None in stored.values() or (protocol.mode == "dev" and is_transfer(task)):
+        return None  # dev answers are not stored
+    (first_name, first), *_ = stored.items()
+    parts = list(first)
+    if parts in (["test"], ["dev"]) and parts != [protocol.split]:
         raise ValueError(
             f"{task}: mode {protocol.mode} compares the split {protocol.split}, but the stored scores are of "
-            f"{stored[0]}. Evaluate again with this mode."
+            f"{parts[0]}. Evaluate again with this mode."
         )
-    for name, parts in found:
-        if _examples(parts) != _examples(first):
+    for name, each in stored.items():
+        if _examples(each) != _examples(first):
             raise ValueError(
                 f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "
                 "same data and mode."
             )
     random = np.random.default_rng([0, crc32(task.encode())])  # independent of the resamples of other tasks
-    drawn = iter(resampled_scores([parts for _, parts in found], protocol, resamples, random))
-    return {name: np.stack([next(drawn) for _ in seeds]) for name, seeds in systems.items()}
+    return resampled_scores(list(stored.values()), protocol, resamples, random)
 
 
 def _examples(parts: Parts) -> list:
     """Return what tells the examples that were scored from any others, in their order."""
-    examples: list = []
+    examples = []
     for name, part in parts.items():
-        examples += [name, part["gold"].tolist()]
-        if "unit" in part:
-            examples.append(part["unit"].tolist())
+        gold = part["gold"]
+        examples.append((name, gold.tolist(), part.get("unit", gold).tolist()))
     return examples

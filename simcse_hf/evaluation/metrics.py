@@ -98,20 +98,16 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
     Raises:
         ValueError: If the shapes differ or an embedding holds NaN or infinity.
     """
-    x = torch.as_tensor(x).detach().cpu()
-    y = torch.as_tensor(y).detach().cpu()
+    x, y = (torch.as_tensor(each).detach().cpu() for each in (x, y))
     if x.ndim != 2 or x.shape != y.shape:
         raise ValueError(
             f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
         )
     check_finite(x, "row {} of the first array")
     check_finite(y, "row {} of the second array")
-    if torch.float64 in (x.dtype, y.dtype):
-        x = x.double()
-        y = y.double()
-    else:
-        x = x.float()
-        y = y.float()
+    dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
+    x = x.to(dtype)
+    y = y.to(dtype)
     if similarity == "cosine":
         scores = torch.nn.functional.cosine_similarity(x, y, dim=1)
     else:
@@ -255,7 +251,5 @@ def isotropy(x: Tensor) -> float:
     x = _normalized(x).double()
     directions = torch.linalg.eigh(x.T @ x).eigenvectors
     projections = x @ directions
-    along = projections.logsumexp(dim=0)
-    against = (-projections).logsumexp(dim=0)
-    log_z = torch.cat([along, against])
+    log_z = torch.cat([projections, -projections], dim=1).logsumexp(dim=0)
     return (log_z.min() - log_z.max()).exp().item()

@@ -1,9 +1,11 @@
 """Average results, and write them as a table and as a JSON document."""
 
 import platform
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +45,9 @@ def average_members(tasks: Sequence[str]) -> dict:
         `dict[str, list[str]]`: `average` over the STS tasks and, if there are transfer tasks too, `average_transfer`;
         with transfer tasks only, `average` is over them.
     """
-    sts = [task for task in tasks if not is_transfer(task)]
-    transfer = [task for task in tasks if is_transfer(task)]
-    members = {"average": sts, "average_transfer": transfer} if sts else {"average": transfer}
-    return {key: averaged for key, averaged in members.items() if averaged}
+    sts_first = sorted(tasks, key=is_transfer)
+    kinds = [list(members) for _, members in groupby(sts_first, is_transfer)]
+    return dict(zip(("average", "average_transfer"), kinds, strict=False))
 
 
 def add_averages(
@@ -59,25 +60,33 @@ def add_averages(
     A task without a score is listed in `missing` and does not enter the average.
     """
     for key, members in average_members(tasks).items():
-        scores: dict = {task: protocol.headline(results[task]) for task in members}
-        missing = [task for task in members if scores[task] is None]
-        present = [task for task in members if task not in missing]
-        mean = float(np.mean([scores[task] for task in present])) if present else None
-        results[key] = {"value": mean, "tasks": present, "missing": missing}
+        scores = {task: protocol.headline(results[task]) for task in members}
+        known = {task: score for task, score in scores.items() if score is not None}
+        results[key] = {
+            "value": float(np.mean(list(known.values()))) if known else None,
+            "tasks": list(known),
+            "missing": [task for task in members if task not in known],
+        }
 
 
-def format_number(value: float | None) -> str:
-    """Format a score with two decimals, or as `n/a`."""
-    return "n/a" if value is None else f"{value:.2f}"
+def format_rows(rows: Iterable, *header: str) -> str:
+    """Align rows below a header, the first column to the left and the rest to the right.
 
+    Args:
+        rows (`Iterable[Sequence]`): The cells of each row. A float has two decimals, and `None` is `n/a`.
+        *header (`str`): The cells of the first row.
 
-def format_rows(rows: list) -> str:
-    """Align the cells of rows in columns, the first column to the left and the rest to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
+    Returns:
+        `str`: The lines.
+    """
+    table: list = [header]
     for row in rows:
-        cells = list(map(str.rjust, row, widths))
-        cells[0] = row[0].ljust(widths[0])
+        cells = ["n/a" if cell is None else cell for cell in row]
+        table.append([f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for first, *others in table:
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
@@ -97,79 +106,32 @@ def format_table(
     Returns:
         `str`: The text, which may have several lines.
     """
-    blocks = []
-    for key in ("average", "average_transfer"):
-        if key not in results:
-            continue
-        average = results[key]
-        members = [task for task in results if task in average["tasks"] or task in average["missing"]]
-        scores = [protocol.headline(results[task]) for task in members]
-        cells = [format_number(score) for score in (*scores, average["value"])]
-        what = f"{protocol.metric}, aggregation {protocol.aggregation}"
-        if is_transfer(members[0]):
-            what = "dev accuracy" if protocol.mode == "dev" else "accuracy"
-        lines = [
-            f"mode {protocol.mode}, {what}, x 100",
-            format_rows([[*members, "Avg."], cells]),
-            f"Avg. over {len(average['tasks'])} of {len(members)} tasks",
-        ]
-        for task in average["missing"]:
-            reason = results[task].get("missing", f"no {protocol.aggregation} score without its subsets")
-            lines.append(f"{task} n/a: {reason}")
-        blocks.append("\n".join(lines))
-    if verbose:
-        # All correlations in a table, then the accuracies
-        rows = [["", "pairs", *METRICS]]
-        accuracies = []
-        for task, result in results.items():
-            if task in NOT_TASKS or "missing" in result or is_user_task(result):
-                continue
-            if "accuracy" in result:
-                cells = [f"accuracy {result['accuracy']:.2f}", f"dev {result['dev_accuracy']:.2f}"]
-                if "f1" in result:
-                    cells.append(f"F1 {result['f1']:.2f}")
-                cells += [f"{split} {count}" for split, count in result["examples"].items()]
-                accuracies.append(f"{task}: {', '.join(cells)}")
-                continue
+    import jinja2
+
+    correlations = []
+    for task, result in results.items():
+        if verbose and task not in NOT_TASKS and ("pairs" in result or "splits" in result):
             parts = result.get("subsets") or result.get("splits") or {"": result}
             for part, numbers in (parts | result.get("aggregate", {})).items():
                 pairs = numbers.get("pairs", result.get("pairs"))
-                cells = [format_number(numbers[metric]) for metric in METRICS]
-                rows.append([f"{task} {part}".rstrip(), str(pairs), *cells])
-        if len(rows) > 1:
-            blocks.append(format_rows(rows))
-        blocks.append("\n".join(accuracies))
-    users = []
-    for name, result in results.items():
-        if is_user_task(result):
-            listed = ", ".join(f"{metric} {result[metric]:.2f}" for metric in result["metrics"])
-            of = f"{result['examples']} examples of {result['source']}"
-            users.append(f"{name}: {listed} (x 100, {of}; {result['protocol']})")
-    blocks.append("\n".join(users))
-    if "geometry" in results:
-        geometry = results["geometry"]
-        blocks.append(
-            f"STS-B ({', '.join(geometry['splits'])}): alignment {geometry['alignment']:.4f} over "
-            f"{geometry['positive_pairs']} pairs, uniformity {geometry['uniformity']:.4f} and isotropy "
-            f"{geometry['isotropy']:.4f} over {geometry['sentences']} sentences"
-        )
-    if "mteb" in results:
-        by_name = [[name, format_number(score)] for name, score in results["mteb"].items()]
-        blocks.append(format_rows([["MTEB", "score"], *by_name]))
-        averages = format_mteb_averages(results.get("mteb_averages", {}))
-        if averages:
-            blocks.append(format_rows([["MTEB average", "score", "data sets"], *averages]))
-    return "\n\n".join(filter(None, blocks))
-
-
-def format_mteb_averages(averages: dict) -> list:
-    """Return a row with the name, the mean and the number of data sets for each of `mteb_averages`."""
-    rows = []
-    for name, average in averages.items():
+                correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
+    mteb_averages = []
+    for name, average in results.get("mteb_averages", {}).items():
         title = "Avg. over all data sets" if name == "average" else name
-        number = f"{average['tasks']} of {average['of']}"
-        rows.append([title, format_number(average["value"]), number])
-    return rows
+        mteb_averages.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["score"] = lambda task: protocol.headline(results[task])
+    template = environment.from_string(Path(__file__).with_name("table.txt").read_text(encoding="utf-8"))
+    text = template.render(
+        align=format_rows,
+        protocol=protocol,
+        results=results,
+        transfer=TRANSFER_EXAMPLES,
+        verbose=verbose,
+        correlations=correlations,
+        mteb_averages=mteb_averages,
+    )
+    return re.sub("\n{3,}", "\n\n", text).strip("\n")  # blocks that say nothing leave blank lines
 
 
 def describe_protocol(protocol: Protocol) -> dict:

@@ -66,7 +66,6 @@ class TaskData:
         for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
                 yield from part.texts
-                yield from getattr(part, "texts2", None) or ()
 
     def prompted_for(self, model: Any) -> "TaskData":
         """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
@@ -220,11 +219,10 @@ def score_tasks(
             rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
         sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
         positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
-        firsts = embeddings(first for first, _, _ in positives)
-        seconds = embeddings(second for _, second, _ in positives)
+        first, second = (torch.from_numpy(embeddings(row[side] for row in positives)) for side in (0, 1))
         x = torch.from_numpy(embeddings(sentences))
         results["geometry"] = {
-            "alignment": alignment(torch.from_numpy(firsts), torch.from_numpy(seconds)),
+            "alignment": alignment(first, second),
             "uniformity": uniformity(x),
             "isotropy": isotropy(x),
             "singular_spectrum": singular_spectrum(x),
@@ -297,9 +295,8 @@ def evaluate_sts(
         FileNotFoundError: See [`read_tasks`].
         ValueError: See [`evaluate_tasks`].
     """
-    protocol = Protocol(mode, aggregation, metric)
     tasks = tuple(tasks or default_tasks("sts", mode))
-    return evaluate_tasks(model, data_dir, tasks, protocol).results
+    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, aggregation, metric)).results
 
 
 def evaluate_transfer(
@@ -328,6 +325,5 @@ def evaluate_transfer(
         FileNotFoundError: See [`read_tasks`].
         ValueError: See [`evaluate_tasks`].
     """
-    protocol = Protocol(mode, seed=seed)
     tasks = tuple(tasks or default_tasks("transfer", mode))
-    return evaluate_tasks(model, data_dir, tasks, protocol, device=device).results
+    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, seed=seed), device=device).results

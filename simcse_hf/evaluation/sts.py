@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import yaml
 from numpy import ndarray
 from transformers.utils import logging
 
@@ -18,50 +19,22 @@ from .metrics import METRICS, cosine_similarity_pairs
 
 logger = logging.get_logger(__name__)
 
-STS_SUBSETS = {  # in SentEval's order; STS13 lacks SMT, whose licence forbids redistribution
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),
-    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-STS_SPLITS = {  # files of the tasks that have splits, relative to SentEval's `downstream` folder
-    "STSBenchmark": {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
-    "SICKRelatedness": {
-        "train": "SICK/SICK_train.txt",
-        "dev": "SICK/SICK_trial.txt",
-        "test": "SICK/SICK_test_annotated.txt",
-    },
-}
-STS_PAIRS = {  # scored pairs in SentEval's archive; another number means another data set
-    "STS12": {"STS12": 3108},
-    "STS13": {"STS13": 1500},
-    "STS14": {"STS14": 3750},
-    "STS15": {"STS15": 3000},
-    "STS16": {"STS16": 1186},
-    "STSBenchmark": {"train": 5749, "dev": 1500, "test": 1379},
-    "SICKRelatedness": {"train": 4500, "dev": 500, "test": 4927},
-}
+
+SENTEVAL = yaml.safe_load(Path(__file__).with_name("senteval.yaml").read_text(encoding="utf-8"))
+
+
+def senteval(kind: str, fact: str) -> dict:
+    """Return a fact of `senteval.yaml` for each task of a kind (`sts` or `transfer`) that has it."""
+    return {task: facts[fact] for task, facts in SENTEVAL[kind].items() if fact in facts}
+
+
+STS_SUBSETS = {task: tuple(subsets) for task, subsets in senteval("sts", "subsets").items()}
+STS_SPLITS = senteval("sts", "files")
+STS_PAIRS = senteval("sts", "sizes")
 STS_TASKS = tuple(STS_PAIRS)
 HUB = "hub"
-HUB_DATASETS = {
-    "STS12": "mteb/sts12-sts",
-    "STS13": "mteb/sts13-sts",
-    "STS14": "mteb/sts14-sts",
-    "STS15": "mteb/sts15-sts",
-    "STS16": "mteb/sts16-sts",
-    "STSBenchmark": "mteb/stsbenchmark-sts",
-    "SICKRelatedness": "mteb/sickr-sts",  # one split with all 9,927 pairs; SentEval's test split has 4,927
-}
-HUB_REVISIONS = {  # those of mteb 2.26's tasks, so that a score here and one by mteb are of the same rows
-    "STS12": "a0d554a64d88156834ff5ae9920b964011b16384",
-    "STS13": "7e90230a92c190f1bf69ae9002b8cea547a64cca",
-    "STS14": "6031580fec1f6af667f0bd2da0a551cf4f0b2375",
-    "STS15": "ae752c7c21bf194d8b67fd573edf7ae58183cbe3",
-    "STS16": "4d8694f8f0e0100860b497b999b3dbed754a0513",
-    "STSBenchmark": "b0fddb56ed78048fa8b90373c8a3cfc37b684831",
-    "SICKRelatedness": "20a6d6f312dd54037fe07a32d58e5e168867909d",
-}
+HUB_DATASETS = senteval("sts", "hub")
+HUB_REVISIONS = senteval("sts", "revision")
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _PARTS = ("score", "sentence1", "sentence2")
 
@@ -140,17 +113,12 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
     # 1. The cells of each line that is not blank
     lines = read_lines(path)
     if lines and "\t" in lines[0]:
-        records = []
-        for line_number, text in enumerate(lines, start=1):
-            if text.strip():
-                records.append((line_number, text.split("\t")))
+        records = [(number, text.split("\t")) for number, text in enumerate(lines, start=1) if text.strip()]
     else:
         records = list(csv_records(path, ","))
-    if not records:
-        return _collect(name, str(path), [])
 
     # 2. The columns by the header, or those of the two layouts without one
-    header = records[0][1]
+    header = records[0][1] if records else []
     width = len(header)
     has_sources = False
     columns = find_parts(header, _PARTS)
@@ -276,11 +244,9 @@ def read_sts_task(
     elif task in STS_SUBSETS:
         expected = Path(data_dir, "STS", f"{task}-en-test")
         if expected.is_dir():
-            for subset in STS_SUBSETS[task]:
-                parts[subset] = _read_senteval_subset(expected, subset)
+            parts = {subset: _read_senteval_subset(expected, subset) for subset in STS_SUBSETS[task]}
         else:
-            for subset, path in tables.items():
-                parts[subset] = read_scored_pairs(path, subset)
+            parts = {subset: read_scored_pairs(path, subset) for subset, path in tables.items()}
     else:
         files = {split: Path(data_dir, file) for split, file in STS_SPLITS[task].items()}
         expected = files[splits[0]]
@@ -288,8 +254,7 @@ def read_sts_task(
             files = {stem.split("-")[-1]: path for stem, path in tables.items()}
         present = [split for split in splits if split in files and files[split].is_file()]
         if splits[0] in present:
-            for split in present:
-                parts[split] = read_scored_pairs(files[split], split)
+            parts = {split: read_scored_pairs(files[split], split) for split in present}
     if not parts:
         raise TaskNotFound(f"there is neither {expected} nor a table in {Path(data_dir, task)}")
     sizes = {part: len(pairs) for part, pairs in parts.items()}

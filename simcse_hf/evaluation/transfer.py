@@ -1,7 +1,7 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..data.table import read_lines
 from .bootstrap import connected_groups
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .sts import HUB, TaskNotFound, warn_of_size
+from .sts import TaskNotFound, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -22,65 +22,22 @@ CLASSIFIER_CONFIGS = {
 }
 
 TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")  # the paper's seven; SST5 must be named
-TRANSFER_EXAMPLES = {  # examples in SentEval's archive; another number means another data set
-    "MR": {"train": 10662},
-    "CR": {"train": 3775},
-    "SUBJ": {"train": 10000},
-    "MPQA": {"train": 10606},
-    "SST2": {"train": 67349, "dev": 872, "test": 1821},
-    "SST5": {"train": 8544, "dev": 1101, "test": 2210},
-    "TREC": {"train": 5452, "test": 500},
-    "MRPC": {"train": 4076, "test": 1725},
-}
-FILES = {  # by class, or by split
-    "MR": {"1": "MR/rt-polarity.pos", "0": "MR/rt-polarity.neg"},
-    "CR": {"1": "CR/custrev.pos", "0": "CR/custrev.neg"},
-    "SUBJ": {"1": "SUBJ/subj.objective", "0": "SUBJ/subj.subjective"},
-    "MPQA": {"1": "MPQA/mpqa.pos", "0": "MPQA/mpqa.neg"},
-    "SST2": {split: f"SST/binary/sentiment-{split}" for split in ("train", "dev", "test")},
-    "SST5": {split: f"SST/fine/sentiment-{split}" for split in ("train", "dev", "test")},
-    "TREC": {"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"},
-    "MRPC": {split: f"MRPC/msr_paraphrase_{split}.txt" for split in ("train", "test")},
-}
+TRANSFER_EXAMPLES = senteval("transfer", "sizes")
+FILES = senteval("transfer", "files")  # by split or by class
+LABELS = senteval("transfer", "labels")
 
 
-_LABELS = {  # those of the other tasks are 0 and 1
-    "SST5": ("0", "1", "2", "3", "4"),
-    "TREC": ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
-}
+class LabelledTexts(list):
+    """The examples of one split of a classification task.
 
-
-@dataclass
-class LabelledTexts:
-    """One split of a classification task.
-
-    Args:
-        texts (`list[str]`): Texts, with their tokens joined by single spaces.
-        labels (`list[int]`): Classes from 0.
-        texts2 (`list[str]`, *optional*): Second texts, for a task on pairs.
+    Each is a list of its texts, of which a task on pairs has two, and its class from 0. The tokens of a text are
+    joined by single spaces.
     """
 
-    texts: list[str]
-    labels: list[int]
-    texts2: list[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, rows: Sequence[int]) -> "LabelledTexts":
-        """Return the examples at some positions, in the order of these."""
-        texts = [self.texts[row] for row in rows]
-        labels = [self.labels[row] for row in rows]
-        return LabelledTexts(texts, labels, self.texts2 and [self.texts2[row] for row in rows])
-
-    def sorted_by_length(self) -> "LabelledTexts":
-        """Return the examples by number of tokens and then by label, the order from which SentEval makes its folds."""
-        seconds = self.texts2 or self.texts
-
-        def key(row: int) -> tuple:
-            return len(self.texts[row].split()), len(seconds[row].split()), self.labels[row]
-
-        return self.select(sorted(range(len(self)), key=key))
+    @property
+    def texts(self) -> list[str]:
+        """The first texts of all examples, and then the second ones; they may repeat."""
+        return list(chain(*zip(*(texts for texts, _ in self), strict=True)))
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict:
@@ -97,25 +54,21 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
         `train`, from which the protocol holds out folds.
 
     Raises:
-        TaskNotFound: If the task's folder does not exist, or `data_dir` is the word `hub`.
+        TaskNotFound: If the task's folder does not exist.
         FileNotFoundError: If the folder exists but a file is missing.
         ValueError: If a row is malformed or a label is unknown. The message names the file and the line.
     """
-    if data_dir == HUB:
-        raise TaskNotFound("transfer tasks are read from SentEval's folders only")
-    paths = {split: Path(data_dir) / file for split, file in FILES[task].items()}
-    for path in paths.values():
+    splits: dict = {}
+    for part, file in FILES[task].items():
+        path = Path(data_dir, file)
         if not path.parent.is_dir():
             raise TaskNotFound(f"there is no folder {path.parent}")
-    if "train" not in paths:  # a file for each class
-        examples = LabelledTexts([], [])
-        for label, path in paths.items():
-            for line in read_lines(path, encoding="latin-1"):
-                examples.texts.append(" ".join(line.split()))
-                examples.labels.append(int(label))
-        splits = {"train": examples}
-    else:
-        splits = {split: _read_split(task, path) for split, path in paths.items()}
+        if part in TRANSFER_EXAMPLES[task]:
+            splits[part] = _read_split(task, path)
+        else:  # the file of a class
+            examples = splits.setdefault("train", LabelledTexts())
+            lines = read_lines(path, encoding="latin-1")
+            examples += [([" ".join(line.split())], int(part)) for line in lines]
     for split, examples in splits.items():
         size = len(examples)
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
@@ -123,17 +76,15 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
 
 
 def _read_split(task: str, path: Path) -> LabelledTexts:
-    names = _LABELS.get(task, ("0", "1"))
-    lines = read_lines(path, encoding="latin-1" if task == "TREC" else "utf-8")
+    names = LABELS.get(task, ("0", "1"))
     width = 5 if task == "MRPC" else 2
     separator = "\t" if task in ("MRPC", "SST2") else " "
-    examples = LabelledTexts([], [], [] if task == "MRPC" else None)
+    examples = LabelledTexts()
+    lines = read_lines(path, encoding="latin-1" if task == "TREC" else "utf-8")
     for number, line in enumerate(lines, start=1):
-        if task != "MRPC":
-            line = line.strip()
-        elif number == 1:
+        if task == "MRPC" and number == 1:
             continue  # the header
-        cells = line.split(separator, width - 1)
+        cells = line.strip().split(separator, width - 1)
         where = f"{path}, line {number}"
         if len(cells) != width:
             raise ValueError(f"{where}: expected {width} columns separated by {separator!r}.")
@@ -142,18 +93,20 @@ def _read_split(task: str, path: Path) -> LabelledTexts:
         label = cells[0].partition(":")[0]  # TREC has coarse and fine labels
         if label not in names:
             raise ValueError(f"{where}: label {label!r} is not one of {', '.join(names)}.")
-        examples.labels.append(names.index(label))
-        if examples.texts2 is None:
-            examples.texts.append(" ".join(cells[1].split()))
-        else:
-            examples.texts.append(" ".join(cells[3].split()))
-            examples.texts2.append(" ".join(cells[4].split()))
+        texts = cells[3:] or cells[1:]  # MRPC has two ids before the texts
+        examples.append(([" ".join(text.split()) for text in texts], names.index(label)))
     return examples
 
 
 def pair_features(a: ndarray, b: ndarray) -> ndarray:
     """Return SentEval's features [|a - b|, a * b] of pairs of embeddings `(n, dim)`, of shape `(n, 2 dim)`."""
     return np.concatenate([np.abs(a - b), a * b], axis=1)
+
+
+def _length(example: tuple) -> tuple:
+    """Return the number of tokens of each text and the label, by which SentEval sorts before it makes its folds."""
+    texts, label = example
+    return [len(text.split()) for text in texts], label
 
 
 def score_transfer_task(
@@ -190,21 +143,18 @@ def score_transfer_task(
     folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    ordered = {split: examples.sorted_by_length() for split, examples in splits.items()}
     data = {}
-    for split, examples in ordered.items():
-        features = embeddings(examples.texts)
-        if examples.texts2 is not None:
-            features = pair_features(features, embeddings(examples.texts2))
-        data[split] = features, np.asarray(examples.labels)
+    ordered = {}
+    for split, examples in splits.items():
+        texts, labels = zip(*sorted(examples, key=_length), strict=True)
+        features = [embeddings(column) for column in zip(*texts, strict=True)]
+        data[split] = pair_features(*features) if len(features) == 2 else features[0], np.array(labels)
+        ordered[split] = texts
     classes = 1 + max(int(labels.max()) for _, labels in data.values())
     x, y = data["train"]
-    scored = "test"
+    scored = "test" if "test" in data else "train"
     everything = slice(None)
-    parts: Iterable = [(everything, everything)]
-    if "test" not in data:
-        scored = "train"
-        parts = folds.split(y, y)
+    parts: Iterable = folds.split(y, y) if scored == "train" else [(everything, everything)]
     test_x, gold = data[scored]
     correct = np.empty(len(gold), dtype=bool)
     dev_accuracies = []
@@ -233,8 +183,6 @@ def score_transfer_task(
             chosen = 0
         correct[held] = grid.correct(test_x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
-    tested = ordered[scored]
-    groups = connected_groups(list(zip(tested.texts, tested.texts2 or tested.texts, strict=True)))
     result = {
         "accuracy": float(np.mean(accuracies)),
         "dev_accuracy": float(np.mean(dev_accuracies)),
@@ -243,4 +191,4 @@ def score_transfer_task(
     if task == "MRPC":
         predicted = np.where(correct, gold, 1 - gold)
         result["f1"] = 100 * float(f1_score(gold, predicted))
-    return result, {"correct": correct, "gold": gold, "group": groups}
+    return result, {"correct": correct, "gold": gold, "group": connected_groups(ordered[scored])}

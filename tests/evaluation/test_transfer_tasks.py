@@ -22,7 +22,7 @@ def test_the_real_sets_have_their_published_sizes(task):
 
 def score(task, folder, mode="fasttest"):
     splits = read_transfer_task(task, folder)
-    texts = [text for part in splits.values() for text in part.texts + (part.texts2 or [])]
+    texts = [text for part in splits.values() for text in part.texts]
     return score_transfer_task(task, splits, SentenceEmbeddings(BagOfWords(), texts), mode, device="cpu")
 
 

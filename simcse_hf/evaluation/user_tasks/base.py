@@ -33,8 +33,7 @@ class TaskResult:
     Args:
         metrics (`dict[str, float]`): The metrics by name, times 100.
         scores (`dict[str, numpy.ndarray]`): One value for each scored unit, in the order of the task: `gold`, `unit`
-            (a fingerprint of the unit's texts and labels), what [`resampled_scores`] resamples and, from
-            [`UserTask.evaluate`], `group`.
+            (a fingerprint of the unit's texts and labels), what [`resampled_scores`] resamples, and `group`.
         details (`dict[str, Any]`, *optional*): The protocol and the counts, for the JSON document.
     """
 
@@ -104,9 +103,7 @@ class UserTask(ABC):
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
         model = SimpleNamespace(encode=encode, similarity_fn_name=similarity)
-        result = self.score(SentenceEmbeddings(model, self.texts))
-        result.scores["group"] = connected_groups(self.links)
-        return result
+        return self.score(SentenceEmbeddings(model, self.texts))
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with a prompt before each query and each document, as a model was trained with them.
@@ -157,7 +154,13 @@ class UserTask(ABC):
         """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
         return divide_groups(connected_groups(self.links), share, seed, self.source)
 
-    def _result(self, metrics: dict, scores: Arrays, marks: Iterable, **details: Any) -> TaskResult:
+    def _result(
+        self,
+        metrics: dict,
+        scores: Arrays,
+        marks: Iterable,
+        **details: Any,
+    ) -> TaskResult:
         """Return a result with a 32-bit fingerprint of each unit, by which a comparison recognises the same data.
 
         The `marks` of a unit are its texts and labels. Where there are no `gold` labels, the fingerprints stand for
@@ -165,7 +168,8 @@ class UserTask(ABC):
         """
         prints = [crc32("\0".join(each).encode("utf-8", "surrogatepass")) for each in marks]
         unit = np.array(prints, dtype=np.uint32)
-        return TaskResult(metrics, {"gold": unit, "unit": unit, **scores}, {"examples": len(self), **details})
+        scores = {"gold": unit, "unit": unit, **scores, "group": connected_groups(self.links)}
+        return TaskResult(metrics, scores, {"examples": len(self), **details})
 
     def document(self, result: TaskResult) -> dict:
         """Return the entry of a result in the JSON document of an evaluation; its first metric is the headline."""
@@ -214,10 +218,9 @@ def paired_interval(
         if not np.array_equal(result.scores["unit"], before[0].scores["unit"]):
             raise ValueError(f"{task.source}: the results are not those of the same {task.unit}s.")
         systems.append({task.kind: result.scores})
-    scores = resampled_scores(systems, resamples=resamples)
+    drawn = np.split(resampled_scores(systems, resamples=resamples), [len(before)])
     random = np.random.default_rng([0, 1])
-    start = mean_over_drawn_seeds(scores[: len(before)], random, confidence)
-    end = mean_over_drawn_seeds(scores[len(before) :], random, confidence)
+    start, end = [mean_over_drawn_seeds(scores, random, confidence) for scores in drawn]
     low, high = interval(end - start, confidence, independent_draws(systems[0]))
     old = np.mean([result.metrics[task.metric] for result in before])
     new = np.mean([result.metrics[task.metric] for result in after])
@@ -232,28 +235,26 @@ def checked_text(value: Any, where: str) -> str:
     return text
 
 
-def file_of(folder: Path, stem: str) -> Path | None:
+def file_of(folder: Path, stem: str, refusal: str = "") -> Any:
     """Return the table `stem.*` in a folder, such as `train.csv`, or `None`.
 
     Args:
         folder (`Path`): The folder.
         stem (`str`): The file's name without its extension.
+        refusal (`str`, *optional*): The error if there is no such file; by default there is none.
 
     Returns:
         `Path`, *optional*: The file.
 
     Raises:
-        ValueError: If there are several.
+        ValueError: If there are several, or none and a `refusal`.
     """
-    files = [path for path in tables_of(folder) if short_name(path) == stem]
+    files = [path for path in sorted(folder.glob(f"{stem}.*")) if SUFFIX.sub("", path.name) == stem]
     if len(files) > 1:
         raise ValueError(f"{folder}: both {files[0].name} and {files[1].name} are there. Keep one of them.")
+    if refusal and not files:
+        raise ValueError(f"{folder}: {refusal}")
     return files[0] if files else None
-
-
-def tables_of(folder: Path) -> list:
-    """Return the files of a folder whose names end like a table's, in the order of their names."""
-    return sorted(path for path in folder.glob("*") if SUFFIX.search(path.name))
 
 
 def short_name(path: Path) -> str:

@@ -46,16 +46,23 @@ class LabelledTask(UserTask):
     least = 1
 
     def __post_init__(self) -> None:
-        _check_labels(self.source, "scored", self.units)
+        self.rows: list[Row] = [*self.units, *(self.shared or [])]
         self.labels = [label for _, label in self.units]
         self.links = [[text] for text, _ in self.units]
-        self.texts = list(dict.fromkeys(text for text, _ in self.rows()))
+        self.texts = list(dict.fromkeys(text for text, _ in self.rows))
+        if len(set(self.labels)) < 2:
+            raise ValueError(
+                f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}. A task needs at least "
+                "two labels."
+            )
 
-    def rows(self) -> list[Row]:
-        """Return the scored rows and then the training rows."""
-        return self.units + (self.shared or [])
-
-    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: Any) -> TaskResult:
+    def _labelled_result(
+        self,
+        metrics: dict,
+        name: str,
+        scored: ndarray,
+        **details: Any,
+    ) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
         return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
 
@@ -102,7 +109,7 @@ class ClassificationTask(LabelledTask):
         if self.shared is None:
             self.least = 2
             if self.folds < 2:
-                single = min(label for label, count in counts.items() if count == 1)
+                single = min(counts, key=counts.__getitem__)
                 raise ValueError(
                     f"{self.source}: the label {single!r} has one row, which cannot be both trained on and scored. "
                     "Add rows of this label, remove it, or give training rows (a column 'split', or a folder with "
@@ -119,7 +126,7 @@ class ClassificationTask(LabelledTask):
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""
-        texts, labels = zip(*self.rows(), strict=True)
+        texts, labels = zip(*self.rows, strict=True)
         x = unit_length(embeddings(texts).astype(np.float32))
         y = np.array(labels, dtype=object)
         if self.shared is None:
@@ -209,14 +216,12 @@ def read_labelled_rows(path: Path) -> tuple:
         `tuple[list, list | None]`: The scored rows and the training rows, each a text and a label.
 
     Raises:
-        ValueError: If a file or column is missing, a text or label is empty, there are no rows, or all rows have the
-            same label.
+        ValueError: If a file or column is missing, a text or label is empty, or there are no rows.
     """
     files: dict = {"test": path}
     if path.is_dir():
-        files = {split: file_of(path, split) for split in ("test", "train")}
-        if files["test"] is None:
-            raise ValueError(f"{path}: the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead.")
+        refusal = "the folder has no test.csv (or .tsv, .jsonl, .parquet). Name a file instead."
+        files = {"test": file_of(path, "test", refusal), "train": file_of(path, "train")}
     splits: dict = {}
     for name, file in files.items():
         if file is None:
@@ -250,16 +255,5 @@ def read_labelled_rows(path: Path) -> tuple:
     unused = splits.keys() - {"train", "test"}
     if unused:
         logger.warning(f"{path}: rows of the split(s) {', '.join(sorted(unused))} are not used.")
-    train = None
-    if "train" in splits:
-        train = list(splits["train"].items())
-        _check_labels(str(path), "train", train)
+    train = list(splits["train"].items()) if "train" in splits else None
     return list(splits["test"].items()), train
-
-
-def _check_labels(source: str, kind: str, rows: list) -> None:
-    labels = {label for _, label in rows}
-    if len(labels) == 1:
-        raise ValueError(
-            f"{source}: all {len(rows)} {kind} rows have the label {min(labels)!r}. A task needs at least two labels."
-        )

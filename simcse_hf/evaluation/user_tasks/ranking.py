@@ -11,18 +11,22 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.table import open_table
+from ...data.table import Table, open_table
 from ...ops.similarity import similarity_matrix
 from ...search.exact import ExactIndex, comparable
 from ..embeddings import SentenceEmbeddings
 from ..metrics import cosine_similarity_pairs
 from ..sts import read_scored_pairs, rows_of_parts
-from .base import TaskResult, UserTask, checked_text, file_of, short_name, tables_of
+from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
 MRR_CUTOFF = 10
 DEPTH = 100
+LAYOUT = (
+    "A retrieval task is a folder in BEIR's layout: corpus.jsonl and queries.jsonl with the columns _id and text, and "
+    "qrels/test.tsv with the columns query-id, corpus-id and score, separated by tabs."
+)
 
 
 class PairsTask(UserTask):
@@ -48,27 +52,27 @@ class PairsTask(UserTask):
                     f"{self.source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or "
                     "1. Graded similarities are for --pairs."
                 )
-        first, second, labels = zip(*self.units, strict=True)
+        self.first, self.second, labels = zip(*self.units, strict=True)
         if len(set(labels)) < 2:
             raise ValueError(
                 f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}. Average precision needs "
                 "pairs of both labels."
             )
-        self.texts = list(dict.fromkeys([*first, *second]))
-        self.links = list(zip(first, second, strict=True))
+        self.gold = np.array(labels, dtype=np.int64)
+        self.texts = list(dict.fromkeys(self.first + self.second))
+        self.links = [texts for *texts, _ in self.units]
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision of the similarities; see [`UserTask.score`]."""
-        first, second, labels = zip(*self.units, strict=True)
-        predicted = cosine_similarity_pairs(embeddings(first), embeddings(second), embeddings.similarity)
-        gold = np.array(labels, dtype=np.int64)
+        similarity = embeddings.similarity
+        predicted = cosine_similarity_pairs(embeddings(self.first), embeddings(self.second), similarity)
         marks = [(*texts, f"{label:g}") for *texts, label in self.units]
         return self._result(
-            {"average_precision": 100 * float(average_precision_score(gold, predicted))},
-            {"similarity": predicted, "gold": gold},
+            {"average_precision": 100 * float(average_precision_score(self.gold, predicted))},
+            {"similarity": predicted, "gold": self.gold},
             marks,
-            protocol=f"average precision of the {embeddings.similarity}",
-            positives=int(gold.sum()),
+            protocol=f"average precision of the {similarity}",
+            positives=int(self.gold.sum()),
         )
 
 
@@ -82,11 +86,8 @@ def read_pairs(path: Path) -> PairsTask:
         `PairsTask`: The task.
 
     Raises:
-        ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
-            same.
+        ValueError: If the file is malformed, a label is neither 0 nor 1, or all labels are the same.
     """
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder. Name a file of pairs.")
     pairs = read_scored_pairs(path)
     units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
     return PairsTask(str(path), short_name(path), units)
@@ -146,25 +147,30 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        documents = chain(*(query.relevance for query in kept)) if self.shared is None else self.shared.values()
-        self._queries = [self.query_prompt + query.text for query in self.units]
-        self._documents = [self.document_prompt + text for text in documents]
-        self.texts = list(dict.fromkeys([*self._queries, *self._documents]))
         # Both parts of a split may share the corpus of a retrieval task, and negatives.
-        self.links = [[query.text] for query in self.units]
+        self.links = [[query.text] for query in kept]
         if self.shared is None:
-            self.links = [[query.text, *query.documents(relevant=True)] for query in self.units]
+            self.links = [[query.text, *query.documents(relevant=True)] for query in kept]
+        documents = chain(*(query.relevance for query in kept)) if self.shared is None else self.shared.values()
+        self._queries = [self.query_prompt + query.text for query in kept]
+        self._documents = [self.document_prompt + text for text in documents]
+        self.texts = list(dict.fromkeys(self._queries + self._documents))
 
     def with_prompts(self, query: str, document: str) -> Self:
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
         return replace(self, query_prompt=query, document_prompt=document)
 
-    def _ranked_result(self, values: dict, marks: list, **details: Any) -> TaskResult:
-        """Average the metrics over the queries; the headline is resampled."""
+    def _ranked_result(
+        self,
+        values: list,
+        marks: list,
+        **details: Any,
+    ) -> TaskResult:
+        """Average the metrics of each query over the queries; the headline is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
-        metrics = {name: 100 * float(np.mean(each)) for name, each in values.items()}
-        return self._result(metrics, {"value": np.array(values[self.metric])}, marks, **details)
+        metrics = {name: 100 * float(np.mean([each[name] for each in values])) for name in values[0]}
+        return self._result(metrics, {"value": np.array([each[self.metric] for each in values])}, marks, **details)
 
 
 class RerankingTask(RankingTask):
@@ -179,19 +185,18 @@ class RerankingTask(RankingTask):
         queries = torch.from_numpy(comparable(embeddings(self._queries).astype(np.float64), similarity))
         documents = torch.from_numpy(comparable(embeddings(self._documents).astype(np.float64), similarity))
         candidates = documents.split([len(query.relevance) for query in self.units])
-        precision = []
-        reciprocal = []
+        values = []
         marks = []
         for query, x, compared in zip(self.units, queries, candidates, strict=True):
             scores = similarity_matrix(x[None], compared, similarity)[0].numpy()
             relevant = np.array([*query.relevance.values()]) > 0
-            precision.append(average_precision_score(relevant, scores))
             # Of candidates with equal scores, the relevant one counts as the last.
             rank = 1 + np.count_nonzero(scores[~relevant] >= scores[relevant].max())
-            reciprocal.append(1 / rank if rank <= MRR_CUTOFF else 0.0)
+            reciprocal = 1 / rank if rank <= MRR_CUTOFF else 0.0
+            values.append({"map": average_precision_score(relevant, scores), f"mrr@{MRR_CUTOFF}": reciprocal})
             marks.append((query.text, *query.documents(relevant=True), "", *query.documents(relevant=False)))
         return self._ranked_result(
-            {"map": precision, f"mrr@{MRR_CUTOFF}": reciprocal},
+            values,
             marks,
             protocol=f"candidates ranked by {similarity}, mean over the queries",
             candidates=len(documents),
@@ -219,7 +224,7 @@ def read_reranking(path: Path) -> RerankingTask:
         relevant = _texts(positives, 1, f"{where}, column positive")
         others = _texts(negatives, 0, f"{where}, column negative")
         in_both += len(relevant.keys() & others)
-        relevance = relevant | {text: 0 for text in others if text not in relevant}
+        relevance = relevant | others | relevant  # the positives come first, and count as such in both lists
         queries.append(Query(checked_text(query, where), relevance))
     if in_both:
         logger.warning(f"{path}: {in_both} candidate(s) are among both the positives and the negatives of a query.")
@@ -251,9 +256,7 @@ class RetrievalTask(RankingTask):
         index.add(comparable(embeddings(self._documents).astype(np.float32), similarity))
         rankings = index.search(queries, min(DEPTH + 1, len(self.shared)))[1]
         ids = list(self.shared)
-        gains = []
-        reciprocal = []
-        recalls = []
+        values = []
         marks = []
         for query, ranking in zip(self.units, rankings.tolist(), strict=True):
             retrieved = [ids[position] for position in ranking]
@@ -261,21 +264,19 @@ class RetrievalTask(RankingTask):
             # separately.
             if query.id in retrieved and self.shared[query.id].endswith(query.text):
                 retrieved.remove(query.id)
-            relevance = {id: query.relevance[id] for id in query.documents(relevant=True)}
-            grades = np.array([relevance.get(id, 0) for id in retrieved[:DEPTH]])
-            ideal = np.sort(list(relevance.values()))[::-1]
+            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
+            ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
-            gains.append(_gain(grades) / _gain(ideal))
-            reciprocal.append(1 / (1 + found[0]) if len(found) else 0.0)
-            recalls.append(np.count_nonzero(grades) / len(ideal))
+            measured = {
+                "ndcg@10": _gain(grades) / _gain(ideal),
+                f"mrr@{MRR_CUTOFF}": 1 / (1 + found[0]) if len(found) else 0.0,
+                "recall@100": np.count_nonzero(grades) / len(ideal),
+            }
+            values.append(measured)
             judged = [f"{id} {grade}" for id, grade in sorted(query.relevance.items())]
             marks.append((query.text, *judged))
         return self._ranked_result(
-            {
-                "ndcg@10": gains,
-                f"mrr@{MRR_CUTOFF}": reciprocal,
-                "recall@100": recalls,
-            },
+            values,
             marks,
             protocol=f"exact search by {similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
@@ -293,8 +294,7 @@ def read_retrieval(path: Path) -> RetrievalTask:
     """Read a retrieval task from a folder in BEIR's layout.
 
     Documents have `_id`, `text` and possibly `title`, which is put before the text, and queries have `_id` and `text`.
-    Judgements are those of `qrels/test.tsv`, or of the only file in `qrels`. To use another one, name the file itself:
-    `folder/qrels/dev.tsv`.
+    Judgements are those of `qrels/test.tsv`. To use others, name their file: `folder/qrels/dev.tsv`.
 
     Args:
         path (`Path`): The folder, or a file in its folder `qrels`.
@@ -310,27 +310,14 @@ def read_retrieval(path: Path) -> RetrievalTask:
     qrels = path
     if path.is_dir():
         folder = path
-        files = tables_of(folder / "qrels")
-        named = [file for file in files if short_name(file) == "test"] or files
-        if len(named) != 1:
-            names = ", ".join(file.name for file in files) or "nothing"
-            raise ValueError(
-                f"{folder}: no qrels/test.tsv with the judgements (there is {names}). Name one: "
-                "retrieval=qrels/dev.tsv."
-            )
-        qrels = named[0]
+        refusal = "no qrels/test.tsv with the judgements. Name another file of them: retrieval=FOLDER/qrels/dev.tsv."
+        qrels = file_of(folder / "qrels", "test", refusal)
     corpus = _read_texts(folder, "corpus")
     queries = _read_texts(folder, "queries")
 
     judged: dict = {}
     columns = ["query-id", "corpus-id", "score"]
-    table = open_table(qrels)
-    for column in columns:
-        if column not in table.columns:
-            raise ValueError(
-                f"{qrels}, line 1: no column {column!r}. The header of judgements is query-id, corpus-id, score, "
-                "separated by tabs."
-            )
+    table = _open(qrels, columns)
     for number, (query, document, score) in table.rows(columns):
         where = table.at(number)
         query = str(query)
@@ -355,26 +342,25 @@ def read_retrieval(path: Path) -> RetrievalTask:
     return RetrievalTask(str(path), short_name(folder), list(judged.values()), documents)
 
 
+def _open(path: Path, columns: list) -> Table:
+    """Open a table that must have some columns."""
+    table = open_table(path)
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise ValueError(f"{path}, line 1: no column {missing[0]!r}. {LAYOUT}")
+    return table
+
+
 def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
-    path = file_of(folder, stem)
-    if path is None:
-        raise ValueError(
-            f"{folder}: there is no {stem}.jsonl. A retrieval task is a folder in BEIR's layout, with corpus.jsonl, "
-            "queries.jsonl and qrels/test.tsv."
-        )
+    path = file_of(folder, stem, f"there is no {stem}.jsonl. {LAYOUT}")
     columns = ["_id", "text"]
-    table = open_table(path)
-    for column in columns:
-        if column not in table.columns:
-            raise ValueError(f"{path}: no column {column!r}. The columns are {', '.join(map(repr, table.columns))}.")
+    table = _open(path, columns)
     if stem == "corpus" and "title" in table.columns:
         columns.append("title")
     texts: dict = {}
     for number, (id, text, *title) in table.rows(columns):
         where = table.at(number)
-        if id is None or id == "":
-            raise ValueError(f"{where}: the _id is empty.")
         id = str(id)
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
