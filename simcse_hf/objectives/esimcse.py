@@ -45,14 +45,6 @@ class ESimCSE(SimCSEObjective):
     vectors = ()
     supports_gradcache = False
     view = ("repeat_words", None)
-    #: Section 4.1 of the paper, for bert-base-uncased.
-    defaults = {
-        "pooler_type": "cls",
-        "mlp_only_train": True,
-        "per_device_train_batch_size": 64,
-        "learning_rate": 3e-5,
-        "num_train_epochs": 1,
-    }
 
     queue: Tensor
     filled: Tensor

@@ -43,17 +43,6 @@ class TSDAE(Objective):
     supports_gradcache = False
     reconstructs = True
     view = ("delete_words", 0.6)
-    #: The paper's best configuration (its section 3), with the training settings of the authors' code.
-    defaults = {
-        "pooler_type": "cls_before_pooler",
-        "mlp_only_train": False,
-        "max_seq_length": 512,
-        "per_device_train_batch_size": 8,
-        "learning_rate": 3e-5,
-        "lr_scheduler_type": "constant",
-        "weight_decay": 0.0,
-        "max_steps": 100_000,
-    }
 
     def attach(self, model: Encoder) -> None:
         """Build the decoder around the modules of the encoder.
