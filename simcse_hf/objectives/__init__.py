@@ -45,7 +45,7 @@ __all__ = [
 
 #: The settings of each objective's paper; see `Objective.defaults`.
 PAPER_SETTINGS = yaml.safe_load(Path(__file__).with_name("paper_settings.yaml").read_text("utf-8"))
-BUILT_IN = {
+BUILT_IN: dict[str, type[Objective]] = {
     "simcse": SimCSEObjective,
     "barlow_twins": BarlowTwins,
     "vicreg": VICReg,

@@ -93,8 +93,7 @@ def check_relations(rows: TrainingRows, name: str) -> None:
         ValueError: If a row has other relations.
     """
     if "relations" in rows.columns:
-        table = rows.dataset.with_format("arrow").select_columns("relations")[:]
-        for relations in table["relations"].to_pylist():
+        for relations in rows.dataset.with_format(None)["relations"][:]:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
                 raise ValueError(
                     f"the training rows have relations, which objective {name!r} does not read: train it on single "

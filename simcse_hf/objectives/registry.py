@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from .base import Objective
-from .combined import Matryoshka
-from .sum import Sum
+from .combined import Matryoshka, Sum
 
 OBJECTIVES: dict[str, type[Objective]] = {}
 
@@ -46,7 +45,7 @@ def objective_class(name: str) -> type[Objective]:
     """
     if name not in OBJECTIVES:
         raise ValueError(
-            f"objective must be one of {', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1, got {name!r}. "
+            f"objective must be one of {', '.join(OBJECTIVES)}, or a sum (simcse+barlow_twins:0.1), got {name!r}. "
             "A class of a module that you trust (module:Class) is imported first (import_objective), or named with "
             "--objective. The name in a checkpoint is not imported, because this would run code"
         )
