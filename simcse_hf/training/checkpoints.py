@@ -18,7 +18,6 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
@@ -172,6 +171,8 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
 class WholeCheckpointTrainer(Trainer):
     """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`]."""
 
+    _staging = ""
+
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
         with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
@@ -194,31 +195,27 @@ class WholeCheckpointTrainer(Trainer):
     def prepare_push(self, checkpoint: Path) -> None:
         """Get ready for transformers' push of a checkpoint that has got its name."""
 
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder of a run or a trial; while transformers writes a checkpoint, the staging folder."""
+        return self._staging or super()._get_output_dir(trial)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a checkpoint as transformers does, but not from the staging folder."""
+        if not self._staging:
+            super()._push_from_checkpoint(checkpoint_folder)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint in a staging folder, delete older ones when it is whole, and push it if asked for."""
-        state, args = self.state, self.args
-        if self.hp_search_backend is None and trial is None:
-            self.store_flos()
         directory = Path(self._get_output_dir(trial))
-        with staged(directory, state, args) as folder:
-            self.save_model(str(folder), _internal_call=True)
-            if not args.save_only_model:
-                self._save_optimizer_and_scheduler(str(folder))
-                self._save_scaler(str(folder))
-                self._save_rng_state(str(folder))
-            # The states of the callbacks and of the control are saved with that of the Trainer, as in transformers.
-            saved: Any = state.stateful_callbacks
-            for callback in [*self.callback_handler.callbacks, self.control]:
-                name = type(callback).__name__
-                if not args.should_save or not isinstance(callback, ExportableState):
-                    continue
-                if isinstance(saved[name], list):
-                    saved[name].append(callback.state())
-                else:
-                    saved[name] = callback.state()
+        with staged(directory, self.state, self.args) as folder:
+            self._staging = str(folder.parent)
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._staging = ""
             self.add_to_checkpoint(folder)
-        if args.push_to_hub:
-            checkpoint = directory / f"checkpoint-{state.global_step}"
+        if self.args.push_to_hub:
+            checkpoint = directory / f"checkpoint-{self.state.global_step}"
             self.prepare_push(checkpoint)
             self._push_from_checkpoint(str(checkpoint))
 
@@ -342,10 +339,8 @@ class RunOptimizer(TrainerCallback):
             group.update(own)
             group["initial_lr"] = own["lr"]
             group["lr"] = own["lr"] * factor
-        if hasattr(schedule, "base_lrs"):
-            schedule.base_lrs = [own["lr"] for own in self.own]
+        schedule.base_lrs = [own["lr"] for own in self.own]
         if isinstance(schedule, LambdaLR):
-            for group, rate, factor_at in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
-                group["lr"] = rate * factor_at(schedule.last_epoch)
-        if hasattr(schedule, "_last_lr"):
-            schedule._last_lr = [group["lr"] for group in groups]
+            for group, factor_at in zip(groups, schedule.lr_lambdas, strict=True):
+                group["lr"] = group["initial_lr"] * factor_at(schedule.last_epoch)
+        schedule._last_lr = [group["lr"] for group in groups]
