@@ -27,7 +27,7 @@ from ...publishing.card import ADAPTATION, write_card
 from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
-from .inputs import prepare_labels, read_corpus, read_tasks, write_texts
+from .inputs import prepare_labels, read_corpus, read_tasks, write_rows
 from .verdict import GAIN, choose, compare, describe, draw
 
 logger = logging.get_logger(__name__)
@@ -218,13 +218,7 @@ class _Adaptation:
         except OSError as error:
             reason = str(error).strip().splitlines()[0]
             raise ValueError(f"--model {name}: no model could be loaded: {reason}") from error
-        own = model.settings.inference_pooler
-        if pooler is None and (model.settings.templates or own == "ngrams"):
-            raise ValueError(
-                f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with "
-                "--pooler_type."
-            )
-        if pooler is None and own == "cls" and model.head_source != "kept":
+        if pooler is None and model.settings.inference_pooler == "cls" and model.head_source != "kept":
             pooler = "avg"
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
         self.present = SimCSE(name, pooler_type=pooler)
@@ -233,8 +227,8 @@ class _Adaptation:
         self.dev, self.held_out, scored = read_tasks(settings.tasks)
         for task, dev in self.dev.items():
             record.check_unchanged(f"The task {task}", [*dev.texts, *self.held_out[task].texts])
-        self.texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
-        record.check_unchanged(f"The text {settings.corpus}", self.texts)
+        texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
+        record.check_unchanged(f"The text {settings.corpus}", texts)
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
@@ -242,10 +236,12 @@ class _Adaptation:
             record.check_unchanged(f"The labels {source}", [file.read_text(encoding="utf-8")])
 
         # 3. The arms, and how they are trained.
-        text = write_texts(self.texts, self.work / "text.jsonl")
+        self.rows = [{"text": text} for text in texts]
+        text = self.work / "text.jsonl"
+        write_rows(self.rows, text)
         arms = make_arms(name, self.present.pooler_type, pooler, settings.pretrained, text, labels, settings.steps)
         self.arms = {arm.name: arm for arm in arms}
-        lengths = [len(ids) for ids in self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])]
+        lengths = [len(ids) for ids in self.present.tokenize(texts[:_TOKENIZED_TEXTS])]
         longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
         length = int(np.quantile(lengths, 0.95, method="lower"))
         self.options = {
@@ -320,8 +316,8 @@ class _Adaptation:
         kept = [START]
         if UNTRAINED in wanted:
             kept = [arm.name for arm in self.arms.values() if not arm.stages]
-        left = 60 * self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept))
-        costs = {START: 0.0, "": 0.0}
+        left = self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept)) / 60
+        costs = dict.fromkeys(["", *kept], 0.0)
         for name in possible:
             try:
                 for each in (self.arms[name].control, name):
@@ -330,13 +326,13 @@ class _Adaptation:
             except _FAILURES as error:
                 left_out[name] = f"it cannot be trained: {error}"
                 continue
-            trained = [each for each in [*kept, name] if each in costs]
-            verdict = max(costs[each] + costs[self.arms[each].control] for each in trained)
-            minutes = (sum(costs[each] for each in trained) + self.settings.seeds * verdict) / 60
-            if minutes <= left / 60:
-                kept.append(name)
+            tried = [*kept, name]
+            verdict = max(costs[each] + costs[self.arms[each].control] for each in tried)
+            minutes = (sum(costs[each] for each in tried) + self.settings.seeds * verdict) / 60
+            if minutes <= left:
+                kept = tried
             else:
-                left_out[name] = f"training would take {minutes:.0f} minutes with it, --budget leaves {left / 60:.0f}"
+                left_out[name] = f"training would take {minutes:.0f} minutes with it, --budget leaves {left:.0f}"
         return {"arms": [name for name in self.arms if name in kept], "left_out": left_out}
 
     def _training_seconds(self, arm: Arm) -> float:
@@ -354,11 +350,9 @@ class _Adaptation:
     def _measure(self, name: str) -> dict:
         """Train an arm, if it trains, and compare it with the present model on dev."""
         began = time.monotonic()
-        arm = self.arms[name]
-        seed = FIRST_SEED if arm.stages else None
         found: dict = {"dev": None, "failure": ""}
         try:
-            result = evaluate(self._open(arm, seed), self.dev[self.first])
+            result = evaluate(self._open(self.arms[name], FIRST_SEED), self.dev[self.first])
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
@@ -366,28 +360,28 @@ class _Adaptation:
             change = compare(self.dev[self.first], self.first, START, [self.present_dev], [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
-        remove(self.work / f"{name}-{seed}")
+        remove(self.work / f"{name}-{FIRST_SEED}")
         found["seconds"] = round(time.monotonic() - began, 1)
         return found
 
-    def _seeds(self, arm: Arm) -> list[int | None]:
-        """Return the seeds of the verdict: new ones for an arm that trains."""
-        if not arm.stages:
-            return [None]
-        return [FIRST_SEED + number for number in range(1, self.settings.seeds + 1)]
+    def _seeds(self, arm: Arm) -> range:
+        """Return the seeds of the verdict, which are new ones. An arm that does not train is the same under any."""
+        first = FIRST_SEED + 1
+        return range(first, first + (self.settings.seeds if arm.stages else 1))
 
-    def _open(self, arm: Arm, seed: int | None) -> SimCSE:
+    def _open(self, arm: Arm, seed: int) -> SimCSE:
         """Load the model of an arm; train it first, unless that run is finished."""
         if arm.name == START:
             return self.present
-        if seed is not None:
+        if arm.stages:
             folder = self.work / f"{arm.name}-{seed}"
             if not folder.is_dir():
                 train_arm(arm, seed, folder, self.options)
             return SimCSE(folder)
         model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)
         if arm.whitening:
-            file = write_texts(self.texts[: _TEXTS_PER_DIMENSION * model.dim], self.work / "whitening.jsonl")
+            file = self.work / "whitening.jsonl"
+            write_rows(self.rows[: _TEXTS_PER_DIMENSION * model.dim], file)
             # Some models' embeddings vary in fewer directions than they have dimensions.
             model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
         return model

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -121,10 +121,9 @@ def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> N
         logger.warning(f"{path}: {overlap:,} of {rows:,} rows hold a text that a task scores. They are left out.")
 
 
-def write_texts(texts: Sequence[str], path: Path) -> Path:
-    """Write texts as a file that the training commands read, and return its path."""
-    write_text(path, "".join(f"{json.dumps({'text': text})}\n" for text in texts))
-    return path
+def write_rows(rows: Iterable[Mapping], path: Path) -> None:
+    """Write rows as a file that the training commands read."""
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
@@ -177,5 +176,5 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
     _warn_of_overlap(source, len(rows) - len(kept), len(rows))
     if not kept:
         raise ValueError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
-    write_text(path, "".join(f"{json.dumps(row)}\n" for row in kept))
+    write_rows(kept, path)
     return objective

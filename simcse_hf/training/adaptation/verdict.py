@@ -103,7 +103,7 @@ def describe(
     arms: Mapping[str, Arm],
     measured: Mapping,
     chosen: Arm,
-    seeds: Sequence[int | None],
+    seeds: Sequence[int],
     judged: Sequence[Comparison],
 ) -> dict:
     """Collect what `adaptation.json` says.
@@ -112,7 +112,7 @@ def describe(
         arms (`Mapping[str, Arm]`): All arms by name.
         measured (`Mapping[str, Any]`): The dev scores of those that were tried.
         chosen (`Arm`): The arm that was chosen.
-        seeds (`Sequence[int]`): The seeds of its runs in the verdict; `None` for an arm that does not train.
+        seeds (`Sequence[int]`): The seeds of its runs in the verdict, if it trains.
         judged (`Sequence[Comparison]`): The verdicts. The first one, against the present model, decides.
 
     Returns:
@@ -132,13 +132,15 @@ def describe(
     stages = {}
     for arm in arms.values():
         stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
+    seeds = list(seeds) if chosen.stages else []
+    trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0] if seeds else None}
     comparisons = [{"verdict": each.verdict, **asdict(each)} for each in judged]
     return {
         "summary": summary,
         **comparisons[0],
         "confidence": CONFIDENCE,
-        "chosen": asdict(chosen) | {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0]},
-        "seeds": [seed for seed in seeds if seed is not None],
+        "chosen": asdict(chosen) | trained,
+        "seeds": seeds,
         "comparisons": comparisons,
         "arms": [{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
         "model": public_name(arms[START].model),
