@@ -146,8 +146,8 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             torch.manual_seed(self.args.seed)
             masked = []
             for row in rows["input_ids"]:
-                ids, labels = mask_tokens(torch.tensor([row]), self.masker)
-                masked.append({"input_ids": ids[0].tolist(), "labels": labels[0].tolist()})
+                ids, labels = mask_tokens(torch.tensor(row), self.masker)
+                masked.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
         return Dataset.from_list(masked)
 
 
