@@ -62,7 +62,12 @@ def check_similarity(similarity: str, temperature: float | None) -> tuple[str, f
     return similarity, temperature
 
 
-def check_rows(rows: TrainingRows, most: int, advice: str, alone: str = "") -> None:
+def check_rows(
+    rows: TrainingRows,
+    most: int,
+    advice: str,
+    alone: str = "",
+) -> None:
     """Refuse training rows with relations or with too many sentences, and batches of a single row.
 
     Args:

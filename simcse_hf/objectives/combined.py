@@ -79,7 +79,13 @@ class Sum(Combined):
         ValueError: If the parts read different training rows or different columns of embeddings.
     """
 
-    def __init__(self, dim: int, name: str, parts: Mapping[str, Objective], weights: Mapping[str, float]):
+    def __init__(
+        self,
+        dim: int,
+        name: str,
+        parts: Mapping[str, Objective],
+        weights: Mapping[str, float],
+    ):
         super().__init__(dim, parts.values())
         self.name = name
         self.weights = dict(weights)
@@ -132,7 +138,12 @@ class Matryoshka(Combined):
             with a part that encodes texts itself.
     """
 
-    def __init__(self, dim: int, dims: Sequence[int], build: Callable[[int], Objective]):
+    def __init__(
+        self,
+        dim: int,
+        dims: Sequence[int],
+        build: Callable[[int], Objective],
+    ):
         for width in dims:
             if type(width) is not int or not 1 <= width <= dim:
                 raise ValueError(
@@ -197,7 +208,12 @@ class ByDataset(Combined):
         ValueError: If the objectives need different numbers of encoders, or only some of them reconstruct.
     """
 
-    def __init__(self, dim: int, objectives: Mapping[str, Objective], main: Objective | None = None):
+    def __init__(
+        self,
+        dim: int,
+        objectives: Mapping[str, Objective],
+        main: Objective | None = None,
+    ):
         super().__init__(dim, dict.fromkeys(objectives.values()))
         self.by_name = dict(objectives)
         self.own = nn.ModuleDict()

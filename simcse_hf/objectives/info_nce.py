@@ -149,7 +149,15 @@ class InfoNCE(nn.Module):
         in_order = torch.cat(losses)
         return in_order.mean() if reduction == "mean" else in_order
 
-    def _terms(self, texts: Texts, rows: slice, column: int, own: Tensor, pool: Texts, candidates: Tensor) -> Tensor:
+    def _terms(
+        self,
+        texts: Texts,
+        rows: slice,
+        column: int,
+        own: Tensor,
+        pool: Texts,
+        candidates: Tensor,
+    ) -> Tensor:
         """Return the losses of the texts in a column of some rows.
 
         Args:

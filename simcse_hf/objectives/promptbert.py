@@ -15,7 +15,10 @@ DENOISINGS = ("none", "transform", "tanh")
 
 
 def embed_templates(
-    embed: Callable[..., Tensor], texts: Mapping[str, Tensor], template: Tensor, edges: Sequence[Sequence[int]]
+    embed: Callable[..., Tensor],
+    texts: Mapping[str, Tensor],
+    template: Tensor,
+    edges: Sequence[Sequence[int]],
 ) -> Tensor:
     """Embed the templates around some texts without the texts, whose places stay empty.
 

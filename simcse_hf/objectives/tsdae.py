@@ -137,7 +137,12 @@ class TSDAE(Objective):
         return mean_over_processes(total, len(targets), self.training)
 
 
-def _remove_shared_weights(module: TSDAE, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
+def _remove_shared_weights(
+    module: TSDAE,
+    state_dict: dict[str, Any],
+    prefix: str,
+    _: Any,
+) -> None:
     """Leave out the encoder's weights, which are in the main file of a checkpoint, and second names of a weight."""
     for name in list(state_dict):
         own_name = name.removeprefix(prefix)

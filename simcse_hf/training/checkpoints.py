@@ -271,7 +271,13 @@ class StopOnSignal(TrainerCallback):
         elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
             raise KeyboardInterrupt
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
         """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
         if args.world_size == 1:
             self.stopping = self._received
@@ -285,12 +291,24 @@ class StopOnSignal(TrainerCallback):
         if self.stopping and not float(state.epoch or 0.0).is_integer():
             control.should_save = True
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
         """Request the checkpoint of an epoch's last step."""
         if self.stopping:
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         """End the process when the checkpoint is complete.
 
         Raises:

@@ -117,11 +117,21 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         with self.stop_on_signal.caught(self.args):
             return super().train(*args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+    def _save(
+        self,
+        output_dir: str | None = None,
+        state_dict: dict | None = None,
+    ) -> None:
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
         ids = inputs["input_ids"]

@@ -108,7 +108,12 @@ class ClassLabels(Objective):
     num_views = 1
     needs_text_ids = True
 
-    def __init__(self, dim: int, temperature: float | None = None, similarity: str = "cosine"):
+    def __init__(
+        self,
+        dim: int,
+        temperature: float | None = None,
+        similarity: str = "cosine",
+    ):
         super().__init__(dim)
         self.similarity, self.temperature = check_similarity(similarity, temperature)
 
@@ -224,7 +229,13 @@ class NLIObjective(Objective):
 
     rows = "nli"
 
-    def __init__(self, dim: int, nli_sampling: str, max_positives: int | None, max_negatives: int | None):
+    def __init__(
+        self,
+        dim: int,
+        nli_sampling: str,
+        max_positives: int | None,
+        max_negatives: int | None,
+    ):
         super().__init__(dim)
         check_options(SAMPLINGS, nli_sampling=nli_sampling)
         check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)

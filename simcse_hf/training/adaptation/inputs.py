@@ -70,7 +70,9 @@ def _normalized(text: str) -> str:
 
 
 def read_corpus(
-    path: str | os.PathLike[str], scored: frozenset[str], column: str | None = None
+    path: str | os.PathLike[str],
+    scored: frozenset[str],
+    column: str | None = None,
 ) -> tuple[list[str], dict]:
     """Draw distinct texts from a file in one pass and in bounded memory (reservoir sampling, Vitter 1985).
 
@@ -116,7 +118,11 @@ def read_corpus(
     return drawn, {"path": Path(path).name, "texts": len(drawn), "rows": rows, "overlap": overlap}
 
 
-def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> None:
+def _warn_of_overlap(
+    path: str | os.PathLike[str],
+    overlap: int,
+    rows: int,
+) -> None:
     if overlap:
         logger.warning(f"{path}: {overlap:,} of {rows:,} rows hold a text that a task scores. They are left out.")
 

@@ -75,7 +75,11 @@ class Comparison:
 
 
 def compare(
-    task: UserTask, name: str, against: str, before: Sequence[TaskResult], after: Sequence[TaskResult]
+    task: UserTask,
+    name: str,
+    against: str,
+    before: Sequence[TaskResult],
+    after: Sequence[TaskResult],
 ) -> Comparison:
     """Compare two arms on a part of a task.
 
