@@ -4,12 +4,11 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
 from ...ops.errors import refuse_changes
-from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
+from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
 from ...publishing.card import ADAPTATION, write_card
 from ..output_folder import RESULTS
@@ -121,7 +120,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
     if settings.pretrained is not None and not settings.labels:
         raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
-    inputs: list[tuple[str, str | None]] = [("CORPUS", settings.corpus)]
+    inputs = [("CORPUS", settings.corpus)]
     inputs += [("--labels", file) for file in settings.labels]
     inputs += [(f"--task {kind}", file) for kind, file in settings.tasks]
     check_files(inputs)
@@ -134,7 +133,12 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         if overwrite:
             for path in entries(output):
                 remove(path)
-        record = Record(output, settings.arguments())
+        given = settings.arguments()
+        for _, source in inputs:
+            for file in [Path(source), *Path(source).rglob("*")]:
+                if file.is_file():
+                    given[f"digest of {file}"] = digest(file)
+        record = Record(output, given)
         if (output / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
             return read_json_object(output / ADAPTATION, advice=_START_AGAIN)
@@ -153,14 +157,13 @@ class Record:
 
     Args:
         directory (`Path`): The output directory of the adaptation.
-        arguments (`Mapping[str, Any]`): What the user asked for, in types that JSON can hold.
+        arguments (`Mapping[str, Any]`): What the user asked for and digests of the files, in types that JSON can hold.
 
     Raises:
         ValueError: If the directory holds an adaptation with other arguments.
     """
 
     def __init__(self, directory: Path, arguments: Mapping):
-        self.directory = directory
         self.path = directory / RECORD
         self._state: dict = {"arguments": dict(arguments), "done": {}}
         if self.path.exists():
@@ -180,25 +183,13 @@ class Record:
         done = self._state["done"]
         if name not in done:
             done[name] = compute()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.path, self._state)
+            self.save()
         return done[name]
 
-    def check_unchanged(self, what: str, texts: Iterable[str]) -> None:
-        """Refuse to continue if an input is not what it was when the adaptation began.
-
-        Args:
-            what (`str`): The input in words, for the message.
-            texts (`Iterable[str]`): Its texts.
-
-        Raises:
-            ValueError: If the texts differ from those of the beginning.
-        """
-        number = 0
-        for text in texts:
-            number = crc32(f"{text}\0".encode("utf-8", "surrogatepass"), number)
-        if self.once(what, lambda: number) != number:
-            raise ValueError(f"{what} has changed since the adaptation in {self.directory} began. {_ADVICE}")
+    def save(self) -> None:
+        """Write the record."""
+        self.path.parent.mkdir(exist_ok=True)
+        write_json(self.path, self._state)
 
 
 class _Adaptation:
@@ -223,17 +214,14 @@ class _Adaptation:
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
         self.present = SimCSE(name, pooler_type=pooler)
 
-        # 2. Tasks, texts and labels, which are those of the beginning.
+        # 2. Tasks, texts and labels.
         self.dev, self.held_out, scored = read_tasks(settings.tasks)
-        for task, dev in self.dev.items():
-            record.check_unchanged(f"The task {task}", [*dev.texts, *self.held_out[task].texts])
         texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
-        record.check_unchanged(f"The text {settings.corpus}", texts)
+        record.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
             labels[file] = prepare_labels(source, scored, file)
-            record.check_unchanged(f"The labels {source}", [file.read_text(encoding="utf-8")])
 
         # 3. The arms, and how they are trained.
         self.rows = [{"text": text} for text in texts]
@@ -290,7 +278,7 @@ class _Adaptation:
         result["left_out"] = plan["left_out"]
         result["corpus"] = self.corpus
         result["arguments"] = self.settings.arguments()
-        output = self.record.directory
+        output = self.work.parent
         start = self.settings.model
         with write_atomically(output / "model") as folder:
             if result["verdict"] == GAIN:
