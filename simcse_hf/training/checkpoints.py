@@ -1,7 +1,6 @@
 """Checkpoints that are whole or absent: written by a Trainer or at a signal, found again, and resumed."""
 
 import os
-import re
 import shutil
 import signal
 import threading
@@ -18,6 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
@@ -32,7 +32,6 @@ _WHEN_FULL = (
     ", so the checkpoint was not written. Checkpoints saved earlier are untouched: free some space and continue with "
     "--resume_from_checkpoint true"
 )
-_NAME = re.compile(r"checkpoint-(\d+)")
 
 # One of several processes on a CPU has the device "cpu:0", to which transformers before 5.18 loads the optimizer's
 # state, and torch knows no such place.
@@ -43,8 +42,12 @@ torch.serialization.register_package(
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """List the checkpoints of a run by step, the newest first; folders with other names are left out."""
-    found = [path for path in Path(directory).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    by_step = {}
+    for path in Path(directory).glob("checkpoint-*"):
+        step = path.name.removeprefix("checkpoint-")
+        if step.isdecimal() and path.is_dir():
+            by_step[int(step)] = path
+    return [by_step[step] for step in sorted(by_step, reverse=True)]
 
 
 def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
@@ -171,8 +174,6 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
 class WholeCheckpointTrainer(Trainer):
     """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`]."""
 
-    _staging = ""
-
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
         with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
@@ -195,27 +196,31 @@ class WholeCheckpointTrainer(Trainer):
     def prepare_push(self, checkpoint: Path) -> None:
         """Get ready for transformers' push of a checkpoint that has got its name."""
 
-    def _get_output_dir(self, trial: Any) -> str:
-        """Return the folder of a run or a trial; while transformers writes a checkpoint, the staging folder."""
-        return self._staging or super()._get_output_dir(trial)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint as transformers does, but not from the staging folder."""
-        if not self._staging:
-            super()._push_from_checkpoint(checkpoint_folder)
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint in a staging folder, delete older ones when it is whole, and push it if asked for."""
+        state, args = self.state, self.args
+        if self.hp_search_backend is None and trial is None:
+            self.store_flos()
         directory = Path(self._get_output_dir(trial))
-        with staged(directory, self.state, self.args) as folder:
-            self._staging = str(folder.parent)
-            try:
-                super()._save_checkpoint(model, trial)
-            finally:
-                self._staging = ""
+        with staged(directory, state, args) as folder:
+            self.save_model(str(folder), _internal_call=True)
+            if not args.save_only_model:
+                self._save_optimizer_and_scheduler(str(folder))
+                self._save_scaler(str(folder))
+                self._save_rng_state(str(folder))
+            # The states of the callbacks and of the control are saved with that of the Trainer, as in transformers.
+            saved: Any = state.stateful_callbacks
+            for callback in [*self.callback_handler.callbacks, self.control]:
+                name = type(callback).__name__
+                if not args.should_save or not isinstance(callback, ExportableState):
+                    continue
+                if isinstance(saved[name], list):
+                    saved[name].append(callback.state())
+                else:
+                    saved[name] = callback.state()
             self.add_to_checkpoint(folder)
-        if self.args.push_to_hub:
-            checkpoint = directory / f"checkpoint-{self.state.global_step}"
+        if args.push_to_hub:
+            checkpoint = directory / f"checkpoint-{state.global_step}"
             self.prepare_push(checkpoint)
             self._push_from_checkpoint(str(checkpoint))
 

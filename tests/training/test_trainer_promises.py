@@ -68,8 +68,7 @@ def test_a_search_of_three_trials_maximises_the_headline_of_the_dev_set(tmp_path
     trainer = make(
         tmp_path, tokenizer, model_init=lambda trial: model_of(pooler_type="avg"), dev_set=pairs(), **changes
     )
-    folder = "transformers.Trainer._get_output_dir"  # asks wandb for a name
-    monkeypatch.setattr(folder, lambda trainer, trial: trainer.args.output_dir)
+    monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: trainer.args.output_dir)  # asks wandb for a name
     options = {"hp_space": lambda trial: trial, "backend": "wandb", "n_trials": 3}
     run = trainer.hyperparameter_search(**options)
     scores = [value for value, *_ in run.run_summary]

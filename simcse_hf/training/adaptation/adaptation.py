@@ -215,7 +215,8 @@ class _Adaptation:
         self.present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
-        self.dev, self.held_out, scored = read_tasks(settings.tasks)
+        dev, self.held_out, scored = read_tasks(settings.tasks)
+        self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
         texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
         record.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
@@ -238,8 +239,7 @@ class _Adaptation:
             "bf16": settings.bf16,
             "extend_tokenizer": settings.extend_tokenizer,
         }
-        self.first = next(iter(self.dev))
-        self.present_dev = evaluate(self.present, self.dev[self.first])
+        self.present_dev = evaluate(self.present, self.dev)
         self.scoring_seconds = time.monotonic() - began
 
     def run(self) -> dict:
@@ -340,12 +340,12 @@ class _Adaptation:
         began = time.monotonic()
         found: dict = {"dev": None, "failure": ""}
         try:
-            result = evaluate(self._open(self.arms[name], FIRST_SEED), self.dev[self.first])
+            result = evaluate(self._open(self.arms[name], FIRST_SEED), self.dev)
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
-            change = compare(self.dev[self.first], self.first, START, [self.present_dev], [result])
+            change = compare(self.dev, self.first, START, [self.present_dev], [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
         remove(self.work / f"{name}-{FIRST_SEED}")
