@@ -144,13 +144,11 @@ class Matryoshka(Combined):
         dims: Sequence[int],
         build: Callable[[int], Objective],
     ):
-        for width in dims:
-            if type(width) is not int or not 1 <= width <= dim:
-                raise ValueError(
-                    f"matryoshka_dims must be integers from 1 to {dim}, the embedding size, got {width!r}"
-                )
-        if len(set(dims)) < len(dims):
-            raise ValueError(f"matryoshka_dims names a width twice: {list(dims)}")
+        wrong = [width for width in dims if type(width) is not int or not 1 <= width <= dim]
+        if wrong or len(set(dims)) < len(dims):
+            raise ValueError(
+                f"matryoshka_dims must be different integers from 1 to {dim}, the embedding size, got {list(dims)}"
+            )
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)
         parts = whole.objectives if isinstance(whole, Combined) else []
