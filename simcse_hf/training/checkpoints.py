@@ -101,9 +101,9 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
             checkpoint = newest
         else:
             checkpoint = str(resume)
-            if not Path(checkpoint).is_dir():
-                raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
-            problem = folder_problem(checkpoint)
+            problem: str | None = "there is no such checkpoint directory"
+            if Path(checkpoint).is_dir():
+                problem = folder_problem(checkpoint)
             if problem:
                 raise ValueError(
                     f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "

@@ -221,18 +221,16 @@ def make_encoder(
         )
 
     # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
-    existing = name if options.extend_tokenizer else checkpoint or name
-    if existing is not None:
-        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, existing)
-    else:
-        folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
+    source = name if options.extend_tokenizer else checkpoint or name
+    if source is None:
+        source = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
         with args.main_process_first(local=False, desc="training the tokenizer"):
             if args.process_index == 0:
                 blank = BertTokenizer(do_lower_case=not options.cased)
                 trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
                 trained.model_max_length = options.max_position_embeddings
-                trained.save_pretrained(folder)
-            tokenizer = load_pretrained(AutoTokenizer.from_pretrained, folder)
+                trained.save_pretrained(source)
+    tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
 
     # 2. The model.
     if name:

@@ -377,4 +377,4 @@ class _Adaptation:
 
 def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
     """Score a model on a task."""
-    return task.evaluate(partial(model.encode, normalize_embeddings=None), model.similarity_fn_name)
+    return task.evaluate(model.encode, model.similarity_fn_name)
