@@ -207,8 +207,7 @@ class _Adaptation:
         try:
             model = AutoModelForCL.from_pretrained(name)
         except OSError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ValueError(f"--model {name}: no model could be loaded: {reason}") from error
+            raise ValueError(f"--model {name}: no model could be loaded: {error}") from error
         if pooler is None and model.settings.inference_pooler == "cls" and model.head_source != "kept":
             pooler = "avg"
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")

@@ -15,6 +15,7 @@ from ...data.table import open_table, stream_texts
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks, read_task
 from ...ops.files import write_text
+from ...search.mining import fold_text
 
 logger = logging.get_logger(__name__)
 
@@ -42,7 +43,8 @@ def read_tasks(
 
     Returns:
         `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
-        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, normalized.
+        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, as
+        [`fold_text`] returns them.
 
     Raises:
         ValueError: If there is no task, or one is malformed or too small to split.
@@ -61,12 +63,8 @@ def read_tasks(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
             ) from error
         for texts in task.links:
-            scored.update(map(_normalized, texts))
+            scored.update(fold_text(text[:_MAX_CHARACTERS]) for text in texts)
     return dev, held_out, frozenset(scored)
-
-
-def _normalized(text: str) -> str:
-    return " ".join(text[:_MAX_CHARACTERS].casefold().split())
 
 
 def read_corpus(
@@ -96,16 +94,17 @@ def read_corpus(
     rows = overlap = 0
     for _, text in islice(stream_texts(path, column), MAX_ROWS):
         rows += 1
-        key = _normalized(text)
+        text = text.strip()[:_MAX_CHARACTERS]
+        key = fold_text(text)
         if not key or hash(key) in seen:
             continue
         seen.add(hash(key))
         if key in scored:
             overlap += 1
         elif len(drawn) < MAX_TEXTS:
-            drawn.append(text.strip()[:_MAX_CHARACTERS])
+            drawn.append(text)
         elif (place := rng.randrange(len(seen))) < MAX_TEXTS:
-            drawn[place] = text.strip()[:_MAX_CHARACTERS]
+            drawn[place] = text
     rng.shuffle(drawn)
     _warn_of_overlap(path, overlap, rows)
     if rows == MAX_ROWS:
@@ -177,7 +176,7 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
 
     kept = []
     for row in rows:
-        if scored.isdisjoint(_normalized(cell) for cell in row.values() if isinstance(cell, str)):
+        if scored.isdisjoint(fold_text(cell[:_MAX_CHARACTERS]) for cell in row.values() if isinstance(cell, str)):
             kept.append(row)
     _warn_of_overlap(source, len(rows) - len(kept), len(rows))
     if not kept:
