@@ -1,5 +1,9 @@
 """Training objectives, one per file: they turn the embeddings of a batch into a loss."""
 
+from pathlib import Path
+
+import yaml
+
 from .base import EncodedBatch, Objective, TrainingRows
 from .combined import ByDataset
 from .contrastive_tension import ContrastiveTension
@@ -39,19 +43,26 @@ __all__ = [
     "split_options",
 ]
 
-register("simcse", SimCSEObjective)
-register("barlow_twins", BarlowTwins)
-register("vicreg", VICReg)
-register("contrastive_tension", ContrastiveTension)
-register("is_bert", ISBERT)
-register("esimcse", ESimCSE)
-register("promptbert", PromptBERT)
-register("diffcse", DiffCSE)
-register("tsdae", TSDAE)
-register("cosent", CoSENT)
-register("angle", AnglE)
-register("declutr", DeCLUTR)
-register("distill", Distill)
-register("softmax", Softmax)
-register("supcon", SupCon)
-register("class_labels", ClassLabels)
+#: The settings of each objective's paper; see `Objective.defaults`.
+PAPER_SETTINGS = yaml.safe_load(Path(__file__).with_name("paper_settings.yaml").read_text("utf-8"))
+BUILT_IN: dict[str, type[Objective]] = {
+    "simcse": SimCSEObjective,
+    "barlow_twins": BarlowTwins,
+    "vicreg": VICReg,
+    "contrastive_tension": ContrastiveTension,
+    "is_bert": ISBERT,
+    "esimcse": ESimCSE,
+    "promptbert": PromptBERT,
+    "diffcse": DiffCSE,
+    "tsdae": TSDAE,
+    "cosent": CoSENT,
+    "angle": AnglE,
+    "declutr": DeCLUTR,
+    "distill": Distill,
+    "softmax": Softmax,
+    "supcon": SupCon,
+    "class_labels": ClassLabels,
+}
+for name, objective in BUILT_IN.items():
+    register(name, objective)
+    objective.defaults = PAPER_SETTINGS.get(name, {})

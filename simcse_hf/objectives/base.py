@@ -154,7 +154,7 @@ class Objective(nn.Module):
     - `defaults` maps names of training-script arguments to the paper's values, such as
       `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
       YAML file sets the argument, and log which ones they used. They override the script's own defaults. The defaults
-      of options stand in the constructor.
+      of options stand in the constructor. Those of this package's objectives come from `paper_settings.yaml`.
     - `supports_gradcache` says whether the loss can be computed from all embeddings of a batch at once. Set it to
       `False` if `forward` uses `batch.model` or `batch.hidden_states`.
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.

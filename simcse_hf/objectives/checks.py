@@ -24,23 +24,21 @@ def check_options(kind: Kind | Collection[Any], **options: Any) -> None:
         ValueError: If one is something else. The message names the option.
     """
     for name, value in options.items():
-        is_number = type(value) in (int, float) and -math.inf < value < math.inf
         if not isinstance(kind, str):
             fits = value in kind
-        elif value is None:
-            fits = True
-        elif kind == "true or false":
-            fits = isinstance(value, bool)
-        elif kind == "an integer above 0":
-            fits = type(value) is int and value > 0
-        elif kind == "a number above 0":
-            fits = is_number and value > 0
-        elif kind == "a number of 0 or more":
-            fits = is_number and value >= 0
+            wanted = f"one of {', '.join(map(str, kind))}"
         else:
-            fits = is_number
+            is_number = type(value) in (int, float) and math.isfinite(value)
+            of_kind = {
+                "true or false": isinstance(value, bool),
+                "an integer above 0": type(value) is int and value > 0,
+                "a number above 0": is_number and value > 0,
+                "a number of 0 or more": is_number and value >= 0,
+                "a finite number": is_number,
+            }
+            fits = value is None or of_kind[kind]
+            wanted = kind
         if not fits:
-            wanted = kind if isinstance(kind, str) else f"one of {', '.join(map(str, kind))}"
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
@@ -64,7 +62,12 @@ def check_similarity(similarity: str, temperature: float | None) -> tuple[str, f
     return similarity, temperature
 
 
-def check_rows(rows: TrainingRows, most: int, advice: str, alone: str = "") -> None:
+def check_rows(
+    rows: TrainingRows,
+    most: int,
+    advice: str,
+    alone: str = "",
+) -> None:
     """Refuse training rows with relations or with too many sentences, and batches of a single row.
 
     Args:
@@ -95,8 +98,7 @@ def check_relations(rows: TrainingRows, name: str) -> None:
         ValueError: If a row has other relations.
     """
     if "relations" in rows.columns:
-        table = rows.dataset.with_format("arrow").select_columns("relations")[:]
-        for relations in table["relations"].to_pylist():
+        for relations in rows.dataset.with_format(None)["relations"][:]:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
                 raise ValueError(
                     f"the training rows have relations, which objective {name!r} does not read: train it on single "

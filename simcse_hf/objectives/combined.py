@@ -1,4 +1,4 @@
-"""Objectives that are made of several: one for each width of the embeddings, or for each data set of a run."""
+"""Objectives that are made of several: sums, one for each width of the embeddings, or for each data set of a run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -64,6 +64,60 @@ class Combined(Objective):
         return None
 
 
+class Sum(Combined):
+    """A weighted sum of objectives on the same embeddings: `simcse+barlow_twins:0.1`, where 1 is left out.
+
+    It has as many views and encoders as the most demanding part, and works with GradCache if all parts do.
+
+    Args:
+        dim (`int`): Embedding size.
+        name (`str`): The name of the sum.
+        parts (`Mapping[str, Objective]`): The parts by their names.
+        weights (`Mapping[str, float]`): The weight of each part.
+
+    Raises:
+        ValueError: If the parts read different training rows or different columns of embeddings.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        name: str,
+        parts: Mapping[str, Objective],
+        weights: Mapping[str, float],
+    ):
+        super().__init__(dim, parts.values())
+        self.name = name
+        self.weights = dict(weights)
+        self.parts = nn.ModuleDict()
+        summaries = []
+        for of_part, part in parts.items():
+            self.parts[of_part.replace(".", "_")] = part
+            summaries.append(f"{part.summary} (weight {weights[of_part]:g})")
+            if part.rows != self.rows or part.reconstructs != self.reconstructs:
+                raise ValueError(
+                    f"objective {name!r}: {of_part} reads other training rows or columns than the first part, so they "
+                    "cannot be summed"
+                )
+        self.summary = "the sum of " + "; and ".join(summaries)
+
+    def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
+        """Compute the weighted loss of every part.
+
+        Args:
+            batch (`EncodedBatch`): The encoded batch.
+
+        Returns:
+            `dict[str, torch.Tensor]`: `simcse_loss` for the part `simcse`, or `esimcse_info_nce` and the like if the
+                part has named parts of its own.
+        """
+        losses = {}
+        for (name, weight), part in zip(self.weights.items(), self.objectives, strict=True):
+            for what, value in named_losses(part(batch)).items():
+                losses[f"{name}_{what}"] = weight * value
+        return losses
+
+
 class Matryoshka(Combined):
     """The unweighted sum of an objective over several widths of the same embeddings.
 
@@ -84,14 +138,17 @@ class Matryoshka(Combined):
             with a part that encodes texts itself.
     """
 
-    def __init__(self, dim: int, dims: Sequence[int], build: Callable[[int], Objective]):
-        for width in dims:
-            if type(width) is not int or not 1 <= width <= dim:
-                raise ValueError(
-                    f"matryoshka_dims must be integers from 1 to {dim}, the embedding size, got {width!r}"
-                )
-        if len(set(dims)) < len(dims):
-            raise ValueError(f"matryoshka_dims names a width twice: {list(dims)}")
+    def __init__(
+        self,
+        dim: int,
+        dims: Sequence[int],
+        build: Callable[[int], Objective],
+    ):
+        wrong = [width for width in dims if type(width) is not int or not 1 <= width <= dim]
+        if wrong or len(set(dims)) < len(dims):
+            raise ValueError(
+                f"matryoshka_dims must be different integers from 1 to {dim}, the embedding size, got {list(dims)}"
+            )
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)
         parts = whole.objectives if isinstance(whole, Combined) else []
@@ -149,7 +206,12 @@ class ByDataset(Combined):
         ValueError: If the objectives need different numbers of encoders, or only some of them reconstruct.
     """
 
-    def __init__(self, dim: int, objectives: Mapping[str, Objective], main: Objective | None = None):
+    def __init__(
+        self,
+        dim: int,
+        objectives: Mapping[str, Objective],
+        main: Objective | None = None,
+    ):
         super().__init__(dim, dict.fromkeys(objectives.values()))
         self.by_name = dict(objectives)
         self.own = nn.ModuleDict()

@@ -36,19 +36,6 @@ class ContrastiveTension(Objective):
     summary = "Contrastive Tension: two encoders whose embeddings agree on identical sentences only"
     papers = ("contrastive_tension",)
     encoders = 2
-    #: The authors' code: mean pooling, no dropout, RMSProp from 1e-5 down to 2e-6, batches of 16 pairs, up to 75
-    #: tokens. Their steps in the learning rate become a straight line, and their 16 pairs (2 positives) 16 rows.
-    defaults = {
-        "pooler_type": "avg",
-        "mlp_only_train": False,
-        "dropout": 0.0,
-        "max_seq_length": 75,
-        "per_device_train_batch_size": 16,
-        "optim": "rmsprop",
-        "learning_rate": 1e-5,
-        "lr_scheduler_type": "polynomial",
-        "lr_scheduler_kwargs": {"lr_end": 2e-6, "power": 1.0},
-    }
 
     def __init__(self, dim: int, negatives_per_positive: int = 7):
         super().__init__(dim)

@@ -58,14 +58,6 @@ class DiffCSE(SimCSEObjective):
     papers = ("diffcse", "simcse")
     vectors = ()
     supports_gradcache = False
-    #: The authors' run_diffcse.sh for bert-base-uncased. The projector takes the place of SimCSE's head.
-    defaults = {
-        "pooler_type": "cls_before_pooler",
-        "mlp_only_train": False,
-        "per_device_train_batch_size": 64,
-        "learning_rate": 7e-6,
-        "num_train_epochs": 2,
-    }
 
     def __init__(
         self,

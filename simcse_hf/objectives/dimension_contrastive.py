@@ -93,14 +93,6 @@ class DimensionContrastive(Objective):
         ValueError: If the width is not a positive integer.
     """
 
-    #: arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
-    defaults = {
-        "pooler_type": "cls_before_pooler",
-        "mlp_only_train": False,
-        "per_device_train_batch_size": 256,
-        "num_train_epochs": 2,
-    }
-
     def __init__(self, dim: int, projector_dim: int):
         super().__init__(dim)
         check_options("an integer above 0", projector_dim=projector_dim)

@@ -158,12 +158,10 @@ class Distill(Objective):
         losses = {}
         if self.consistency_weight:
             back = self._cosines(positives, anchors)
-            log_p = torch.log_softmax(cosines / self.temperature, dim=1)
-            log_q = torch.log_softmax(back / self.temperature, dim=1)
-            log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-            of_p = F.kl_div(log_m, log_p, reduction="batchmean", log_target=True)
-            of_q = F.kl_div(log_m, log_q, reduction="batchmean", log_target=True)
-            losses["consistency"] = self.consistency_weight * (of_p + of_q) / 2
+            both = [torch.log_softmax(each / self.temperature, dim=1) for each in (cosines, back)]
+            mean = torch.logaddexp(*both) - math.log(2)
+            divergences = [F.kl_div(mean, each, reduction="batchmean", log_target=True) for each in both]
+            losses["consistency"] = self.consistency_weight * torch.stack(divergences).mean()
         # Row 1 of process 1 with 4 rows each finds itself in column 5.
         itself = own_rows(cosines, self.training)
         others = ~F.one_hot(itself, cosines.shape[1]).bool()

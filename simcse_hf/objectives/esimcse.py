@@ -45,14 +45,6 @@ class ESimCSE(SimCSEObjective):
     vectors = ()
     supports_gradcache = False
     view = ("repeat_words", None)
-    #: Section 4.1 of the paper, for bert-base-uncased.
-    defaults = {
-        "pooler_type": "cls",
-        "mlp_only_train": True,
-        "per_device_train_batch_size": 64,
-        "learning_rate": 3e-5,
-        "num_train_epochs": 1,
-    }
 
     queue: Tensor
     filled: Tensor
@@ -76,7 +68,7 @@ class ESimCSE(SimCSEObjective):
         self.momentum_encoder: Any = None
         self.register_buffer("queue", torch.zeros(queue_size, dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
-        self._num_filled: int | None = 0  # the host's copy of `filled`, which it need not wait for
+        self._num_filled = 0  # the host's copy of `filled`, which it need not wait for
 
     def attach(self, model: Encoder) -> None:
         """Copy the encoder: the copy is the momentum encoder."""
@@ -110,8 +102,6 @@ class ESimCSE(SimCSEObjective):
         """Return the embeddings and the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
             return super().prepare(batch)
-        if self._num_filled is None:
-            self._num_filled = int(self.filled)
         queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
         with torch.no_grad():
             # 1. The momentum encoder follows the trained one, whose head it has.
@@ -135,4 +125,4 @@ class ESimCSE(SimCSEObjective):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._num_filled = None
+        self._num_filled = int(self.filled)

@@ -149,7 +149,15 @@ class InfoNCE(nn.Module):
         in_order = torch.cat(losses)
         return in_order.mean() if reduction == "mean" else in_order
 
-    def _terms(self, texts: Texts, rows: slice, column: int, own: Tensor, pool: Texts, candidates: Tensor) -> Tensor:
+    def _terms(
+        self,
+        texts: Texts,
+        rows: slice,
+        column: int,
+        own: Tensor,
+        pool: Texts,
+        candidates: Tensor,
+    ) -> Tensor:
         """Return the losses of the texts in a column of some rows.
 
         Args:
@@ -195,11 +203,8 @@ class InfoNCE(nn.Module):
             weight = others.new_tensor(self.hard_negative_weight)
             others.scatter_add_(1, hard_negatives, weight.expand(hard_negatives.shape))
         nothing = torch.finfo(others.dtype).min  # not -inf: if all others are left out, the gradient is 0 and not NaN
-        if left_out:
-            mask = torch.zeros_like(others, dtype=torch.bool)
-            for each in left_out:  # extra negatives are behind the others and have no ids
-                mask[:, : each.shape[-1]] |= each
-            others.masked_fill_(mask, nothing)
+        for each in left_out:  # extra negatives are behind the others and have no ids
+            others[:, : each.shape[-1]].masked_fill_(each, nothing)
         # Neither the partner nor, where anchors are candidates, the query itself is a negative.
         others.scatter_(1, pair, nothing)
         return F.softplus(others.logsumexp(1)) + 0.0 * positive[:, 0]  # NaN and infinity must reach the loss

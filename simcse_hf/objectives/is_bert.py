@@ -74,17 +74,6 @@ class ISBERT(Objective):
     supports_gradcache = False
     num_views = 1
     needs_hidden_states = True
-    #: The authors' code. Their texts are the sentences of SNLI and MultiNLI, without labels.
-    defaults = {
-        "pooler_type": NGRAM_POOLER,
-        "mlp_only_train": False,
-        "max_seq_length": 128,
-        "per_device_train_batch_size": 32,
-        "learning_rate": 5e-6,
-        "weight_decay": 0.01,
-        "warmup_steps": 0.1,
-        "num_train_epochs": 1,
-    }
 
     def __init__(self, dim: int):
         super().__init__(dim)

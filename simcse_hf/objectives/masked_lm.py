@@ -144,7 +144,13 @@ class _GivenHiddenStates(nn.Module):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder[0], name)
 
-    def forward(self, hidden: Any = None, *, input_ids: Any = None, **_: Any) -> BaseModelOutput:
+    def forward(
+        self,
+        hidden: Any = None,
+        *,
+        input_ids: Any = None,
+        **_: Any,
+    ) -> BaseModelOutput:
         if hidden is None:
             hidden = input_ids
         return BaseModelOutput(last_hidden_state=hidden)

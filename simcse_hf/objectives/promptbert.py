@@ -15,7 +15,10 @@ DENOISINGS = ("none", "transform", "tanh")
 
 
 def embed_templates(
-    embed: Callable[..., Tensor], texts: Mapping[str, Tensor], template: Tensor, edges: Sequence[Sequence[int]]
+    embed: Callable[..., Tensor],
+    texts: Mapping[str, Tensor],
+    template: Tensor,
+    edges: Sequence[Sequence[int]],
 ) -> Tensor:
     """Embed the templates around some texts without the texts, whose places stay empty.
 
@@ -91,16 +94,6 @@ class PromptBERT(SimCSEObjective):
     )
     papers = ("promptbert", "simcse")
     supports_gradcache = False
-    #: The authors' run for bert-base-uncased (run.sh, "unsup-bert"). Their RoBERTa run quotes with ' in place of ".
-    #: Their supervised run is the recipe sup-promptbert-bert-base-uncased.
-    defaults = {
-        "pooler_type": "mask",
-        "mlp_only_train": False,
-        "templates": ['This sentence of "{text}" means [MASK].', 'This sentence : "{text}" means [MASK].'],
-        "per_device_train_batch_size": 256,
-        "learning_rate": 1e-5,
-        "num_train_epochs": 1,
-    }
 
     def __init__(
         self,

@@ -43,17 +43,6 @@ class TSDAE(Objective):
     supports_gradcache = False
     reconstructs = True
     view = ("delete_words", 0.6)
-    #: The paper's best configuration (its section 3), with the training settings of the authors' code.
-    defaults = {
-        "pooler_type": "cls_before_pooler",
-        "mlp_only_train": False,
-        "max_seq_length": 512,
-        "per_device_train_batch_size": 8,
-        "learning_rate": 3e-5,
-        "lr_scheduler_type": "constant",
-        "weight_decay": 0.0,
-        "max_steps": 100_000,
-    }
 
     def attach(self, model: Encoder) -> None:
         """Build the decoder around the modules of the encoder.
@@ -148,7 +137,12 @@ class TSDAE(Objective):
         return mean_over_processes(total, len(targets), self.training)
 
 
-def _remove_shared_weights(module: TSDAE, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
+def _remove_shared_weights(
+    module: TSDAE,
+    state_dict: dict[str, Any],
+    prefix: str,
+    _: Any,
+) -> None:
     """Leave out the encoder's weights, which are in the main file of a checkpoint, and second names of a weight."""
     for name in list(state_dict):
         own_name = name.removeprefix(prefix)

@@ -1,7 +1,6 @@
 """Checkpoints that are whole or absent: written by a Trainer or at a signal, found again, and resumed."""
 
 import os
-import re
 import shutil
 import signal
 import threading
@@ -33,7 +32,6 @@ _WHEN_FULL = (
     ", so the checkpoint was not written. Checkpoints saved earlier are untouched: free some space and continue with "
     "--resume_from_checkpoint true"
 )
-_NAME = re.compile(r"checkpoint-(\d+)")
 
 # One of several processes on a CPU has the device "cpu:0", to which transformers before 5.18 loads the optimizer's
 # state, and torch knows no such place.
@@ -44,8 +42,12 @@ torch.serialization.register_package(
 
 def checkpoints(directory: str | os.PathLike[str]) -> list[Path]:
     """List the checkpoints of a run by step, the newest first; folders with other names are left out."""
-    found = [path for path in Path(directory).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    by_step = {}
+    for path in Path(directory).glob("checkpoint-*"):
+        step = path.name.removeprefix("checkpoint-")
+        if step.isdecimal() and path.is_dir():
+            by_step[int(step)] = path
+    return [by_step[step] for step in sorted(by_step, reverse=True)]
 
 
 def newest_whole_checkpoint(directory: str | os.PathLike[str]) -> str | None:
@@ -99,9 +101,9 @@ def resolve_checkpoint(resume: CheckpointName, output_dir: str) -> str:
             checkpoint = newest
         else:
             checkpoint = str(resume)
-            if not Path(checkpoint).is_dir():
-                raise ValueError(f"--resume_from_checkpoint {checkpoint}: there is no such checkpoint directory")
-            problem = folder_problem(checkpoint)
+            problem: str | None = "there is no such checkpoint directory"
+            if Path(checkpoint).is_dir():
+                problem = folder_problem(checkpoint)
             if problem:
                 raise ValueError(
                     f"the run cannot be resumed from {checkpoint}: {problem}. Name another checkpoint, or resume from "
@@ -274,7 +276,13 @@ class StopOnSignal(TrainerCallback):
         elif number == signal.SIGINT and time.monotonic() - self._received_at > _SAME_INTERRUPT_SECONDS:
             raise KeyboardInterrupt
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
         """Request a checkpoint if a signal arrived; at the end of an epoch, after what belongs to the epoch's end."""
         if args.world_size == 1:
             self.stopping = self._received
@@ -288,12 +296,24 @@ class StopOnSignal(TrainerCallback):
         if self.stopping and not float(state.epoch or 0.0).is_integer():
             control.should_save = True
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
         """Request the checkpoint of an epoch's last step."""
         if self.stopping:
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         """End the process when the checkpoint is complete.
 
         Raises:
@@ -342,10 +362,8 @@ class RunOptimizer(TrainerCallback):
             group.update(own)
             group["initial_lr"] = own["lr"]
             group["lr"] = own["lr"] * factor
-        if hasattr(schedule, "base_lrs"):
-            schedule.base_lrs = [own["lr"] for own in self.own]
+        schedule.base_lrs = [own["lr"] for own in self.own]
         if isinstance(schedule, LambdaLR):
-            for group, rate, factor_at in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
-                group["lr"] = rate * factor_at(schedule.last_epoch)
-        if hasattr(schedule, "_last_lr"):
-            schedule._last_lr = [group["lr"] for group in groups]
+            for group, factor_at in zip(groups, schedule.lr_lambdas, strict=True):
+                group["lr"] = group["initial_lr"] * factor_at(schedule.last_epoch)
+        schedule._last_lr = [group["lr"] for group in groups]

@@ -29,7 +29,7 @@ from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
-from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
+from ..models.vocabulary import extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
@@ -117,11 +117,21 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         with self.stop_on_signal.caught(self.args):
             return super().train(*args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+    def _save(
+        self,
+        output_dir: str | None = None,
+        state_dict: dict | None = None,
+    ) -> None:
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
         ids = inputs["input_ids"]
@@ -146,8 +156,8 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             torch.manual_seed(self.args.seed)
             masked = []
             for row in rows["input_ids"]:
-                ids, labels = mask_tokens(torch.tensor([row]), self.masker)
-                masked.append({"input_ids": ids[0].tolist(), "labels": labels[0].tolist()})
+                ids, labels = mask_tokens(torch.tensor(row), self.masker)
+                masked.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
         return Dataset.from_list(masked)
 
 
@@ -199,30 +209,28 @@ def make_encoder(
         ValueError: If not exactly one of the two was requested.
     """
     name = options.model_name_or_path
-    if name:
-        if options.train_tokenizer:
-            raise ValueError("an encoder that continues training keeps its tokenizer: drop --train_tokenizer")
-    elif options.extend_tokenizer:
+    if bool(name) == options.train_tokenizer:
+        raise ValueError(
+            "name an encoder to continue with --model, which keeps its tokenizer, or make a new one with "
+            "--train_tokenizer: one of the two"
+        )
+    if options.extend_tokenizer and not name:
         raise ValueError(
             "--extend_tokenizer adds words to the tokenizer of an encoder that continues training: name it with "
             "--model, or raise --vocab_size of a tokenizer that is trained"
         )
-    elif not options.train_tokenizer:
-        raise ValueError("a new encoder needs --train_tokenizer; to train an existing one, name it with --model")
 
     # 1. The tokenizer. Words are added to a resumed run's tokenizer anew, which gives those of its checkpoint.
-    existing = name if options.extend_tokenizer else checkpoint or name
-    if existing is not None:
-        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, existing)
-    else:
-        folder = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
+    source = name if options.extend_tokenizer else checkpoint or name
+    if source is None:
+        source = str(Path(str(args.output_dir), STAGING))  # beside an earlier model, until this one is complete
         with args.main_process_first(local=False, desc="training the tokenizer"):
             if args.process_index == 0:
                 blank = BertTokenizer(do_lower_case=not options.cased)
                 trained = blank.train_new_from_iterator(texts, options.vocab_size, show_progress=False)
                 trained.model_max_length = options.max_position_embeddings
-                trained.save_pretrained(folder)
-            tokenizer = load_pretrained(AutoTokenizer.from_pretrained, folder)
+                trained.save_pretrained(source)
+    tokenizer = load_pretrained(AutoTokenizer.from_pretrained, source)
 
     # 2. The model.
     if name:
@@ -321,13 +329,8 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder, model)
     write_json(directory / RESULTS, results)
-    if words:
-        print(f"\nAdded {words['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
-        print("The words of the held-out sentences, before and after:")
-        before = words["words_before"]
-        after = words["words_after"]
-        print(f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}")
-        print(f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}")
+    for name, value in words.items():
+        print(f"{name}: {value}")
     print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
     for when, value in loss.items():
         print(f"  {when:<9}{value:6.3f}   ({math.exp(value):.1f})")

@@ -1,7 +1,6 @@
 """Supervised contrastive learning of classes and of premises with labelled hypotheses, and SBERT's classifier."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,17 +11,6 @@ from ...ops.distributed import gather_rows, mean_over_processes, missing_columns
 from ..base import ABSENT, NEGATIVE, POSITIVE, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from ..checks import check_options, check_similarity
 
-#: The settings of Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the
-#: order of the file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
-LIAO_DEFAULTS: dict[str, Any] = {
-    "pooler_type": "avg_no_cls",
-    "mlp_only_train": False,
-    "train_sampling_strategy": "sequential",
-    "per_device_train_batch_size": 64,
-    "learning_rate": 2e-5,
-    "num_train_epochs": 1,
-    "warmup_steps": 0.1,
-}
 #: How rows are made of the pairs of a file: the pairs, or all hypotheses of a premise; see `build_nli_groups`.
 SAMPLINGS = ("pairs", "premises")
 
@@ -119,18 +107,13 @@ class ClassLabels(Objective):
     rows = "classes"
     num_views = 1
     needs_text_ids = True
-    #: The paper discards its projection head after training. Mean pooling, without a head, gives the best classifiers
-    #: (`benchmarks label_poolers`, docs/training.md).
-    defaults = {
-        "pooler_type": "avg",
-        "mlp_only_train": False,
-        "per_device_train_batch_size": 64,
-        "learning_rate": 5e-5,
-        "num_train_epochs": 5,
-        "warmup_steps": 0.1,
-    }
 
-    def __init__(self, dim: int, temperature: float | None = None, similarity: str = "cosine"):
+    def __init__(
+        self,
+        dim: int,
+        temperature: float | None = None,
+        similarity: str = "cosine",
+    ):
         super().__init__(dim)
         self.similarity, self.temperature = check_similarity(similarity, temperature)
 
@@ -244,10 +227,15 @@ class NLIObjective(Objective):
         max_negatives (`int`, *optional*): The paper's N-; unset: all.
     """
 
-    defaults = LIAO_DEFAULTS
     rows = "nli"
 
-    def __init__(self, dim: int, nli_sampling: str, max_positives: int | None, max_negatives: int | None):
+    def __init__(
+        self,
+        dim: int,
+        nli_sampling: str,
+        max_positives: int | None,
+        max_negatives: int | None,
+    ):
         super().__init__(dim)
         check_options(SAMPLINGS, nli_sampling=nli_sampling)
         check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)

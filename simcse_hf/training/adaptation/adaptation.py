@@ -4,12 +4,11 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -21,13 +20,13 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
 from ...ops.errors import refuse_changes
-from ...ops.files import entries, hold, read_json_object, remove, write_atomically, write_json
+from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
 from ...publishing.card import ADAPTATION, write_card
 from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
-from .inputs import prepare_labels, read_corpus, read_tasks, write_texts
+from .inputs import prepare_labels, read_corpus, read_tasks, write_rows
 from .verdict import GAIN, choose, compare, describe, draw
 
 logger = logging.get_logger(__name__)
@@ -121,7 +120,7 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
     if settings.pretrained is not None and not settings.labels:
         raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
-    inputs: list[tuple[str, str | None]] = [("CORPUS", settings.corpus)]
+    inputs = [("CORPUS", settings.corpus)]
     inputs += [("--labels", file) for file in settings.labels]
     inputs += [(f"--task {kind}", file) for kind, file in settings.tasks]
     check_files(inputs)
@@ -134,7 +133,12 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         if overwrite:
             for path in entries(output):
                 remove(path)
-        record = Record(output, settings.arguments())
+        given = settings.arguments()
+        for _, source in inputs:
+            for file in [Path(source), *Path(source).rglob("*")]:
+                if file.is_file():
+                    given[f"digest of {file}"] = digest(file)
+        record = Record(output, given)
         if (output / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
             return read_json_object(output / ADAPTATION, advice=_START_AGAIN)
@@ -153,14 +157,13 @@ class Record:
 
     Args:
         directory (`Path`): The output directory of the adaptation.
-        arguments (`Mapping[str, Any]`): What the user asked for, in types that JSON can hold.
+        arguments (`Mapping[str, Any]`): What the user asked for and digests of the files, in types that JSON can hold.
 
     Raises:
         ValueError: If the directory holds an adaptation with other arguments.
     """
 
     def __init__(self, directory: Path, arguments: Mapping):
-        self.directory = directory
         self.path = directory / RECORD
         self._state: dict = {"arguments": dict(arguments), "done": {}}
         if self.path.exists():
@@ -180,25 +183,13 @@ class Record:
         done = self._state["done"]
         if name not in done:
             done[name] = compute()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.path, self._state)
+            self.save()
         return done[name]
 
-    def check_unchanged(self, what: str, texts: Iterable[str]) -> None:
-        """Refuse to continue if an input is not what it was when the adaptation began.
-
-        Args:
-            what (`str`): The input in words, for the message.
-            texts (`Iterable[str]`): Its texts.
-
-        Raises:
-            ValueError: If the texts differ from those of the beginning.
-        """
-        number = 0
-        for text in texts:
-            number = crc32(f"{text}\0".encode("utf-8", "surrogatepass"), number)
-        if self.once(what, lambda: number) != number:
-            raise ValueError(f"{what} has changed since the adaptation in {self.directory} began. {_ADVICE}")
+    def save(self) -> None:
+        """Write the record."""
+        self.path.parent.mkdir(exist_ok=True)
+        write_json(self.path, self._state)
 
 
 class _Adaptation:
@@ -216,36 +207,29 @@ class _Adaptation:
         try:
             model = AutoModelForCL.from_pretrained(name)
         except OSError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ValueError(f"--model {name}: no model could be loaded: {reason}") from error
-        own = model.settings.inference_pooler
-        if pooler is None and (model.settings.templates or own == "ngrams"):
-            raise ValueError(
-                f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with "
-                "--pooler_type."
-            )
-        if pooler is None and own == "cls" and model.head_source != "kept":
+            raise ValueError(f"--model {name}: no model could be loaded: {error}") from error
+        if pooler is None and model.settings.inference_pooler == "cls" and model.head_source != "kept":
             pooler = "avg"
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
         self.present = SimCSE(name, pooler_type=pooler)
 
-        # 2. Tasks, texts and labels, which are those of the beginning.
-        self.dev, self.held_out, scored = read_tasks(settings.tasks)
-        for task, dev in self.dev.items():
-            record.check_unchanged(f"The task {task}", [*dev.texts, *self.held_out[task].texts])
-        self.texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
-        record.check_unchanged(f"The text {settings.corpus}", self.texts)
+        # 2. Tasks, texts and labels.
+        dev, self.held_out, scored = read_tasks(settings.tasks)
+        self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
+        texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
+        record.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
         for number, source in enumerate(settings.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
             labels[file] = prepare_labels(source, scored, file)
-            record.check_unchanged(f"The labels {source}", [file.read_text(encoding="utf-8")])
 
         # 3. The arms, and how they are trained.
-        text = write_texts(self.texts, self.work / "text.jsonl")
+        self.rows = [{"text": text} for text in texts]
+        text = self.work / "text.jsonl"
+        write_rows(self.rows, text)
         arms = make_arms(name, self.present.pooler_type, pooler, settings.pretrained, text, labels, settings.steps)
         self.arms = {arm.name: arm for arm in arms}
-        lengths = [len(ids) for ids in self.present.tokenize(self.texts[:_TOKENIZED_TEXTS])]
+        lengths = [len(ids) for ids in self.present.tokenize(texts[:_TOKENIZED_TEXTS])]
         longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
         length = int(np.quantile(lengths, 0.95, method="lower"))
         self.options = {
@@ -254,8 +238,7 @@ class _Adaptation:
             "bf16": settings.bf16,
             "extend_tokenizer": settings.extend_tokenizer,
         }
-        self.first = next(iter(self.dev))
-        self.present_dev = evaluate(self.present, self.dev[self.first])
+        self.present_dev = evaluate(self.present, self.dev)
         self.scoring_seconds = time.monotonic() - began
 
     def run(self) -> dict:
@@ -294,7 +277,7 @@ class _Adaptation:
         result["left_out"] = plan["left_out"]
         result["corpus"] = self.corpus
         result["arguments"] = self.settings.arguments()
-        output = self.record.directory
+        output = self.work.parent
         start = self.settings.model
         with write_atomically(output / "model") as folder:
             if result["verdict"] == GAIN:
@@ -320,8 +303,8 @@ class _Adaptation:
         kept = [START]
         if UNTRAINED in wanted:
             kept = [arm.name for arm in self.arms.values() if not arm.stages]
-        left = 60 * self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept))
-        costs = {START: 0.0, "": 0.0}
+        left = self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept)) / 60
+        costs = dict.fromkeys(["", *kept], 0.0)
         for name in possible:
             try:
                 for each in (self.arms[name].control, name):
@@ -330,13 +313,13 @@ class _Adaptation:
             except _FAILURES as error:
                 left_out[name] = f"it cannot be trained: {error}"
                 continue
-            trained = [each for each in [*kept, name] if each in costs]
-            verdict = max(costs[each] + costs[self.arms[each].control] for each in trained)
-            minutes = (sum(costs[each] for each in trained) + self.settings.seeds * verdict) / 60
-            if minutes <= left / 60:
-                kept.append(name)
+            tried = [*kept, name]
+            verdict = max(costs[each] + costs[self.arms[each].control] for each in tried)
+            minutes = (sum(costs[each] for each in tried) + self.settings.seeds * verdict) / 60
+            if minutes <= left:
+                kept = tried
             else:
-                left_out[name] = f"training would take {minutes:.0f} minutes with it, --budget leaves {left / 60:.0f}"
+                left_out[name] = f"training would take {minutes:.0f} minutes with it, --budget leaves {left:.0f}"
         return {"arms": [name for name in self.arms if name in kept], "left_out": left_out}
 
     def _training_seconds(self, arm: Arm) -> float:
@@ -354,40 +337,38 @@ class _Adaptation:
     def _measure(self, name: str) -> dict:
         """Train an arm, if it trains, and compare it with the present model on dev."""
         began = time.monotonic()
-        arm = self.arms[name]
-        seed = FIRST_SEED if arm.stages else None
         found: dict = {"dev": None, "failure": ""}
         try:
-            result = evaluate(self._open(arm, seed), self.dev[self.first])
+            result = evaluate(self._open(self.arms[name], FIRST_SEED), self.dev)
         except _FAILURES as error:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
-            change = compare(self.dev[self.first], self.first, START, [self.present_dev], [result])
+            change = compare(self.dev, self.first, START, [self.present_dev], [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
-        remove(self.work / f"{name}-{seed}")
+        remove(self.work / f"{name}-{FIRST_SEED}")
         found["seconds"] = round(time.monotonic() - began, 1)
         return found
 
-    def _seeds(self, arm: Arm) -> list[int | None]:
-        """Return the seeds of the verdict: new ones for an arm that trains."""
-        if not arm.stages:
-            return [None]
-        return [FIRST_SEED + number for number in range(1, self.settings.seeds + 1)]
+    def _seeds(self, arm: Arm) -> range:
+        """Return the seeds of the verdict, which are new ones. An arm that does not train is the same under any."""
+        first = FIRST_SEED + 1
+        return range(first, first + (self.settings.seeds if arm.stages else 1))
 
-    def _open(self, arm: Arm, seed: int | None) -> SimCSE:
+    def _open(self, arm: Arm, seed: int) -> SimCSE:
         """Load the model of an arm; train it first, unless that run is finished."""
         if arm.name == START:
             return self.present
-        if seed is not None:
+        if arm.stages:
             folder = self.work / f"{arm.name}-{seed}"
             if not folder.is_dir():
                 train_arm(arm, seed, folder, self.options)
             return SimCSE(folder)
         model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)
         if arm.whitening:
-            file = write_texts(self.texts[: _TEXTS_PER_DIMENSION * model.dim], self.work / "whitening.jsonl")
+            file = self.work / "whitening.jsonl"
+            write_rows(self.rows[: _TEXTS_PER_DIMENSION * model.dim], file)
             # Some models' embeddings vary in fewer directions than they have dimensions.
             model.fit_postprocessing("whitening", file, dim=3 * model.dim // 4)
         return model
@@ -395,4 +376,4 @@ class _Adaptation:
 
 def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
     """Score a model on a task."""
-    return task.evaluate(partial(model.encode, normalize_embeddings=None), model.similarity_fn_name)
+    return task.evaluate(model.encode, model.similarity_fn_name)

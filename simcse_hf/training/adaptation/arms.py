@@ -95,9 +95,6 @@ def make_arms(
         `list[Arm]`: The arms. The first one is the present model as it is.
     """
 
-    def from_text(method: str, rates: Mapping[str, float], steps: int) -> Stage:
-        return Stage(method, text, method, rates[method], steps)
-
     def from_labels(rates: Mapping[str, float], steps: int) -> list[Stage]:
         stages = []
         for number, (file, objective) in enumerate(labels.items()):
@@ -112,12 +109,13 @@ def make_arms(
         arms.append(Arm(f"{name}, whitening", model, name, whitening=True))
     if labels:
         arms.append(Arm(LABELS, model, pooler, stages=from_labels(PRESENT_RATES, steps)))
-    arms.append(Arm("simcse", model, pooler, stages=[from_text("simcse", PRESENT_RATES, steps)], control=START))
+    simcse = Stage("simcse", text, "simcse", PRESENT_RATES["simcse"], steps)
+    arms.append(Arm("simcse", model, pooler, stages=[simcse], control=START))
     if labels and pretrained is not None:
         arms.append(Arm(CONTROL, pretrained, "avg", stages=from_labels(RATES, steps)))
         first = round(TEXT_SHARE * steps)
         for method in (MASKED_LM, "tsdae", "simcse"):
-            stages = [from_text(method, RATES, first), *from_labels(RATES, steps - first)]
+            stages = [Stage(method, text, method, RATES[method], first), *from_labels(RATES, steps - first)]
             arms.append(Arm(f"{method}-labels", pretrained, "avg", stages=stages, control=CONTROL))
     return arms
 

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ...data.table import open_table, stream_texts
 from ...evaluation.sts import read_scored_pairs
 from ...evaluation.user_tasks import UserTask, name_tasks, read_task
 from ...ops.files import write_text
+from ...search.mining import fold_text
 
 logger = logging.get_logger(__name__)
 
@@ -42,7 +43,8 @@ def read_tasks(
 
     Returns:
         `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
-        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, normalized.
+        choose the arm and the parts of the verdict; and the texts of all scored rows and queries, as
+        [`fold_text`] returns them.
 
     Raises:
         ValueError: If there is no task, or one is malformed or too small to split.
@@ -61,16 +63,14 @@ def read_tasks(
                 f"{task.source}: the task cannot be split into a dev part and a held-out part: {error}"
             ) from error
         for texts in task.links:
-            scored.update(map(_normalized, texts))
+            scored.update(fold_text(text[:_MAX_CHARACTERS]) for text in texts)
     return dev, held_out, frozenset(scored)
 
 
-def _normalized(text: str) -> str:
-    return " ".join(text[:_MAX_CHARACTERS].casefold().split())
-
-
 def read_corpus(
-    path: str | os.PathLike[str], scored: frozenset[str], column: str | None = None
+    path: str | os.PathLike[str],
+    scored: frozenset[str],
+    column: str | None = None,
 ) -> tuple[list[str], dict]:
     """Draw distinct texts from a file in one pass and in bounded memory (reservoir sampling, Vitter 1985).
 
@@ -94,16 +94,17 @@ def read_corpus(
     rows = overlap = 0
     for _, text in islice(stream_texts(path, column), MAX_ROWS):
         rows += 1
-        key = _normalized(text)
+        text = text.strip()[:_MAX_CHARACTERS]
+        key = fold_text(text)
         if not key or hash(key) in seen:
             continue
         seen.add(hash(key))
         if key in scored:
             overlap += 1
         elif len(drawn) < MAX_TEXTS:
-            drawn.append(text.strip()[:_MAX_CHARACTERS])
+            drawn.append(text)
         elif (place := rng.randrange(len(seen))) < MAX_TEXTS:
-            drawn[place] = text.strip()[:_MAX_CHARACTERS]
+            drawn[place] = text
     rng.shuffle(drawn)
     _warn_of_overlap(path, overlap, rows)
     if rows == MAX_ROWS:
@@ -116,15 +117,18 @@ def read_corpus(
     return drawn, {"path": Path(path).name, "texts": len(drawn), "rows": rows, "overlap": overlap}
 
 
-def _warn_of_overlap(path: str | os.PathLike[str], overlap: int, rows: int) -> None:
+def _warn_of_overlap(
+    path: str | os.PathLike[str],
+    overlap: int,
+    rows: int,
+) -> None:
     if overlap:
         logger.warning(f"{path}: {overlap:,} of {rows:,} rows hold a text that a task scores. They are left out.")
 
 
-def write_texts(texts: Sequence[str], path: Path) -> Path:
-    """Write texts as a file that the training commands read, and return its path."""
-    write_text(path, "".join(f"{json.dumps({'text': text})}\n" for text in texts))
-    return path
+def write_rows(rows: Iterable[Mapping], path: Path) -> None:
+    """Write rows as a file that the training commands read."""
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
@@ -172,10 +176,10 @@ def prepare_labels(source: str, scored: frozenset[str], path: Path) -> str:
 
     kept = []
     for row in rows:
-        if scored.isdisjoint(_normalized(cell) for cell in row.values() if isinstance(cell, str)):
+        if scored.isdisjoint(fold_text(cell[:_MAX_CHARACTERS]) for cell in row.values() if isinstance(cell, str)):
             kept.append(row)
     _warn_of_overlap(source, len(rows) - len(kept), len(rows))
     if not kept:
         raise ValueError(f"{source}: the tasks score a text of every row. Give labels of other texts.")
-    write_text(path, "".join(f"{json.dumps(row)}\n" for row in kept))
+    write_rows(kept, path)
     return objective

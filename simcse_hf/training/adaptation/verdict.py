@@ -45,6 +45,7 @@ class Comparison:
     """Two arms on the held-out part of a task, x 100.
 
     Args:
+        verdict (`str`): `"gain"` if the interval lies above 0, else `"no gain"`.
         task (`str`): Name of the task.
         metric (`str`): Its headline metric.
         units (`int`): Scored rows or queries.
@@ -55,6 +56,7 @@ class Comparison:
         interval (`list[float]`): The two ends of the confidence interval of the difference.
     """
 
+    verdict: str
     task: str
     metric: str
     units: int
@@ -64,18 +66,17 @@ class Comparison:
     difference: float
     interval: list[float]
 
-    @property
-    def verdict(self) -> str:
-        """`"gain"` if the interval lies above 0, else `"no gain"`."""
-        return GAIN if self.interval[0] > 0 else NO_GAIN
-
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def compare(
-    task: UserTask, name: str, against: str, before: Sequence[TaskResult], after: Sequence[TaskResult]
+    task: UserTask,
+    name: str,
+    against: str,
+    before: list[TaskResult],
+    after: list[TaskResult],
 ) -> Comparison:
     """Compare two arms on a part of a task.
 
@@ -86,24 +87,25 @@ def compare(
         task (`UserTask`): The part of the task.
         name (`str`): Its name.
         against (`str`): Name of the first arm.
-        before (`Sequence[TaskResult]`): Results of the first arm, one for each seed.
-        after (`Sequence[TaskResult]`): Results of the second arm, one for each seed.
+        before (`list[TaskResult]`): Results of the first arm, one for each seed.
+        after (`list[TaskResult]`): Results of the second arm, one for each seed.
 
     Returns:
         `Comparison`: The scores and their difference.
     """
-    interval = paired_interval(task, list(before), list(after), resamples=RESAMPLES, confidence=CONFIDENCE)
+    interval = paired_interval(task, before, after, resamples=RESAMPLES, confidence=CONFIDENCE)
     difference, low, high = (round(float(value), 4) for value in interval)
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)
-    return Comparison(name, task.metric, len(task), against, old, new, difference, [low, high])
+    verdict = GAIN if low > 0 else NO_GAIN
+    return Comparison(verdict, name, task.metric, len(task), against, old, new, difference, [low, high])
 
 
 def describe(
     arms: Mapping[str, Arm],
     measured: Mapping,
     chosen: Arm,
-    seeds: Sequence[int | None],
+    seeds: Sequence[int],
     judged: Sequence[Comparison],
 ) -> dict:
     """Collect what `adaptation.json` says.
@@ -112,7 +114,7 @@ def describe(
         arms (`Mapping[str, Arm]`): All arms by name.
         measured (`Mapping[str, Any]`): The dev scores of those that were tried.
         chosen (`Arm`): The arm that was chosen.
-        seeds (`Sequence[int]`): The seeds of its runs in the verdict; `None` for an arm that does not train.
+        seeds (`Sequence[int]`): The seeds of its runs in the verdict, if it trains.
         judged (`Sequence[Comparison]`): The verdicts. The first one, against the present model, decides.
 
     Returns:
@@ -132,13 +134,15 @@ def describe(
     stages = {}
     for arm in arms.values():
         stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
-    comparisons = [{"verdict": each.verdict, **asdict(each)} for each in judged]
+    seeds = list(seeds) if chosen.stages else []
+    trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0] if seeds else None}
+    comparisons = [asdict(each) for each in judged]
     return {
         "summary": summary,
         **comparisons[0],
         "confidence": CONFIDENCE,
-        "chosen": asdict(chosen) | {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0]},
-        "seeds": [seed for seed in seeds if seed is not None],
+        "chosen": asdict(chosen) | trained,
+        "seeds": seeds,
         "comparisons": comparisons,
         "arms": [{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
         "model": public_name(arms[START].model),

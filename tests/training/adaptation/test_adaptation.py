@@ -297,6 +297,13 @@ def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
 
 
+def test_a_changed_input_is_refused_by_name(run, tmp_path):
+    run(arms=("untrained",))
+    write(tmp_path / "corpus.txt", sentences(121))
+    with pytest.raises(ValueError, match="digest of .*corpus.txt"):
+        run(arms=("untrained",))
+
+
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
     words = ["adapt", settings.corpus, "--model", settings.model, "--output", settings.output, "--json", "--quiet"]
     words += ["--arms", "untrained", "--task", "=".join(settings.tasks[0])]

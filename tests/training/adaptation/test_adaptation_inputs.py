@@ -7,7 +7,6 @@ from evaluation_helpers import write
 from trainer_helpers import refuses
 
 from simcse_hf.training.adaptation import inputs as inputs_module
-from simcse_hf.training.adaptation.adaptation import Record
 from simcse_hf.training.adaptation.inputs import prepare_labels, read_corpus, read_tasks
 
 NOTHING = frozenset()
@@ -71,13 +70,6 @@ def test_labels_of_every_kind_are_read_without_the_texts_of_a_task(tmp_path, nam
     path = tmp_path / "labels.jsonl"
     assert prepare_labels(str(write(tmp_path / name, lines.split("|"))), frozenset("f"), path) == objective
     assert [json.loads(line) for line in path.read_text().splitlines()] == rows
-
-
-def test_a_changed_input_is_refused_by_name(tmp_path):
-    Record(tmp_path, {}).check_unchanged("The text a.txt", ["a cat", "a dog"])
-    Record(tmp_path, {}).check_unchanged("The text a.txt", ["a cat", "a dog"])
-    with pytest.raises(ValueError, match="The text a.txt has changed"):
-        Record(tmp_path, {}).check_unchanged("The text a.txt", ["a cat a", "dog"])
 
 
 REFUSED = {
