@@ -16,11 +16,10 @@ import yaml
 from filelock import FileLock
 from transformers import PrinterCallback
 
-from simcse_hf.evaluation.bootstrap import load_scores, save_scores
 from simcse_hf.evaluation.embeddings import Encoder
 from simcse_hf.evaluation.report import versions
 from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.ops.files import read_json_object, write_text
+from simcse_hf.ops.files import read_arrays, read_json_object, write_arrays, write_text
 from simcse_hf.training.checkpoints import checkpoints
 from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
 from simcse_hf.training.script_arguments import parse_arguments
@@ -71,7 +70,7 @@ class RunStore:
         if key in self._measured and self._measured[key].results.keys() == document["results"].keys():
             return self._measured[key]
         result = Measured(document["results"])
-        for name, parts in load_scores(self._path(run).with_suffix(".scores.npz")).items():
+        for name, parts in read_arrays(self._path(run).with_suffix(".scores.npz"), "run it again.").items():
             group, task = name.split("|")
             result.scores.setdefault(group, {})[task] = parts
         self._measured[key] = result
@@ -143,7 +142,7 @@ class RunStore:
         scores = {
             f"{group}|{task}": parts for group, tasks in measured.scores.items() for task, parts in tasks.items()
         }
-        save_scores(self._path(run).with_suffix(".scores.npz"), scores)
+        write_arrays(self._path(run).with_suffix(".scores.npz"), scores)
         write_text(self._path(run), json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         if not self.keep_models:
             shutil.rmtree(folder, ignore_errors=True)

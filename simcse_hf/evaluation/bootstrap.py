@@ -1,15 +1,12 @@
-"""The scores of single examples: their files, their groups that share texts, and the paired bootstrap over them."""
+"""The paired bootstrap over the scores of single examples, whose groups share texts."""
 
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection
 
 import numpy as np
 from numpy import ndarray
-from scipy.cluster.hierarchy import DisjointSet
 from scipy.special import ndtri, stdtrit
 from transformers.utils import logging
 
-from ..ops.files import write_atomically
 from .protocol import PAPER_PROTOCOL, Protocol
 
 logger = logging.get_logger(__name__)
@@ -25,63 +22,6 @@ ROUNDING = 1e-9  # an interval that is narrower has ends that differ by rounding
 Arrays = dict[str, ndarray]
 Parts = dict[str, Arrays]
 Scores = dict[str, Parts]
-
-
-def save_scores(path: Path, scores: Scores) -> None:
-    """Write scores into a file with one array for each task, part and name."""
-    arrays: dict = {}
-    for task, parts in scores.items():
-        for part, named in parts.items():
-            for name, array in named.items():
-                arrays[f"{task}/{part}/{name}"] = array
-    with write_atomically(path) as temporary, open(temporary, "wb") as file:  # numpy would add a suffix to a path
-        np.savez_compressed(file, **arrays)
-
-
-def load_scores(path: Path) -> Scores:
-    """Read what [`save_scores`] wrote.
-
-    Args:
-        path (`Path`): The file.
-
-    Returns:
-        `dict`: The scores.
-
-    Raises:
-        ValueError: If the file is damaged.
-    """
-    scores: Scores = {}
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for key in arrays.files:
-                task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
-                parts = scores.setdefault(task, {})
-                parts.setdefault(part, {})[name] = arrays[key]
-    except Exception as error:  # its type depends on where zipfile or numpy finds the damage
-        raise ValueError(f"{path}: damaged ({error}); evaluate the model again.") from error
-    return scores
-
-
-def connected_groups(memberships: Sequence) -> ndarray:
-    """Find the groups of units that share texts, directly or through other units.
-
-    Args:
-        memberships (`Sequence[Sequence[str]]`): The texts of each unit. With `[["a", "b"], ["c"], ["b"]]`, the first
-            and the last unit form a group.
-
-    Returns:
-        `numpy.ndarray`: The group of each unit, of shape `(n,)`.
-    """
-    units = DisjointSet(range(len(memberships)))
-    first_units: dict = {}
-    for unit, texts in enumerate(memberships):
-        for text in texts:
-            units.merge(unit, first_units.setdefault(text, unit))
-    numbers: dict = {}
-    groups = []
-    for unit in units:
-        groups.append(numbers.setdefault(units[unit], len(numbers)))
-    return np.array(groups, dtype=np.int32)
 
 
 def divide_groups(

@@ -103,8 +103,6 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
         raise ValueError(
             f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    check_finite(x, "row {} of the first array")
-    check_finite(y, "row {} of the second array")
     dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
     x = x.to(dtype)
     y = y.to(dtype)
@@ -112,6 +110,9 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
         scores = torch.nn.functional.cosine_similarity(x, y, dim=1)
     else:
         scores = similarity_pairs(x, y, similarity)
+    if not scores.isfinite().all():  # which those of finite embeddings are
+        check_finite(x, "row {} of the first array")
+        check_finite(y, "row {} of the second array")
     return scores.double().numpy()
 
 
@@ -122,8 +123,9 @@ def _normalized(x: Tensor) -> Tensor:
         raise ValueError(f"embeddings of shape (n, dim) are needed, not {tuple(x.shape)}.")
     if x.dtype != torch.float64:
         x = x.float()
-    check_finite(x, "row {}", first=1)
     norms = x.norm(dim=1, keepdim=True)
+    if not norms.isfinite().all():
+        check_finite(x, "row {}", first=1)
     if not norms.all():
         row = int(norms.argmin()) + 1
         raise ValueError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")

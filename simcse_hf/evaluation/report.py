@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import read_json_object, write_json
-from .bootstrap import Scores, load_scores, save_scores
+from ..ops.files import read_arrays, read_json_object, write_arrays, write_json
+from .bootstrap import Scores
 from .classifier import L2_GRID
 from .metrics import METRICS
 from .protocol import Protocol
@@ -168,7 +168,7 @@ def write_results(
     path.parent.mkdir(parents=True, exist_ok=True)
     if scores:
         scores_path = path.with_suffix(".scores.npz")
-        save_scores(scores_path, scores)
+        write_arrays(scores_path, scores)
         document = document | {"scores": scores_path.name}
     write_json(path, document)
 
@@ -192,7 +192,7 @@ def read_results(path: str | Path) -> tuple:
         # Only the name counts: a document never leads to a file in another folder.
         scores_path = path.with_name(Path(str(name)).name)
         if scores_path.is_file():
-            return document, load_scores(scores_path)
+            return document, read_arrays(scores_path, "evaluate the model again.")
     return document, {}
 
 

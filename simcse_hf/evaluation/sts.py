@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import yaml
 from numpy import ndarray
+from scipy.cluster.hierarchy import DisjointSet
 from transformers.utils import logging
 
 from ..data.columns import find_parts
 from ..data.read import dataset_table, load_from_hub, parse_scores
 from ..data.table import Table, csv_records, open_table, read_lines
-from .bootstrap import Arrays, Parts, connected_groups, join_parts
+from .bootstrap import Arrays, Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .metrics import METRICS, cosine_similarity_pairs
 
@@ -71,6 +72,28 @@ class ScoredPairs:
     def groups(self) -> ndarray:
         """The group of each pair, of shape `(n,)`; pairs that share a sentence are in one group."""
         return connected_groups(list(zip(self.sentences1, self.sentences2, strict=True)))
+
+
+def connected_groups(memberships: Sequence) -> ndarray:
+    """Find the groups of units that share texts, directly or through other units.
+
+    Args:
+        memberships (`Sequence[Sequence[str]]`): The texts of each unit. With `[["a", "b"], ["c"], ["b"]]`, the first
+            and the last unit form a group.
+
+    Returns:
+        `numpy.ndarray`: The group of each unit, of shape `(n,)`.
+    """
+    units = DisjointSet(range(len(memberships)))
+    first_units: dict = {}
+    for unit, texts in enumerate(memberships):
+        for text in texts:
+            units.merge(unit, first_units.setdefault(text, unit))
+    numbers: dict = {}
+    groups = []
+    for unit in units:
+        groups.append(numbers.setdefault(units[unit], len(numbers)))
+    return np.array(groups, dtype=np.int32)
 
 
 def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:

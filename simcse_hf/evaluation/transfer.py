@@ -10,10 +10,9 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 
 from ..data.table import read_lines
-from .bootstrap import connected_groups
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .sts import TaskNotFound, senteval, warn_of_size
+from .sts import TaskNotFound, connected_groups, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,

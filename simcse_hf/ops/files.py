@@ -21,6 +21,8 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import cached_file
 
 StrPath = str | os.PathLike[str]
+#: Arrays by a task, its part and what they hold.
+Arrays = dict[str, dict[str, dict[str, np.ndarray]]]
 
 #: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -302,6 +304,42 @@ def write_npy(path: StrPath, array: np.ndarray) -> None:
     """Write an npy file completely or not at all."""
     with write_atomically(path) as temporary, open(temporary, "wb") as stream:  # numpy would add a suffix to a path
         np.save(stream, array)
+
+
+def write_arrays(path: StrPath, arrays: Arrays) -> None:
+    """Write arrays, each known by three names such as a task, its part and what it holds, into one npz file."""
+    flat: dict[str, Any] = {}
+    for task, parts in arrays.items():
+        for part, named in parts.items():
+            for name, array in named.items():
+                flat[f"{task}/{part}/{name}"] = array
+    with write_atomically(path) as temporary, open(temporary, "wb") as stream:  # numpy would add a suffix to a path
+        np.savez_compressed(stream, **flat)
+
+
+def read_arrays(path: StrPath, advice: str) -> Arrays:
+    """Read what [`write_arrays`] wrote.
+
+    Args:
+        path (`str` or `os.PathLike`): The file.
+        advice (`str`): A last sentence of the message that says what to do.
+
+    Returns:
+        `dict`: The arrays.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    found: Arrays = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for key in arrays.files:
+                task, part, name = key.rsplit("/", 2)  # the name of a hub data set has a slash
+                parts = found.setdefault(task, {})
+                parts.setdefault(part, {})[name] = arrays[key]
+    except Exception as error:  # its type depends on where zipfile or numpy finds the damage
+        raise ValueError(f"{path}: damaged ({error}); {advice}") from error
+    return found
 
 
 def read_json(path: StrPath, advice: str = "") -> Any:

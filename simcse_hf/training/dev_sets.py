@@ -17,11 +17,9 @@ from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
     interval,
-    load_scores,
     mean_over_drawn_seeds,
     optimism_of_choice,
     resampled_scores,
-    save_scores,
 )
 from ..evaluation.metrics import alignment, collapse, cosine_similarity_pairs, spearman, uniformity
 from ..evaluation.scoring import TaskData
@@ -29,7 +27,7 @@ from ..evaluation.sts import ScoredPairs, read_scored_pairs
 from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
 from ..models.settings import ContrastiveSettings, length_limit
 from ..ops.distributed import on_first_process
-from ..ops.files import digest
+from ..ops.files import digest, read_arrays, write_arrays
 
 logger = logging.get_logger(__name__)
 
@@ -365,7 +363,7 @@ def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, out
     if scores:
         path = Path(output_dir, DEV_SCORES, f"step-{state.global_step}.npz")
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_scores(path, scores)
+        write_arrays(path, scores)
 
 
 def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
@@ -413,7 +411,7 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
 
 def _read_scores(folder: Path, step: int, metric: str) -> Any:
     path = folder / DEV_SCORES / f"step-{step}.npz"
-    return load_scores(path).get(metric) if path.is_file() else None
+    return read_arrays(path, "train the model again.").get(metric) if path.is_file() else None
 
 
 def _change(systems: list, difference: float, optimism: Sequence = (0.0,)) -> dict:

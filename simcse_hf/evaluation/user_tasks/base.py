@@ -16,7 +16,6 @@ from ...data.columns import check_text
 from ...data.table import SUFFIX
 from ..bootstrap import (
     Arrays,
-    connected_groups,
     divide_groups,
     independent_draws,
     interval,
@@ -24,6 +23,7 @@ from ..bootstrap import (
     resampled_scores,
 )
 from ..embeddings import SentenceEmbeddings
+from ..sts import connected_groups
 
 
 @dataclass
