@@ -185,13 +185,9 @@ def export_int8(
                 f"nothing was written, because int8 does not pay on this processor: {listed}, and {LEAST_SPEED} times "
                 "is the least. --allow_slow writes it all the same."
             )
-        shutil.copytree(Path(work, best["backend"]), directory, dirs_exist_ok=True)
-        source = Path(work, f"{best['backend']}-{best['method']}", best["file"])
-        path = Path(directory, best["file"])
-        for file in (source, Path(weights_of(str(source)))):
-            if file.exists():
-                shutil.copyfile(file, path.with_name(file.name))
-    return path, best | {"forms": forms}
+        for name in (best["backend"], f"{best['backend']}-{best['method']}"):
+            shutil.copytree(Path(work, name), directory, dirs_exist_ok=True)
+    return Path(directory, best["file"]), best | {"forms": forms}
 
 
 def describe_form(measured: dict[str, Any]) -> str:
