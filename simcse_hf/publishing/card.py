@@ -24,11 +24,10 @@ from ..postprocessing.transform import Fit, VectorTransform, find_transform
 from .card_results import (
     comparison_text,
     dev_facts,
-    dev_metric_id,
-    eval_result_entries,
+    dev_metric_ids,
     evaluation_facts,
+    hub_scores,
     is_outdated,
-    model_index,
     protocol_of,
     read_measured,
 )
@@ -41,7 +40,7 @@ ADAPTATION = "adaptation.json"
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 #: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
-_WRITTEN_HERE = ("training_text", "template", "prompt", "roles", "comparisons")
+_WRITTEN_HERE = ("training_text", "templates", "prompts", "comparisons")
 FRONT_MATTER: dict = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
@@ -93,6 +92,7 @@ def write_card(
     # 1. What the files say about the model and its training.
     directory = Path(directory)
     path = directory / CARD
+    repo_id = repo_id or _placeholder(directory)
     config, weights = _read_model(directory)
     settings = settings_of_config(config)
     if is_written_by_hand(path):
@@ -116,16 +116,21 @@ def write_card(
         comparisons = sorted(directory.glob("comparison*.json"))
     pooler = fit.pooler if fit else settings.inference_pooler
     method = transform.method if transform else None
-    measured = [read_measured(Path(file), directory, repo_id, run or chosen, pooler, method) for file in evaluations]
+    facts = []
     scores = []
-    for each in measured:
-        scores += model_index(each.document)
+    benchmarks = []
+    for file in map(Path, evaluations):
+        document, seeds = read_measured(file, directory, repo_id, run or chosen, pooler, method)
+        facts.append(evaluation_facts(document, seeds))
+        # A result file in another folder is not pushed, but the card names its protocol.
+        source = file.name if (directory / file.name).exists() else CARD
+        listed, comparable = hub_scores(document, f"{_HUB}/{repo_id}/blob/main/{source}")
+        scores += listed
+        benchmarks += comparable
 
     # 3. The card. What an earlier one says in its front matter stays, unless it is given anew.
-    name = (repo_id or directory.resolve().name).rpartition("/")[2]
-    repo_id = repo_id or _placeholder(directory)
-    if not datasets:
-        datasets = [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
+    name = repo_id.rpartition("/")[2]
+    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
     datasets = list(dict.fromkeys(datasets)) or None
     base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
     metrics = {score.metric_type for score in scores}
@@ -147,7 +152,7 @@ def write_card(
         own_pooler=any("pooler." in weight for weight in weights),
         dev=dev_facts(run) if run.get("final") else None,
         adaptation=adaptation,
-        evaluations=[evaluation_facts(each) for each in measured],
+        evaluations=facts,
         comparisons=[comparison_text(Path(file)) for file in comparisons],
         hyperparameters=hyperparameters(settings, config, run),
         sentence_transformers=front_matter["library_name"] == FRONT_MATTER["library_name"],
@@ -155,18 +160,13 @@ def write_card(
     )
     write_text(path, content)
 
-    # 4. The scores on the hub's benchmarks. A result file in another folder is not pushed, but the card names its
-    # protocol.
-    entries = []
-    for each in measured:
-        source = each.path.name if (directory / each.path.name).exists() else CARD
-        entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
-    if entries:
-        (directory / EVAL_RESULTS).parent.mkdir(exist_ok=True)
-        results = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
-        write_text(directory / EVAL_RESULTS, results)
+    # 4. The scores on the hub's benchmarks.
+    results = directory / EVAL_RESULTS
+    if benchmarks:
+        results.parent.mkdir(exist_ok=True)
+        write_text(results, yaml.safe_dump(eval_result_entries_to_yaml(benchmarks), sort_keys=False))
     else:
-        (directory / EVAL_RESULTS).unlink(missing_ok=True)
+        results.unlink(missing_ok=True)
     return path
 
 
@@ -193,9 +193,9 @@ def _front_matter(directory: Path, objective: str, run: dict, metrics: set[str],
         tags.append(f"dataset_size:{run['train_rows']}")
     front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
 
-    reported = metrics | {dev_metric_id(key) for key in run.get("final") or ()}
-    if reported - {None}:
-        front_matter["metrics"] = sorted(reported - {None})
+    metrics |= dev_metric_ids(run.get("final") or ())
+    if metrics:
+        front_matter["metrics"] = sorted(metrics)
     texts = run.get("dev_texts") or []
     if len(texts) > 1:
         front_matter["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
@@ -263,7 +263,7 @@ def model_context(
     Returns:
         `dict`: Values for the template.
     """
-    context = training_context(settings, run, transform.method if transform else None, datasets)
+    context = training_context(settings, run, datasets)
     dim = config.hidden_size
     if settings.dense_layers:
         dim = settings.dense_layers[-1]["out_features"]
@@ -281,7 +281,6 @@ def model_context(
         lengths.append(fit.max_length)
         dim = transform.output_dim
         context["transform"] = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
-    roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
     threshold = getattr(config, THRESHOLD, None)
     return context | {
         "settings": asdict(settings),
@@ -289,9 +288,8 @@ def model_context(
         "dim": dim,
         "pooler": settings.inference_pooler,
         "max_length": min((length for length in lengths if length is not None), default=None),
-        "template": settings.templates[0] if settings.templates else None,
-        "prompt": settings.prompts.get(settings.default_prompt_name or ""),
-        "roles": roles if any(roles.values()) else None,
+        "templates": settings.templates,
+        "prompts": settings.prompts,
         "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
         "dense_folder": DENSE_FOLDER,
         "transform_folder": TRANSFORM_FOLDER,
@@ -309,11 +307,9 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     directory = Path(directory)
     if is_written_by_hand(directory / CARD):
         return
-    placeholder = _placeholder(directory)
     for path in (directory / CARD, directory / EVAL_RESULTS):
         if path.exists():
-            text = path.read_text(encoding="utf-8").replace(f'"{placeholder}"', f'"{repo_id}"')
-            write_text(path, text.replace(f"{_HUB}/{placeholder}/blob/", f"{_HUB}/{repo_id}/blob/"))
+            write_text(path, path.read_text(encoding="utf-8").replace(_placeholder(directory), repo_id))
 
 
 def _placeholder(directory: Path) -> str:

@@ -108,75 +108,55 @@ def public_name(name: str | None) -> str | None:
     return hub_id(name) or Path(name).name
 
 
-def training_context(
-    settings: ContrastiveSettings, run: dict[str, Any], transform: str | None, datasets: Sequence[str] | None
-) -> dict[str, Any]:
-    """Collect what the template says about the training, and the papers to cite.
+def training_context(settings: ContrastiveSettings, run: dict, datasets: Sequence[str] | None) -> dict[str, Any]:
+    """Collect what the template says about the training.
 
     Args:
         settings (`ContrastiveSettings`): The settings of the model.
         run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
-        transform (`str`, *optional*): The method of the transform that is saved with the model.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data.
 
     Returns:
         `dict`: Values for the template.
     """
-    sources = list(datasets or ())
-    texts = public_name(run.get("train_texts"))
-    if texts and not sources:
-        sources.append(texts)
-
     # 1. The objective, with the options that somebody chose. The similarity and its temperature are always named.
     objective = described_objective(settings.objective)
     defaults = _default_options(settings)
-    scoring = []
-    others = []
+    scoring = {}
+    others = {}
     for name, value in public_options(settings).items():
-        option = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
         if _last(name) in ("temperature", "similarity"):
-            scoring.append(option)
+            scoring[name] = value
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
-            others.append(option)
+            others[name] = value
 
     # 2. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
-    papers = list(getattr(objective, "papers", ()))
+    papers = getattr(objective, "papers", ())
+    cited = [*papers]
     num_encoders = 1
     for loss, options in settings.losses().values():
         chosen = [value for name, value in options.items() if _last(name) == "encoders"]
         own = described_objective(loss)
         if own:
-            papers += own.papers
+            cited += own.papers
             chosen.append(own.encoders)
         num_encoders = max([num_encoders, *chosen])
 
-    # 3. The papers, that of the objective first.
-    view = (run.get("view") or {}).get("name")
-    positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders == 2)
-    if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
-        papers.append(VIEWS[view][1])
-    if settings.do_mlm and settings.objective != "declutr":
-        papers.append("simcse")
-    if settings.matryoshka_dims:
-        papers.append("matryoshka")
-    if run.get("arguments", {}).get("gradcache_chunk_size"):
-        papers.append("gradcache")
-    if transform is not None:
-        papers.append(transform)
+    texts = public_name(run.get("train_texts"))
     return {
         "run": run,
         "objective": {
             "name": settings.objective,
             "summary": getattr(objective, "summary", ""),
-            "papers": getattr(objective, "papers", ()),
-            "options": scoring + others,
+            "papers": papers,
+            "options": scoring | others,
         },
         "base_model": public_name(run.get("base_model")),
-        "sources": sources,
+        "sources": datasets or ([texts] if texts else []),
         "num_encoders": num_encoders,
         "num_templates": len(settings.templates),
         "matryoshka_dims": settings.matryoshka_dims,
-        "cited": list(dict.fromkeys(papers)) or ["simcse"],
+        "cited": cited,
     }
 
 
@@ -198,18 +178,9 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
 
 
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
-    """Return the options of the objective where nobody chooses any: the temperature is that of the similarity in use.
-
-    Empty for an objective that is not known here.
-    """
-    if described_objective(settings.objective) is None:
-        return {}
-    chosen = {}
-    for name, value in settings.objective_options.items():
-        if _last(name) == "similarity":
-            chosen[name] = value
-    defaults = resolve_options(settings.objective, chosen)
-    return defaults | dict.fromkeys(chosen, "cosine")
+    """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
+    chosen = {name: value for name, value in settings.objective_options.items() if _last(name) == "similarity"}
+    return resolve_options(settings.objective, chosen) | dict.fromkeys(chosen, "cosine")
 
 
 def _last(option: str) -> str:
