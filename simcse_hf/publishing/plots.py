@@ -1,6 +1,7 @@
 """Draw runs and evaluated models: alignment and uniformity, cosines by gold score, singular values, and curves."""
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,18 +91,14 @@ def draw_singular_values(spectra: dict) -> "Figure":
 def draw_training_curves(curves: dict) -> "Figure":
     """Draw each logged metric by step in a panel of its own, with one line for each run."""
     figure, panels = _panels(len(curves), most_columns=2, width=4.8)
-    styles: dict[str, dict] = {}
-    for runs in curves.values():
-        for name in runs:
-            styles.setdefault(name, series_style(len(styles)))
+    names = dict.fromkeys(chain(*curves.values()))
     for axes, (key, runs) in zip(panels, curves.items(), strict=True):
-        for name, values in runs.items():
+        for number, name in enumerate(names):
+            values = runs.get(name, {})
             every = max(1, len(values) // 12)
-            axes.plot(values.keys(), values.values(), markevery=every, **styles[name])
+            axes.plot(values.keys(), values.values(), label=name, markevery=every, **series_style(number))
         axes.set_xlabel("optimizer step")
         axes.set_ylabel(_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
-    for name, style in styles.items():
-        panels[0].plot([], [], label=name, **style)
     legend_below(figure, panels[0])
     return figure
 
