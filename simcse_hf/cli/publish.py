@@ -80,7 +80,6 @@ def export_main(argv: list[str]) -> int:
     from ..publishing.export import EXPORTS as EXPORTERS
     from ..publishing.export_int8 import Checks, describe_form, export_int8
 
-    lines = []
     measured: dict[str, Any] = {}
     with output_folder(arguments, "config.json", [arguments.model]) as new:
         model = load_encoder(arguments.model, arguments, device=arguments.device or "cpu")
@@ -95,13 +94,14 @@ def export_main(argv: list[str]) -> int:
                 allow_slow=arguments.allow_slow,
                 instructions=arguments.instructions,
             )
-            lines = [describe_form(measured)]
         else:
             path = EXPORTERS[arguments.to](model, new)
     path = Path(arguments.output).expanduser() / path.relative_to(new)
     document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
-    lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *lines]
-    report(arguments, document, "\n".join(lines))
+    text = f"{path}: embeddings of pooler {model.pooler_type!r}"
+    if measured:
+        text += f"\n{describe_form(measured)}"
+    report(arguments, document, text)
     return 0
 
 

@@ -80,31 +80,33 @@ class Checks:
                 float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
                 what they were computed from.
         """
+        # 1. What is lost.
         cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
         mean = cosines.mean().item()
-        result: dict[str, Any] = {
+        result = {
             "texts": len(self.texts),
             "mean_cosine": mean,
             "lowest_cosine": cosines.min().item(),
             "loss": 100 * (1 - mean),
         }
         if self.data is not None:
-            if self.before is None:
-                self.before = self._score(simcse)["value"]
+            self.before = self.before or self._score(simcse)
             after = self._score(exported)
-            result["loss"] = self.before - after["value"]
-            result["sts_tasks"] = after["tasks"]
-            result["sts_before"] = self.before
-            result["sts_after"] = after["value"]
-        plain = []
-        int8 = []
-        for _ in range(_TURNS):
-            plain.append(_seconds(simcse, self.texts))
-            int8.append(_seconds(exported, self.texts))
-        result["speed"] = float(np.median(np.divide(plain, int8)))
-        result["float32_sentences_per_second"] = len(self.texts) / float(np.median(plain))
-        result["int8_sentences_per_second"] = len(self.texts) / float(np.median(int8))
-        return result
+            result |= {
+                "sts_tasks": after["tasks"],
+                "sts_before": self.before["value"],
+                "sts_after": after["value"],
+                "loss": self.before["value"] - after["value"],
+            }
+
+        # 2. What is gained.
+        seconds = [(_seconds(simcse, self.texts), _seconds(exported, self.texts)) for _ in range(_TURNS)]
+        plain, int8 = np.transpose(seconds)
+        return result | {
+            "speed": float(np.median(plain / int8)),
+            "float32_sentences_per_second": len(self.texts) / float(np.median(plain)),
+            "int8_sentences_per_second": len(self.texts) / float(np.median(int8)),
+        }
 
     def _score(self, model: SimCSE) -> Any:
         embeddings = SentenceEmbeddings(model, self.data.texts())
