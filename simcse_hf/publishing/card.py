@@ -31,7 +31,7 @@ from .card_results import (
     protocol_of,
     read_measured,
 )
-from .card_training import PAPERS, VIEWS, hub_id, hyperparameters, read_run, training_context
+from .card_training import PAPERS, hub_id, hyperparameters, read_run, training_context
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -47,6 +47,13 @@ FRONT_MATTER: dict = {
     "tags": TAGS,
 }
 _HUB = "https://huggingface.co"
+#: The text of cards. Its tables of views and poolers also stand in the reference (docs/site_reference.py).
+TEMPLATE = jinja2.Environment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.ChainableUndefined,
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+).get_template("template.md")
 
 
 def write_card(
@@ -213,17 +220,13 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> st
     Returns:
         `str`: The text of the card.
     """
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.ChainableUndefined)
-    source = Path(__file__).with_name("template.md")
-    template = environment.from_string(source.read_text(encoding="utf-8"))
     for name, value in context.items():
         if name not in _WRITTEN_HERE:
             context[name] = _plain(value)
-    text = template.render(
+    text = TEMPLATE.render(
         card_data=data.to_yaml(),
         marker=marker,
         papers=PAPERS,
-        views=VIEWS,
         describe_difference=describe_difference,
         protocol_of=protocol_of,
         **context,

@@ -11,7 +11,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
 from ..models.resolve import resolve_options
-from ..models.settings import ContrastiveSettings
+from ..models.settings import ContrastiveSettings, dropout_rates
 from ..objectives import OBJECTIVES, build_objective, part_weights
 from ..ops.files import read_json_object
 
@@ -31,24 +31,6 @@ _ENTRY = re.compile(
 PAPERS = {}
 for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
     PAPERS[_entry["name"]] = Paper(_entry["key"], _entry["bibtex"], _entry["url"])
-
-#: How each view makes the positive of a sentence, and the paper that introduced it for sentence embeddings.
-VIEWS = {
-    "identity": ("the same sentence under another dropout mask", "simcse"),
-    "fixed_mask": ("the same sentence under the same dropout mask", "simcse"),
-    "crop": ("a contiguous part of it", "simcse"),
-    "delete_words": ("the sentence without some of its words", "simcse"),
-    "delete_one_word": ("the sentence without one of its words", "simcse"),
-    "synonyms": ("the sentence with a word replaced by a synonym", "simcse"),
-    "mlm": ("the sentence with some tokens replaced by a masked language model", "simcse"),
-    "crop+mlm": ("a contiguous part of it with some tokens replaced by a masked language model", "simcse"),
-    "shuffle": ("the sentence with some of its tokens permuted", "non_contrastive"),
-    "eda": ("the sentence after synonym replacement, insertion, swap or deletion of words", "eda"),
-    "repeat_words": ("the sentence with some of its tokens repeated", "esimcse"),
-    "next_sentence": ("the next sentence of its document", "simcse"),
-    "next_three_sentences": ("one of the next three sentences of its document", "simcse"),
-}
-
 
 #: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
 #: not read the next four. The last two are described elsewhere in the card.
@@ -133,14 +115,13 @@ def training_context(settings: ContrastiveSettings, run: dict, datasets: Sequenc
     # 2. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
     papers = getattr(objective, "papers", ())
     cited = [*papers]
-    num_encoders = 1
+    encoders = [1]
     for loss, options in settings.losses().values():
-        chosen = [value for name, value in options.items() if _last(name) == "encoders"]
+        encoders += [value for name, value in options.items() if _last(name) == "encoders"]
         own = described_objective(loss)
         if own:
             cited += own.papers
-            chosen.append(own.encoders)
-        num_encoders = max([num_encoders, *chosen])
+            encoders.append(own.encoders)
 
     texts = public_name(run.get("train_texts"))
     return {
@@ -153,7 +134,7 @@ def training_context(settings: ContrastiveSettings, run: dict, datasets: Sequenc
         },
         "base_model": public_name(run.get("base_model")),
         "sources": datasets or ([texts] if texts else []),
-        "num_encoders": num_encoders,
+        "num_encoders": max(encoders),
         "num_templates": len(settings.templates),
         "matryoshka_dims": settings.matryoshka_dims,
         "cited": cited,
@@ -170,10 +151,9 @@ def described_objective(name: str) -> Any:
 
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the objective's options without paths of this machine."""
-    options = dict(settings.objective_options)
-    for name, value in options.items():
-        if _last(name) == "generator":
-            options[name] = public_name(value)
+    options = {}
+    for name, value in settings.objective_options.items():
+        options[name] = public_name(value) if _last(name) == "generator" else value
     return options
 
 
@@ -210,11 +190,8 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
         del used[name]
     used |= public_options(settings)
     defaults = asdict(ContrastiveSettings()) | _default_options(settings)
-    fresh = type(config)().to_dict()
-    for name, value in config.to_dict().items():
-        if "dropout" in name and "classifier" not in name:
-            used[name] = value
-            defaults[name] = fresh.get(name)
+    used |= dropout_rates(config)
+    defaults |= dropout_rates(type(config)())
     for name, value in used.items():
         if value != defaults.get(name):
             listed[name] = value
