@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,11 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.threshold import describe_threshold
 from ..models.resolve import settings_of_config
-from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
-from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
+from ..models.settings import SECTION
 from ..ops.files import explain_damage, read_json, read_json_object, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
-from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from ..postprocessing.transform import Fit, VectorTransform, find_transform
+from ..postprocessing.transform import find_transform
 from .card_results import (
     comparison_text,
     dev_facts,
@@ -31,7 +27,7 @@ from .card_results import (
     protocol_of,
     read_measured,
 )
-from .card_training import PAPERS, hub_id, hyperparameters, read_run, training_context
+from .card_training import PAPERS, hub_id, hyperparameters, model_context, read_run
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -243,61 +239,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-def model_context(
-    config: PreTrainedConfig,
-    settings: ContrastiveSettings,
-    run: dict,
-    transform: VectorTransform | None = None,
-    fit: Fit | None = None,
-    datasets: Sequence[str] | None = None,
-) -> dict:
-    """Collect what the template says about the model, its training and its papers.
-
-    Args:
-        config (`PreTrainedConfig`): The config of the model.
-        settings (`ContrastiveSettings`): Its settings.
-        run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
-        transform (`VectorTransform`, *optional*): The whitening or flow that is saved with the model.
-        fit (`Fit`, *optional*): How the transform was fitted.
-        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
-
-    Returns:
-        `dict`: Values for the template.
-    """
-    context = training_context(settings, run, datasets)
-    dim = config.hidden_size
-    if settings.dense_layers:
-        dim = settings.dense_layers[-1]["out_features"]
-    lengths = [max_positions(config), settings.max_length]
-    if transform is not None and fit is not None:
-        if fit.pooler != settings.inference_pooler:
-            settings = replace(
-                settings,
-                pooler_type=fit.pooler,
-                mlp_only_train=False,
-                templates=[],
-                denoising="none",
-                dense_layers=[],
-            )
-        lengths.append(fit.max_length)
-        dim = transform.output_dim
-        context["transform"] = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
-    threshold = getattr(config, THRESHOLD, None)
-    return context | {
-        "settings": asdict(settings),
-        "model_type": config.model_type,
-        "dim": dim,
-        "pooler": settings.inference_pooler,
-        "max_length": min((length for length in lengths if length is not None), default=None),
-        "templates": settings.templates,
-        "prompts": settings.prompts,
-        "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
-        "dense_folder": DENSE_FOLDER,
-        "transform_folder": TRANSFORM_FOLDER,
-        "threshold": describe_threshold(threshold) if threshold else None,
-    }
 
 
 def is_written_by_hand(path: Path) -> bool:

@@ -1,8 +1,8 @@
-"""Describe the training of a model and the papers to cite, as values for the template of the card."""
+"""Describe a model and its training, as values for the template of the card."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +10,13 @@ import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
+from ..evaluation.threshold import describe_threshold
 from ..models.resolve import resolve_options
-from ..models.settings import ContrastiveSettings, dropout_rates
+from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
+from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates, max_positions
 from ..objectives import OBJECTIVES, build_objective, part_weights
 from ..ops.files import read_json_object
+from ..postprocessing.transform import FOLDER, Fit, VectorTransform
 
 
 class Paper(NamedTuple):
@@ -90,18 +93,50 @@ def public_name(name: str | None) -> str | None:
     return hub_id(name) or Path(name).name
 
 
-def training_context(settings: ContrastiveSettings, run: dict, datasets: Sequence[str] | None) -> dict[str, Any]:
-    """Collect what the template says about the training.
+def model_context(
+    config: PreTrainedConfig,
+    settings: ContrastiveSettings,
+    run: dict,
+    transform: VectorTransform | None = None,
+    fit: Fit | None = None,
+    datasets: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Collect what the template says about the model, its training and its papers.
 
     Args:
-        settings (`ContrastiveSettings`): The settings of the model.
+        config (`PreTrainedConfig`): The config of the model.
+        settings (`ContrastiveSettings`): Its settings.
         run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
+        transform (`VectorTransform`, *optional*): The whitening or flow that is saved with the model.
+        fit (`Fit`, *optional*): How the transform was fitted.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data.
 
     Returns:
-        `dict`: Values for the template.
+        `dict[str, Any]`: Values for the template.
     """
-    # 1. The objective, with the options that somebody chose. The similarity and its temperature are always named.
+    # 1. The embedding. A transform may have been fitted on another pooler than that of the training.
+    dim = config.hidden_size
+    if settings.dense_layers:
+        dim = settings.dense_layers[-1]["out_features"]
+    lengths = [max_positions(config), settings.max_length]
+    used = settings
+    fitted = None
+    if transform is not None and fit is not None:
+        if fit.pooler != settings.inference_pooler:
+            used = replace(
+                settings,
+                pooler_type=fit.pooler,
+                mlp_only_train=False,
+                templates=[],
+                denoising="none",
+                dense_layers=[],
+            )
+        lengths.append(fit.max_length)
+        dim = transform.output_dim
+        fitted = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
+    threshold = getattr(config, THRESHOLD, None)
+
+    # 2. The objective, with the options that somebody chose. The similarity and its temperature are always named.
     objective = described_objective(settings.objective)
     defaults = _default_options(settings)
     scoring = {}
@@ -112,7 +147,7 @@ def training_context(settings: ContrastiveSettings, run: dict, datasets: Sequenc
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
             others[name] = value
 
-    # 2. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
+    # 3. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
     papers = getattr(objective, "papers", ())
     cited = [*papers]
     encoders = [1]
@@ -125,15 +160,27 @@ def training_context(settings: ContrastiveSettings, run: dict, datasets: Sequenc
 
     texts = public_name(run.get("train_texts"))
     return {
+        "settings": asdict(used),
+        "model_type": config.model_type,
+        "dim": dim,
+        "pooler": used.inference_pooler,
+        "max_length": min((length for length in lengths if length is not None), default=None),
+        "templates": used.templates,
+        "prompts": used.prompts,
+        "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
+        "dense_folder": DENSE_FOLDER,
+        "transform": fitted,
+        "transform_folder": FOLDER,
+        "threshold": describe_threshold(threshold) if threshold else None,
         "run": run,
+        "base_model": public_name(run.get("base_model")),
+        "sources": datasets or ([texts] if texts else []),
         "objective": {
             "name": settings.objective,
             "summary": getattr(objective, "summary", ""),
             "papers": papers,
             "options": scoring | others,
         },
-        "base_model": public_name(run.get("base_model")),
-        "sources": datasets or ([texts] if texts else []),
         "num_encoders": max(encoders),
         "num_templates": len(settings.templates),
         "matryoshka_dims": settings.matryoshka_dims,
@@ -174,7 +221,7 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
     Args:
         settings (`ContrastiveSettings`): The settings of the model.
         config (`PreTrainedConfig`): Its config, which has the rates of dropout.
-        run (`dict`): As for [`training_context`].
+        run (`dict`): As for [`model_context`].
 
     Returns:
         `list[tuple[str, Any]]`: Names and values, by name: arguments of the Trainer, settings, options of the

@@ -54,14 +54,13 @@ class Checks:
     def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
         self.data: Any = None
         self.before: Any = None  # the STS average in float32, which is the same for every export
-        texts = []
-        if file is not None:
-            texts = _read(file, _TEXTS + _CALIBRATION)
         if data_dir is not None:
             self.data = read_tasks(STS_TASKS, data_dir)
-            if not texts:
-                distinct = sorted(set(self.data.texts()))
-                texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
+        if file is not None:
+            texts = _read(file, _TEXTS + _CALIBRATION)
+        else:
+            distinct = sorted(set(self.data.texts()))
+            texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
         self.texts = texts[:_TEXTS]
         if calibrate is not None:
             self.calibration = _read(calibrate, _CALIBRATION)
