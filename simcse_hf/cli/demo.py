@@ -135,8 +135,9 @@ def build_demo(index: "SentenceIndex", top_k: int, threshold: float | None) -> A
     step = max(1, len(index) // 4)
     examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
-        title = f"{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
-        gr.Markdown(f"# Sentence search\n{title}")
+        gr.Markdown(
+            f"# Sentence search\n{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
+        )
         with gr.Tab("Search"):
             with gr.Row(equal_height=True):
                 query = gr.Textbox(label="Query", placeholder="Type a sentence", scale=6)
@@ -195,8 +196,8 @@ class DemoGuard:
         host = headers.get("host", "")
         length = headers.get("content-length", "0")
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-            known = name in self.names or (self.any_address and ip_address(name) is not None)
+            name = urlsplit(f"//{host}").hostname or ""
+            known = name in self.names or (self.any_address and ip_address(name))
         except ValueError:
             known = False
         refusal = None

@@ -1,6 +1,5 @@
 """The commands `simcse-hf export`, `simcse-hf card` and `simcse-hf push`."""
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,18 @@ INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 _OF_INT8 = ("texts", "data_dir", "calibrate", "max_loss", "allow_slow", "instructions")
 
 
-def _export_parser() -> ArgumentParser:
+def export_main(argv: list[str]) -> int:
+    """Run `simcse-hf export`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf export`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If options do not fit `--to`.
+    """
     parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
     parser.add_argument("model", help=MODEL_HELP)
     parser.add_argument(
@@ -53,22 +63,6 @@ def _export_parser() -> ArgumentParser:
         "--instructions", choices=INSTRUCTIONS, help="processor instructions to export for; default: those here"
     )
     add_output_options(parser, "folder to write")
-    return parser
-
-
-def export_main(argv: list[str]) -> int:
-    """Run `simcse-hf export`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf export`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If options do not fit `--to`.
-    """
-    parser = _export_parser()
     arguments = parser.parse_args(argv)
     to_int8 = arguments.to in INT8_EXPORTS
     if to_int8 and arguments.texts is None and arguments.data_dir is None:

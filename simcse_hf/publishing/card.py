@@ -153,7 +153,7 @@ def write_card(
         name=name,
         repo_id=repo_id,
         own_pooler=any("pooler." in weight for weight in weights),
-        dev=dev_facts(run) if run.get("final") else None,
+        dev=dev_facts(run),
         adaptation=adaptation,
         evaluations=facts,
         comparisons=[comparison_text(Path(file)) for file in comparisons],

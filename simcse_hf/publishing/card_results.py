@@ -1,6 +1,6 @@
 """Reads what was measured with a model, for its card: tables, scores of the front matter, and `.eval_results`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +157,13 @@ def dev_facts(run: dict) -> dict[str, Any]:
     """Collect the scores of a training run on its dev set, or their means over its seeds.
 
     Args:
-        run (`dict`): The content of `results.json` of a run with evaluations.
+        run (`dict`): The content of `results.json`; empty without a record.
 
     Returns:
-        `dict[str, Any]`: The names of the `metrics`, and in `rows` the cells of each evaluation that there was.
+        `dict[str, Any]`: The names of the `metrics`, if there was a dev set, and in `rows` the cells of each
+        evaluation that there was.
     """
-    metrics = [key for key in run["final"] if key.endswith(DEV_METRICS)]
+    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
     runs = run["seeds"]["runs"] if "seeds" in run else []
     if len(runs) < 2:
         runs = [run]
@@ -178,12 +179,11 @@ def dev_facts(run: dict) -> dict[str, Any]:
     return {"metrics": metrics, "rows": rows}
 
 
-def format_scores(name: str, values: Sequence[float | None]) -> str:
+def format_scores(name: str, values: list) -> str:
     """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    if None in values:
         return "n/a"
-    return spread(known, 4 if name.endswith(GEOMETRY) else 2)
+    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
 
 
 def protocol_of(document: dict, transfer: bool) -> str:

@@ -33,7 +33,7 @@ _ENTRY = re.compile(
 )
 PAPERS = {}
 for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
-    PAPERS[_entry["name"]] = Paper(_entry["key"], _entry["bibtex"], _entry["url"])
+    PAPERS[_entry["name"]] = Paper(*_entry.group("key", "bibtex", "url"))
 
 #: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
 #: not read the next four. The last two are described elsewhere in the card.

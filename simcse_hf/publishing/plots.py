@@ -115,5 +115,5 @@ def legend_below(figure: "Figure", axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     labels = [f"{number} {name}" for number, name in enumerate(labels, start=1)]
     longest = max(map(len, labels)) + 6  # with the line before it; 12 characters take an inch
-    columns = np.clip(int(figure.get_figwidth() * 12 / longest), 1, len(labels))
+    columns = max(1, int(figure.get_figwidth() * 12 / longest))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)
