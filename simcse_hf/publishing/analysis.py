@@ -90,7 +90,7 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
                 continue
             document[name] = numbers
             with write_atomically(folder / f"{name}.png") as temporary:
-                draw(numbers).savefig(temporary, dpi=120, facecolor="white", format="png")
+                draw(numbers).savefig(temporary, dpi=120, format="png")
     document["omitted"] = omitted
     write_json(folder / "analysis.json", document)
     return document

@@ -227,19 +227,15 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
         `list[tuple[str, Any]]`: Names and values, by name: arguments of the Trainer, settings, options of the
         objective and rates of dropout.
     """
-    listed = {}
-    for name, value in run.get("arguments", {}).items():
-        is_unread_view = name.startswith("view") and not run.get("view")
-        if not is_unread_view and (settings.do_mlm or name != "mlm_probability"):
-            listed[name] = value
-    used = asdict(settings)
-    for name in _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight"):
-        del used[name]
-    used |= public_options(settings)
-    defaults = asdict(ContrastiveSettings()) | _default_options(settings)
-    used |= dropout_rates(config)
-    defaults |= dropout_rates(type(config)())
+    unread = []
+    if not settings.do_mlm:
+        unread += ["mlm_weight", "mlm_probability"]
+    if not run.get("view"):
+        unread += ["view", "view_rate", "view_both"]
+    used = asdict(settings) | public_options(settings) | dropout_rates(config)
+    defaults = asdict(ContrastiveSettings()) | _default_options(settings) | dropout_rates(type(config)())
+    listed = dict(run.get("arguments", {}))
     for name, value in used.items():
-        if value != defaults.get(name):
+        if name not in _NOT_LISTED and value != defaults.get(name):
             listed[name] = value
-    return sorted(listed.items())
+    return sorted((name, value) for name, value in listed.items() if name not in unread)
