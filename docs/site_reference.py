@@ -7,7 +7,6 @@ papers, from the classes; `views` and `poolers` become tables, and `commands` wh
 import contextlib
 import inspect
 import io
-import json
 import os
 import re
 import sys
@@ -86,12 +85,12 @@ def _spelled_out(text, cls):
 def views():
     """List the views with their rates and papers."""
     from simcse_hf.data.views import VIEWS, view_rate
+    from simcse_hf.publishing.card import TEMPLATE
     from simcse_hf.publishing.card_training import PAPERS
-    from simcse_hf.publishing.card_training import VIEWS as DESCRIBED
 
     rows = []
     for name in VIEWS:
-        positive, paper = DESCRIBED[name]
+        positive, paper = TEMPLATE.module.views[name]
         rate = view_rate(name, None)
         link = f"[{PAPERS[paper].key}]({PAPERS[paper].url})"
         rows.append([f"`{name}`", positive, "" if rate is None else f"{rate:g}", link])
@@ -100,11 +99,9 @@ def views():
 
 def poolers():
     """List the poolers as model cards describe them."""
-    import simcse_hf.publishing
+    from simcse_hf.publishing.card import TEMPLATE
 
-    template = Path(simcse_hf.publishing.__file__).with_name("template.md").read_text(encoding="utf-8")
-    listed = re.search(r"{% set poolers = (\{.*?\}) %}", template, re.DOTALL)[1]
-    described = json.loads(re.sub(r",\s*\}", "}", listed))
+    described = TEMPLATE.module.poolers
     return _table(["`--pooler_type`", "the embedding"], [[f"`{name}`", text] for name, text in described.items()])
 
 

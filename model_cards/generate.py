@@ -14,7 +14,8 @@ from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
 from simcse_hf.models.resolve import resolve_settings
-from simcse_hf.publishing.card import FRONT_MATTER, model_context, render_card
+from simcse_hf.publishing.card import FRONT_MATTER, render_card
+from simcse_hf.publishing.card_training import model_context
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "simcse_hf" / "training" / "recipes"

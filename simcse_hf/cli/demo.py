@@ -135,28 +135,29 @@ def build_demo(index: "SentenceIndex", top_k: int, threshold: float | None) -> A
     step = max(1, len(index) // 4)
     examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))
     with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
-        title = f"{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
-        gr.Markdown(f"# Sentence search\n{title}")
+        gr.Markdown(
+            f"# Sentence search\n{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
+        )
         with gr.Tab("Search"):
             with gr.Row(equal_height=True):
-                query = gr.Textbox(label="Query", placeholder="Type a sentence", elem_id="query", scale=6)
-                button = gr.Button("Search", variant="primary", elem_id="search", scale=1)
+                query = gr.Textbox(label="Query", placeholder="Type a sentence", scale=6)
+                button = gr.Button("Search", variant="primary", scale=1)
             with gr.Row():
                 most = gr.Slider(1, max(_MAX_TOP_K, top_k), value=top_k, step=1, label="Number of sentences")
                 if index.similarity == "cosine":
                     least = gr.Slider(-1, 1, value=-1 if threshold is None else threshold, label="Lowest cosine")
                 else:
                     least = gr.Number(threshold, label=f"Lowest {index.similarity}")
-            shown = gr.Examples(examples[:4], query, label="Examples: sentences of the index", elem_id="examples")
+            shown = gr.Examples(examples[:4], query, label="Examples: sentences of the index")
             inputs = [query, most, least]
-            answer = gr.HTML(elem_id="results")
+            answer = gr.HTML()
             shown.load_input_event.then(search, inputs, answer, api_name=False)
             gr.on([button.click, query.submit], search, inputs, answer, api_name="search")
-        with gr.Tab("Compare", elem_id="compare-tab"):
+        with gr.Tab("Compare"):
             first = gr.Textbox("A man is playing a guitar.", label="First")
             second = gr.Textbox("A woman plays the violin.", label="Second")
-            button = gr.Button("Compare", variant="primary", elem_id="compare")
-            cosine = gr.Markdown(elem_id="cosine")
+            button = gr.Button("Compare", variant="primary")
+            cosine = gr.Markdown()
             gr.on([button.click, first.submit, second.submit], compare, [first, second], cosine, api_name="compare")
     return page
 
@@ -195,8 +196,8 @@ class DemoGuard:
         host = headers.get("host", "")
         length = headers.get("content-length", "0")
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-            known = name in self.names or (self.any_address and ip_address(name) is not None)
+            name = urlsplit(f"//{host}").hostname or ""
+            known = name in self.names or (self.any_address and ip_address(name))
         except ValueError:
             known = False
         refusal = None

@@ -1,6 +1,5 @@
 """The commands `simcse-hf export`, `simcse-hf card` and `simcse-hf push`."""
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,18 @@ INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 _OF_INT8 = ("texts", "data_dir", "calibrate", "max_loss", "allow_slow", "instructions")
 
 
-def _export_parser() -> ArgumentParser:
+def export_main(argv: list[str]) -> int:
+    """Run `simcse-hf export`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf export`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If options do not fit `--to`.
+    """
     parser = command_parser("export", "Write a model in the form that another library or runtime reads.")
     parser.add_argument("model", help=MODEL_HELP)
     parser.add_argument(
@@ -53,22 +63,6 @@ def _export_parser() -> ArgumentParser:
         "--instructions", choices=INSTRUCTIONS, help="processor instructions to export for; default: those here"
     )
     add_output_options(parser, "folder to write")
-    return parser
-
-
-def export_main(argv: list[str]) -> int:
-    """Run `simcse-hf export`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf export`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If options do not fit `--to`.
-    """
-    parser = _export_parser()
     arguments = parser.parse_args(argv)
     to_int8 = arguments.to in INT8_EXPORTS
     if to_int8 and arguments.texts is None and arguments.data_dir is None:
@@ -80,7 +74,6 @@ def export_main(argv: list[str]) -> int:
     from ..publishing.export import EXPORTS as EXPORTERS
     from ..publishing.export_int8 import Checks, describe_form, export_int8
 
-    lines = []
     measured: dict[str, Any] = {}
     with output_folder(arguments, "config.json", [arguments.model]) as new:
         model = load_encoder(arguments.model, arguments, device=arguments.device or "cpu")
@@ -95,13 +88,14 @@ def export_main(argv: list[str]) -> int:
                 allow_slow=arguments.allow_slow,
                 instructions=arguments.instructions,
             )
-            lines = [describe_form(measured)]
         else:
             path = EXPORTERS[arguments.to](model, new)
     path = Path(arguments.output).expanduser() / path.relative_to(new)
     document = {"output": path, "to": arguments.to, "pooler_type": model.pooler_type} | measured
-    lines = [f"{path}: embeddings of pooler {model.pooler_type!r}", *lines]
-    report(arguments, document, "\n".join(lines))
+    text = f"{path}: embeddings of pooler {model.pooler_type!r}"
+    if measured:
+        text += f"\n{describe_form(measured)}"
+    report(arguments, document, text)
     return 0
 
 

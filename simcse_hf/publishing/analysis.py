@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,12 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
     curves: dict = {}
     for name, source in sources.items():
         if Path(source).is_dir():
-            run = read_log(source)
-            shown = {key: run.series.get(key) for key in ("loss", "eval_loss", run.dev_metric)}
-            if run.geometry:
-                paths[name] = run.geometry
-                shown["alignment"] = {step: alignment for step, alignment, _ in run.geometry}
-                shown["uniformity"] = {step: uniformity for step, _, uniformity in run.geometry}
-            for key, values in shown.items():
-                if values:
-                    curves.setdefault(key, {})[name] = values
+            log = read_log(source)
+            for key, values in log.items():
+                curves.setdefault(key, {})[name] = values
+            uniformity = log.get("uniformity", {})
+            if uniformity:
+                paths[name] = [(step, log["alignment"][step], value) for step, value in uniformity.items()]
             continue
         results, scores[name] = read_results(source)
         geometry = results["results"].get("geometry")
@@ -94,35 +90,22 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
                 continue
             document[name] = numbers
             with write_atomically(folder / f"{name}.png") as temporary:
-                draw(numbers).savefig(temporary, dpi=120, facecolor="white", format="png")
+                draw(numbers).savefig(temporary, dpi=120, format="png")
     document["omitted"] = omitted
     write_json(folder / "analysis.json", document)
     return document
 
 
-@dataclass(frozen=True)
-class Run:
-    """The log of a training run.
-
-    Args:
-        series (`dict[str, dict[int, float]]`): The finite values of each logged metric by step.
-        dev_metric (`str`): Name of the dev metric in the log, such as `"eval_stsb_spearman"`; empty if there is none.
-        geometry (`list`): Step, alignment and uniformity of each evaluation on the first dev set that has both.
-    """
-
-    series: dict[str, dict[int, float]]
-    dev_metric: str
-    geometry: list[tuple[int, float, float]]
-
-
-def read_log(folder: str | Path) -> Run:
+def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
     """Read the log of a training run, or of the last checkpoint if the run was interrupted.
 
     Args:
         folder (`str` or `Path`): The output directory of the run.
 
     Returns:
-        `Run`: The log.
+        `dict[str, dict[int, float]]`: The finite values by step of each of these metrics that was logged: `loss`,
+        `eval_loss`, the dev metric under its name in the log, such as `eval_stsb_spearman`, and `alignment` and
+        `uniformity` on the first dev set that has both.
 
     Raises:
         ValueError: If the folder holds no log, or a file is damaged.
@@ -143,24 +126,25 @@ def read_log(folder: str | Path) -> Run:
 
     # 2. Its metrics by step.
     series: dict[str, dict[int, float]] = {}
-    logged = [entry for entry in history if "step" in entry]
-    for entry in sorted(logged, key=lambda entry: entry["step"]):
+    for entry in history:
         for name, value in entry.items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
+            if "step" in entry and isinstance(value, (int, float)) and math.isfinite(value):
                 series.setdefault(name, {})[entry["step"]] = float(value)
 
     # 3. The metric of the dev set, and its geometry.
     results = folder / "results.json"
     metric = read_json_object(results).get("dev_metric") if results.is_file() else None
-    scores = [name for name in series if name.startswith("eval_") and not name.endswith(_NOT_QUALITY)]
+    evaluated = [name for name in series if name.startswith("eval_")]
+    scores = [name for name in evaluated if not name.endswith(_NOT_QUALITY)]
     dev_metric = f"eval_{metric}" if metric else next(iter(scores), "")
-    for name in sorted(series):
-        if name.startswith("eval_") and name.endswith("_alignment"):
-            uniformity = series.get(name.replace("_alignment", "_uniformity"), {})
-            steps = [step for step in series[name] if step in uniformity]
-            if steps:
-                return Run(series, dev_metric, [(step, series[name][step], uniformity[step]) for step in steps])
-    return Run(series, dev_metric, [])
+    log = {name: series[name] for name in ("loss", "eval_loss", dev_metric) if name in series}
+    for name in sorted(evaluated):
+        uniformity = series.get(name.replace("_alignment", "_uniformity"))
+        if name.endswith("_alignment") and uniformity:
+            log["alignment"] = series[name]
+            log["uniformity"] = {step: uniformity[step] for step in uniformity if step in series[name]}
+            break
+    return log
 
 
 def cosine_densities(scores: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -174,30 +158,25 @@ def cosine_densities(scores: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
         are kernel estimates with Scott's bandwidth. The set is STS-B if a model has it, and otherwise the set that
         most models have.
     """
-    sets: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    sets: dict[str, dict] = {}
     for name, tasks in scores.items():
         for task, parts in tasks.items():
             if parts and all("predicted" in arrays for arrays in parts.values()):
-                whole = join_parts(parts.values())
-                models = sets.setdefault(task, {})
-                models[name] = (whole["predicted"], whole["gold"])
+                sets.setdefault(task, {})[name] = join_parts(parts.values())
     if not sets:
         return {}
     chosen = sets.get(STSB) or max(sets.values(), key=len)
-    every = np.concatenate([gold for _, gold in chosen.values()])
-    lowest = math.floor(every.min())
-    highest = math.ceil(every.max())
-    edges = np.linspace(lowest, highest, BANDS + 1)
+    every = np.concatenate([whole["gold"] for whole in chosen.values()])
+    edges = np.linspace(math.floor(every.min()), math.ceil(every.max()), BANDS + 1)
     densities = {}
-    for name, (predicted, gold) in chosen.items():
+    for name, whole in chosen.items():
         # A score on an edge belongs to the band above it, and the highest score to the last band.
-        band_of = np.digitize(gold, edges[1:-1])
+        band_of = np.digitize(whole["gold"], edges[1:-1])
         bands = []
         for number in range(BANDS):
-            inside = (band_of == number) & np.isfinite(predicted)
-            cosines = predicted[inside]
-            ends = edges[number : number + 2]
-            band = {"gold": ends.tolist(), "pairs": len(cosines)}
+            cosines = whole["predicted"][band_of == number]
+            cosines = cosines[np.isfinite(cosines)]
+            band = {"gold": edges[number : number + 2].tolist(), "pairs": len(cosines)}
             bands.append(band | _density(cosines))
         densities[name] = bands
     return densities
@@ -214,8 +193,7 @@ def _density(cosines: np.ndarray) -> dict:
         return {"mean": mean}
     density = gaussian_kde(cosines)
     margin = 3 * math.sqrt(density.covariance.item())
-    lowest = max(-1, cosines.min() - margin)
-    highest = min(1, cosines.max() + margin)
+    lowest, highest = np.clip([cosines.min() - margin, cosines.max() + margin], -1, 1)
     points = np.linspace(lowest, highest, DENSITY_POINTS)
     return {
         "mean": mean,

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,22 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..evaluation.compare import describe_difference
-from ..evaluation.threshold import describe_threshold
 from ..models.resolve import settings_of_config
-from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
-from ..models.settings import SECTION, THRESHOLD, ContrastiveSettings, max_positions
+from ..models.settings import SECTION
 from ..ops.files import explain_damage, read_json, read_json_object, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
-from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from ..postprocessing.transform import Fit, VectorTransform, find_transform
+from ..postprocessing.transform import find_transform
 from .card_results import (
     comparison_text,
     dev_facts,
-    dev_metric_id,
-    eval_result_entries,
+    dev_metric_ids,
     evaluation_facts,
+    hub_scores,
     is_outdated,
-    model_index,
     protocol_of,
     read_measured,
 )
-from .card_training import PAPERS, VIEWS, hub_id, hyperparameters, read_run, training_context
+from .card_training import PAPERS, hub_id, hyperparameters, model_context, read_run
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -41,13 +36,20 @@ ADAPTATION = "adaptation.json"
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 #: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
-_WRITTEN_HERE = ("training_text", "template", "prompt", "roles", "comparisons")
+_WRITTEN_HERE = ("training_text", "templates", "prompts", "comparisons")
 FRONT_MATTER: dict = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
     "tags": TAGS,
 }
 _HUB = "https://huggingface.co"
+#: The text of cards. Its tables of views and poolers also stand in the reference (docs/site_reference.py).
+TEMPLATE = jinja2.Environment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.ChainableUndefined,
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+).get_template("template.md")
 
 
 def write_card(
@@ -93,6 +95,7 @@ def write_card(
     # 1. What the files say about the model and its training.
     directory = Path(directory)
     path = directory / CARD
+    repo_id = repo_id or _placeholder(directory)
     config, weights = _read_model(directory)
     settings = settings_of_config(config)
     if is_written_by_hand(path):
@@ -116,16 +119,21 @@ def write_card(
         comparisons = sorted(directory.glob("comparison*.json"))
     pooler = fit.pooler if fit else settings.inference_pooler
     method = transform.method if transform else None
-    measured = [read_measured(Path(file), directory, repo_id, run or chosen, pooler, method) for file in evaluations]
+    facts = []
     scores = []
-    for each in measured:
-        scores += model_index(each.document)
+    benchmarks = []
+    for file in map(Path, evaluations):
+        document, seeds = read_measured(file, directory, repo_id, run or chosen, pooler, method)
+        facts.append(evaluation_facts(document, seeds))
+        # A result file in another folder is not pushed, but the card names its protocol.
+        source = file.name if (directory / file.name).exists() else CARD
+        listed, comparable = hub_scores(document, f"{_HUB}/{repo_id}/blob/main/{source}")
+        scores += listed
+        benchmarks += comparable
 
     # 3. The card. What an earlier one says in its front matter stays, unless it is given anew.
-    name = (repo_id or directory.resolve().name).rpartition("/")[2]
-    repo_id = repo_id or _placeholder(directory)
-    if not datasets:
-        datasets = [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
+    name = repo_id.rpartition("/")[2]
+    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
     datasets = list(dict.fromkeys(datasets)) or None
     base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
     metrics = {score.metric_type for score in scores}
@@ -145,9 +153,9 @@ def write_card(
         name=name,
         repo_id=repo_id,
         own_pooler=any("pooler." in weight for weight in weights),
-        dev=dev_facts(run) if run.get("final") else None,
+        dev=dev_facts(run),
         adaptation=adaptation,
-        evaluations=[evaluation_facts(each) for each in measured],
+        evaluations=facts,
         comparisons=[comparison_text(Path(file)) for file in comparisons],
         hyperparameters=hyperparameters(settings, config, run),
         sentence_transformers=front_matter["library_name"] == FRONT_MATTER["library_name"],
@@ -155,18 +163,13 @@ def write_card(
     )
     write_text(path, content)
 
-    # 4. The scores on the hub's benchmarks. A result file in another folder is not pushed, but the card names its
-    # protocol.
-    entries = []
-    for each in measured:
-        source = each.path.name if (directory / each.path.name).exists() else CARD
-        entries += eval_result_entries(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
-    if entries:
-        (directory / EVAL_RESULTS).parent.mkdir(exist_ok=True)
-        results = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
-        write_text(directory / EVAL_RESULTS, results)
+    # 4. The scores on the hub's benchmarks.
+    results = directory / EVAL_RESULTS
+    if benchmarks:
+        results.parent.mkdir(exist_ok=True)
+        write_text(results, yaml.safe_dump(eval_result_entries_to_yaml(benchmarks), sort_keys=False))
     else:
-        (directory / EVAL_RESULTS).unlink(missing_ok=True)
+        results.unlink(missing_ok=True)
     return path
 
 
@@ -193,9 +196,9 @@ def _front_matter(directory: Path, objective: str, run: dict, metrics: set[str],
         tags.append(f"dataset_size:{run['train_rows']}")
     front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
 
-    reported = metrics | {dev_metric_id(key) for key in run.get("final") or ()}
-    if reported - {None}:
-        front_matter["metrics"] = sorted(reported - {None})
+    metrics |= dev_metric_ids(run.get("final") or ())
+    if metrics:
+        front_matter["metrics"] = sorted(metrics)
     texts = run.get("dev_texts") or []
     if len(texts) > 1:
         front_matter["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
@@ -213,17 +216,13 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> st
     Returns:
         `str`: The text of the card.
     """
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.ChainableUndefined)
-    source = Path(__file__).with_name("template.md")
-    template = environment.from_string(source.read_text(encoding="utf-8"))
     for name, value in context.items():
         if name not in _WRITTEN_HERE:
             context[name] = _plain(value)
-    text = template.render(
+    text = TEMPLATE.render(
         card_data=data.to_yaml(),
         marker=marker,
         papers=PAPERS,
-        views=VIEWS,
         describe_difference=describe_difference,
         protocol_of=protocol_of,
         **context,
@@ -242,63 +241,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def model_context(
-    config: PreTrainedConfig,
-    settings: ContrastiveSettings,
-    run: dict,
-    transform: VectorTransform | None = None,
-    fit: Fit | None = None,
-    datasets: Sequence[str] | None = None,
-) -> dict:
-    """Collect what the template says about the model, its training and its papers.
-
-    Args:
-        config (`PreTrainedConfig`): The config of the model.
-        settings (`ContrastiveSettings`): Its settings.
-        run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
-        transform (`VectorTransform`, *optional*): The whitening or flow that is saved with the model.
-        fit (`Fit`, *optional*): How the transform was fitted.
-        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
-
-    Returns:
-        `dict`: Values for the template.
-    """
-    context = training_context(settings, run, transform.method if transform else None, datasets)
-    dim = config.hidden_size
-    if settings.dense_layers:
-        dim = settings.dense_layers[-1]["out_features"]
-    lengths = [max_positions(config), settings.max_length]
-    if transform is not None and fit is not None:
-        if fit.pooler != settings.inference_pooler:
-            settings = replace(
-                settings,
-                pooler_type=fit.pooler,
-                mlp_only_train=False,
-                templates=[],
-                denoising="none",
-                dense_layers=[],
-            )
-        lengths.append(fit.max_length)
-        dim = transform.output_dim
-        context["transform"] = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
-    roles = {role: settings.prompts.get(role, "") for role in ("query", "document")}
-    threshold = getattr(config, THRESHOLD, None)
-    return context | {
-        "settings": asdict(settings),
-        "model_type": config.model_type,
-        "dim": dim,
-        "pooler": settings.inference_pooler,
-        "max_length": min((length for length in lengths if length is not None), default=None),
-        "template": settings.templates[0] if settings.templates else None,
-        "prompt": settings.prompts.get(settings.default_prompt_name or ""),
-        "roles": roles if any(roles.values()) else None,
-        "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
-        "dense_folder": DENSE_FOLDER,
-        "transform_folder": TRANSFORM_FOLDER,
-        "threshold": describe_threshold(threshold) if threshold else None,
-    }
-
-
 def is_written_by_hand(path: Path) -> bool:
     """Return whether there is a card that [`write_card`] did not write."""
     return path.exists() and MARKER not in path.read_text(encoding="utf-8")
@@ -309,11 +251,9 @@ def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
     directory = Path(directory)
     if is_written_by_hand(directory / CARD):
         return
-    placeholder = _placeholder(directory)
     for path in (directory / CARD, directory / EVAL_RESULTS):
         if path.exists():
-            text = path.read_text(encoding="utf-8").replace(f'"{placeholder}"', f'"{repo_id}"')
-            write_text(path, text.replace(f"{_HUB}/{placeholder}/blob/", f"{_HUB}/{repo_id}/blob/"))
+            write_text(path, path.read_text(encoding="utf-8").replace(_placeholder(directory), repo_id))
 
 
 def _placeholder(directory: Path) -> str:

@@ -1,7 +1,6 @@
 """Reads what was measured with a model, for its card: tables, scores of the front matter, and `.eval_results`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,6 @@ _TASK_TYPES = {
 }
 
 
-@dataclass
-class Measured:
-    """An evaluation of the published model.
-
-    Args:
-        path (`Path`): The result file.
-        document (`dict`): Its content.
-        seeds (`list[dict]`): The results of the same evaluation of the model of every seed; empty if one is missing.
-    """
-
-    path: Path
-    document: dict
-    seeds: list[dict]
-
-
 def is_outdated(path: Path, directory: Path) -> bool:
     """Return whether a result file is older than the weights in `directory`, and warn about it.
 
@@ -77,7 +61,7 @@ def is_outdated(path: Path, directory: Path) -> bool:
 
 def read_measured(
     path: Path, directory: Path, repo_id: str | None, run: dict, pooler: str, transform: str | None
-) -> Measured:
+) -> tuple[dict, list[dict]]:
     """Read an evaluation of a model, and those of its other seeds under the same file name in their folders.
 
     Args:
@@ -89,92 +73,80 @@ def read_measured(
         transform (`str`, *optional*): The method of the transform that is saved with the model.
 
     Returns:
-        [`Measured`]: The evaluation.
+        `tuple[dict, list[dict]]`: The content of the file, and the results of the same evaluation of the model of
+        every seed, which are empty if one is missing.
 
     Raises:
         ValueError: If a file is not a result file, or was measured with another model, pooler, transform or protocol.
     """
     document, _ = read_results(path)
     model = document.get("model")
-    is_this_model = model is not None
-    if is_this_model and model != repo_id:
-        is_this_model = Path(model).resolve().name == directory.resolve().name
-    if not is_this_model:
+    if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
         raise ValueError(
             f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
         )
-    if document.get("pooler") != pooler:
+    used = document.get("pooler")
+    applied = document.get("postprocessing")
+    if (used, applied) != (pooler, transform):
         raise ValueError(
-            f"{path} was measured with pooler {document.get('pooler')!r}, but the model's pooler is {pooler!r}. "
-            "Evaluate the model without --pooler_type."
+            f"{path} was measured with transform {applied} and pooler {used!r}, but the model's pooler is {pooler!r} "
+            f"and its transform {transform}. Evaluate it as it is saved, without --pooler_type and --no_postprocess."
         )
-    if document.get("postprocessing") != transform:
-        raise ValueError(
-            f"{path} was measured with transform {document.get('postprocessing')}, but {directory} has {transform}. "
-            "Evaluate the model as it is saved, without --no_postprocess."
-        )
-    measured = Measured(path, document, [])
     runs = run["seeds"]["runs"] if "seeds" in run else []
     if len(runs) < 2 or transform is not None:
-        return measured
+        return document, []
 
     folders = [directory / f"seed-{each['seed']}" for each in runs]
+    if any(not (folder / path.name).is_file() or is_outdated(folder / path.name, folder) for folder in folders):
+        return document, []
+    seeds = []
     for folder in folders:
-        if not (folder / path.name).is_file() or is_outdated(folder / path.name, folder):
-            return measured
-    for folder in folders:
-        other = read_measured(folder / path.name, folder, None, {}, pooler, transform).document
-        for key in ("mode", "aggregation", "metric"):
-            ours = document["protocol"].get(key)
-            theirs = other["protocol"].get(key)
-            if ours != theirs:
-                raise ValueError(
-                    f"{folder / path.name} and {path} were measured with different protocols ({key} {theirs} and "
-                    f"{ours}). Evaluate both alike."
-                )
-        measured.seeds.append(other["results"])
-    return measured
+        other, _ = read_measured(folder / path.name, folder, None, {}, pooler, transform)
+        if protocol_of(other, transfer=False) != protocol_of(document, transfer=False):
+            raise ValueError(
+                f"{folder / path.name} and {path} were measured with different protocols. Evaluate both alike."
+            )
+        seeds.append(other["results"])
+    return document, seeds
 
 
-def evaluation_facts(measured: Measured) -> dict[str, Any]:
+def evaluation_facts(document: dict, seeds: list[dict]) -> dict[str, Any]:
     """Collect what the template says about an evaluation.
 
     Args:
-        measured (`Measured`): The evaluation.
+        document (`dict`): The content of a result file of the published model.
+        seeds (`list[dict]`): The results of the model of every seed, or none.
 
     Returns:
         `dict[str, Any]`: Its `document`; the number of `seeds`; in `tables`, the cells of each score for the published
         model and, with seeds, for their mean: of STS (`average`), transfer (`average_transfer`), `geometry` and each
         task of `users`; and the `protocols` of these tasks.
     """
-    document = measured.document
     results = document["results"]
-    every = [results, *measured.seeds]
+    every = [results, *seeds]
+    scored = [scores_of(document, each) for each in every]
     scores: dict[str, dict[str, list]] = {}
     for average in ("average", "average_transfer"):
-        members = results.get(average, {"tasks": [], "missing": []})
-        tasks = [task for task in results if task in members["tasks"] + members["missing"]]
-        if tasks:
-            scores[average] = {task: [task_score(document, each[task]) for each in every] for task in tasks}
-            scores[average][f"Avg. of {len(members['tasks'])}"] = [each[average]["value"] for each in every]
-    if results.get("geometry"):
-        scores["geometry"] = {name: [each["geometry"][name] for each in every] for name in GEOMETRY}
+        if average in results:
+            measured = results[average]["tasks"]
+            tasks = [task for task in results if task in measured + results[average]["missing"]]
+            scores[average] = {task: [each[task] for each in scored] for task in tasks}
+            scores[average][f"Avg. of {len(measured)}"] = [each[average]["value"] for each in every]
     users = [task for task, result in results.items() if is_user_task(result)]
-    for task in users:
-        scores[task] = {}
-        for metric in results[task]["metrics"]:
-            scores[task][metric] = [each[task][metric] for each in every]
+    named = {task: results[task]["metrics"] for task in users}
+    if results.get("geometry"):
+        named["geometry"] = GEOMETRY
+    for task, names in named.items():
+        scores[task] = {name: [each[task][name] for each in every] for name in names}
     tables: dict[str, dict[str, list]] = {}
     for table, columns in scores.items():
         tables[table] = {}
         for name, values in columns.items():
-            cells = [format_scores(name, values[:1])]
-            if measured.seeds:
-                cells.append(format_scores(name, values[1:]))
-            tables[table][SHORT_NAMES.get(name, name)] = cells
+            parts = [values[:1], values[1:]]
+            tables[table][SHORT_NAMES.get(name, name)] = [format_scores(name, part) for part in parts if part]
     return {
         "document": document,
-        "seeds": len(measured.seeds),
+        "seeds": len(seeds),
         "tables": tables,
         "users": users,
         "protocols": list(dict.fromkeys(f"{results[task]['kind']}: {results[task]['protocol']}" for task in users)),
@@ -185,12 +157,13 @@ def dev_facts(run: dict) -> dict[str, Any]:
     """Collect the scores of a training run on its dev set, or their means over its seeds.
 
     Args:
-        run (`dict`): The content of `results.json` of a run with evaluations.
+        run (`dict`): The content of `results.json`; empty without a record.
 
     Returns:
-        `dict[str, Any]`: The names of the `metrics`, and in `rows` the cells of each evaluation that there was.
+        `dict[str, Any]`: The names of the `metrics`, if there was a dev set, and in `rows` the cells of each
+        evaluation that there was.
     """
-    metrics = [key for key in run["final"] if key.endswith(DEV_METRICS)]
+    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
     runs = run["seeds"]["runs"] if "seeds" in run else []
     if len(runs) < 2:
         runs = [run]
@@ -206,12 +179,11 @@ def dev_facts(run: dict) -> dict[str, Any]:
     return {"metrics": metrics, "rows": rows}
 
 
-def format_scores(name: str, values: Sequence[float | None]) -> str:
+def format_scores(name: str, values: list) -> str:
     """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    if None in values:
         return "n/a"
-    return spread(known, 4 if name.endswith(GEOMETRY) else 2)
+    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
 
 
 def protocol_of(document: dict, transfer: bool) -> str:
@@ -231,18 +203,36 @@ def protocol_of(document: dict, transfer: bool) -> str:
     )
 
 
-def task_score(document: dict, result: dict) -> float | None:
-    """Return the score that the protocol of an evaluation reports for a task, times 100."""
+def scores_of(document: dict, results: dict) -> dict[str, float | None]:
+    """Return the score that the protocol of an evaluation reports for each task, times 100; `None` without one."""
     described = document["protocol"]
     protocol = Protocol(described["mode"], described["aggregation"], described["metric"])
-    return protocol.headline(result)
+    return {task: protocol.headline(result) for task, result in results.items() if task not in NOT_TASKS}
 
 
-def model_index(document: dict) -> list[EvalResult]:
-    """List the scores of an evaluation for the card's front matter."""
+def hub_scores(document: dict, source: str) -> tuple[list[EvalResult], list[EvalResultEntry]]:
+    """List the scores of an evaluation for the card's front matter, and those for `.eval_results`.
+
+    The second list has the scores that mteb would give for the same pairs, under the ids of its tasks: Spearman's
+    correlations over all pairs of a test set. Pairs that were read from local files have no revision, and count only
+    if they are as many as the published ones.
+
+    Args:
+        document (`dict`): A result file of `simcse-hf evaluate`.
+        source (`str`): URL of the result file.
+
+    Returns:
+        `tuple[list[EvalResult], list[EvalResultEntry]]`: The scores of all tasks that were measured, and those of
+        benchmarks: none of dev sets and of tasks from a user's own files.
+    """
     protocol = document["protocol"]
-    entries = []
-    for task, value in _scores(document).items():
+    split = "dev" if protocol["mode"] == "dev" else "test"
+    listed = []
+    benchmarks = []
+    for task, score in scores_of(document, document["results"]).items():
+        if score is None:
+            continue
+        value = round(score, 2)
         result = document["results"][task]
         if is_user_task(result):
             entry = EvalResult(
@@ -252,100 +242,59 @@ def model_index(document: dict) -> list[EvalResult]:
                 dataset_name=result["name"],
                 metric_type=result["metrics"][0],
                 metric_name=result["protocol"],
-                metric_value=round(value, 2),
+                metric_value=value,
             )
-        else:
-            transfer = is_transfer(task)
-            is_senteval = transfer or task in HUB_DATASETS
-            entry = EvalResult(
-                task_type="text-classification" if transfer else "semantic-similarity",
-                task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
-                dataset_type=_hub_dataset(document, task) or (f"SentEval/{task}" if is_senteval else task),
-                dataset_name=SHORT_NAMES.get(task, task),
-                dataset_revision=document.get("dataset_revisions", {}).get(task),
-                dataset_split="dev" if protocol["mode"] == "dev" else "test",
-                metric_type="accuracy" if transfer else f"{protocol['metric']}_cosine",
-                metric_name=protocol_of(document, transfer),
-                metric_value=round(value, 2),
-            )
-        entries.append(entry)
-    return entries
-
-
-def eval_result_entries(document: dict, source: str) -> list[EvalResultEntry]:
-    """List the scores for `.eval_results`: those that mteb would give for the same pairs, under the ids of its tasks.
-
-    These are Spearman's correlations over all pairs of a test set. Pairs that were read from local files have no
-    revision, and count only if they are as many as the published ones.
-
-    Args:
-        document (`dict`): A result file of `simcse-hf evaluate`.
-        source (`str`): URL of the result file.
-
-    Returns:
-        `list[EvalResultEntry]`: The entries; none for dev sets and tasks from a user's own files.
-    """
-    protocol = document["protocol"]
-    if protocol["mode"] == "dev" or protocol["metric"] != "spearman":
-        return []
-    entries = []
-    for task, value in _scores(document).items():
-        dataset = _hub_dataset(document, task)
-        if dataset is None:
+            listed.append(entry)
             continue
-        result = document["results"][task]
-        published = STS_PAIRS[task]
-        if task in STS_SUBSETS:
-            if protocol["aggregation"] != "all":
-                continue
-            is_whole = result.get("pairs") == published[task]
-        else:
-            is_whole = result["splits"]["test"].get("pairs") == published["test"]
+        transfer = is_transfer(task)
+        notes = protocol_of(document, transfer)
         revision = document.get("dataset_revisions", {}).get(task)
-        notes = protocol_of(document, transfer=False)
+        dataset = HUB_DATASETS.get(task)
+        if task == "SICKRelatedness" and revision is None:
+            dataset = None  # SentEval has 4,927 of the hub's 9,927 pairs
+        entry = EvalResult(
+            task_type="text-classification" if transfer else "semantic-similarity",
+            task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
+            dataset_type=dataset or f"SentEval/{task}",
+            dataset_name=SHORT_NAMES.get(task, task),
+            dataset_revision=revision,
+            dataset_split=split,
+            metric_type="accuracy" if transfer else f"{protocol['metric']}_cosine",
+            metric_name=notes,
+            metric_value=value,
+        )
+        listed.append(entry)
+        is_other_average = task in STS_SUBSETS and protocol["aggregation"] != "all"
+        if dataset is None or split == "dev" or protocol["metric"] != "spearman" or is_other_average:
+            continue
         if revision is None:
-            if not is_whole:
+            part = task if task in STS_SUBSETS else "test"
+            tested = result["splits"][part] if "splits" in result else result
+            if tested.get("pairs") != STS_PAIRS[task][part]:
                 continue
             notes += " The pairs were read from local files."
-        entries.append(
-            EvalResultEntry(
-                dataset_id=dataset,
-                task_id=task.replace("SICKRelatedness", "SICK-R"),
-                value=round(value, 2),
-                dataset_revision=revision,
-                date=document.get("date"),
-                source_url=source,
-                source_name="simcse-hf evaluate",
-                notes=notes,
-            )
+        benchmark = EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task.replace("SICKRelatedness", "SICK-R"),
+            value=value,
+            dataset_revision=revision,
+            date=document.get("date"),
+            source_url=source,
+            source_name="simcse-hf evaluate",
+            notes=notes,
         )
-    return entries
+        benchmarks.append(benchmark)
+    return listed, benchmarks
 
 
-def _scores(document: dict) -> dict[str, float]:
-    """Return the score of every task that was measured."""
-    scores = {}
-    for task, result in document["results"].items():
-        value = None if task in NOT_TASKS else task_score(document, result)
-        if value is not None:
-            scores[task] = value
-    return scores
-
-
-def _hub_dataset(document: dict, task: str) -> str | None:
-    """Return the hub data set with the pairs of a task; SentEval's SICK-R has 4,927 of the hub's 9,927."""
-    if task == "SICKRelatedness" and task not in document.get("dataset_revisions", {}):
-        return None
-    return HUB_DATASETS.get(task)
-
-
-def dev_metric_id(key: str) -> str | None:
-    """Return the id of the metric behind a dev score such as `stsb_spearman`; `None` for geometry and other keys."""
+def dev_metric_ids(scores: Collection[str]) -> set[str]:
+    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
+    ids = set()
     for ending in DEV_METRICS:
         name = ending[1:]
-        if key.endswith(ending) and name not in GEOMETRY:
-            return f"{name}_cosine" if name in METRICS else name
-    return None
+        if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
+            ids.add(f"{name}_cosine" if name in METRICS else name)
+    return ids
 
 
 def comparison_text(path: Path) -> str:

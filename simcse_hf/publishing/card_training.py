@@ -1,8 +1,8 @@
-"""Describe the training of a model and the papers to cite, as values for the template of the card."""
+"""Describe a model and its training, as values for the template of the card."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +10,13 @@ import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
+from ..evaluation.threshold import describe_threshold
 from ..models.resolve import resolve_options
-from ..models.settings import ContrastiveSettings
+from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
+from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates, max_positions
 from ..objectives import OBJECTIVES, build_objective, part_weights
 from ..ops.files import read_json_object
+from ..postprocessing.transform import FOLDER, Fit, VectorTransform
 
 
 class Paper(NamedTuple):
@@ -30,25 +33,7 @@ _ENTRY = re.compile(
 )
 PAPERS = {}
 for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
-    PAPERS[_entry["name"]] = Paper(_entry["key"], _entry["bibtex"], _entry["url"])
-
-#: How each view makes the positive of a sentence, and the paper that introduced it for sentence embeddings.
-VIEWS = {
-    "identity": ("the same sentence under another dropout mask", "simcse"),
-    "fixed_mask": ("the same sentence under the same dropout mask", "simcse"),
-    "crop": ("a contiguous part of it", "simcse"),
-    "delete_words": ("the sentence without some of its words", "simcse"),
-    "delete_one_word": ("the sentence without one of its words", "simcse"),
-    "synonyms": ("the sentence with a word replaced by a synonym", "simcse"),
-    "mlm": ("the sentence with some tokens replaced by a masked language model", "simcse"),
-    "crop+mlm": ("a contiguous part of it with some tokens replaced by a masked language model", "simcse"),
-    "shuffle": ("the sentence with some of its tokens permuted", "non_contrastive"),
-    "eda": ("the sentence after synonym replacement, insertion, swap or deletion of words", "eda"),
-    "repeat_words": ("the sentence with some of its tokens repeated", "esimcse"),
-    "next_sentence": ("the next sentence of its document", "simcse"),
-    "next_three_sentences": ("one of the next three sentences of its document", "simcse"),
-}
-
+    PAPERS[_entry["name"]] = Paper(*_entry.group("key", "bibtex", "url"))
 
 #: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
 #: not read the next four. The last two are described elsewhere in the card.
@@ -108,75 +93,98 @@ def public_name(name: str | None) -> str | None:
     return hub_id(name) or Path(name).name
 
 
-def training_context(
-    settings: ContrastiveSettings, run: dict[str, Any], transform: str | None, datasets: Sequence[str] | None
+def model_context(
+    config: PreTrainedConfig,
+    settings: ContrastiveSettings,
+    run: dict,
+    transform: VectorTransform | None = None,
+    fit: Fit | None = None,
+    datasets: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Collect what the template says about the training, and the papers to cite.
+    """Collect what the template says about the model, its training and its papers.
 
     Args:
-        settings (`ContrastiveSettings`): The settings of the model.
+        config (`PreTrainedConfig`): The config of the model.
+        settings (`ContrastiveSettings`): Its settings.
         run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
-        transform (`str`, *optional*): The method of the transform that is saved with the model.
+        transform (`VectorTransform`, *optional*): The whitening or flow that is saved with the model.
+        fit (`Fit`, *optional*): How the transform was fitted.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data.
 
     Returns:
-        `dict`: Values for the template.
+        `dict[str, Any]`: Values for the template.
     """
-    sources = list(datasets or ())
-    texts = public_name(run.get("train_texts"))
-    if texts and not sources:
-        sources.append(texts)
+    # 1. The embedding. A transform may have been fitted on another pooler than that of the training.
+    dim = config.hidden_size
+    if settings.dense_layers:
+        dim = settings.dense_layers[-1]["out_features"]
+    lengths = [max_positions(config), settings.max_length]
+    used = settings
+    fitted = None
+    if transform is not None and fit is not None:
+        if fit.pooler != settings.inference_pooler:
+            used = replace(
+                settings,
+                pooler_type=fit.pooler,
+                mlp_only_train=False,
+                templates=[],
+                denoising="none",
+                dense_layers=[],
+            )
+        lengths.append(fit.max_length)
+        dim = transform.output_dim
+        fitted = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
+    threshold = getattr(config, THRESHOLD, None)
 
-    # 1. The objective, with the options that somebody chose. The similarity and its temperature are always named.
+    # 2. The objective, with the options that somebody chose. The similarity and its temperature are always named.
     objective = described_objective(settings.objective)
     defaults = _default_options(settings)
-    scoring = []
-    others = []
+    scoring = {}
+    others = {}
     for name, value in public_options(settings).items():
-        option = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
         if _last(name) in ("temperature", "similarity"):
-            scoring.append(option)
+            scoring[name] = value
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
-            others.append(option)
+            others[name] = value
 
-    # 2. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
-    papers = list(getattr(objective, "papers", ()))
-    num_encoders = 1
+    # 3. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
+    papers = getattr(objective, "papers", ())
+    cited = [*papers]
+    encoders = [1]
     for loss, options in settings.losses().values():
-        chosen = [value for name, value in options.items() if _last(name) == "encoders"]
+        encoders += [value for name, value in options.items() if _last(name) == "encoders"]
         own = described_objective(loss)
         if own:
-            papers += own.papers
-            chosen.append(own.encoders)
-        num_encoders = max([num_encoders, *chosen])
+            cited += own.papers
+            encoders.append(own.encoders)
 
-    # 3. The papers, that of the objective first.
-    view = (run.get("view") or {}).get("name")
-    positive_from_objective = len(settings.templates) > 1 or (view == "identity" and num_encoders == 2)
-    if view in VIEWS and not positive_from_objective and settings.objective != "tsdae":
-        papers.append(VIEWS[view][1])
-    if settings.do_mlm and settings.objective != "declutr":
-        papers.append("simcse")
-    if settings.matryoshka_dims:
-        papers.append("matryoshka")
-    if run.get("arguments", {}).get("gradcache_chunk_size"):
-        papers.append("gradcache")
-    if transform is not None:
-        papers.append(transform)
+    texts = public_name(run.get("train_texts"))
     return {
+        "settings": asdict(used),
+        "model_type": config.model_type,
+        "dim": dim,
+        "pooler": used.inference_pooler,
+        "max_length": min((length for length in lengths if length is not None), default=None),
+        "templates": used.templates,
+        "prompts": used.prompts,
+        "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
+        "dense_folder": DENSE_FOLDER,
+        "transform": fitted,
+        "transform_folder": FOLDER,
+        "threshold": describe_threshold(threshold) if threshold else None,
         "run": run,
+        "base_model": public_name(run.get("base_model")),
+        "sources": datasets or ([texts] if texts else []),
         "objective": {
             "name": settings.objective,
             "summary": getattr(objective, "summary", ""),
-            "papers": getattr(objective, "papers", ()),
-            "options": scoring + others,
+            "papers": papers,
+            "options": scoring | others,
         },
-        "base_model": public_name(run.get("base_model")),
-        "sources": sources,
-        "num_encoders": num_encoders,
+        "num_encoders": max(encoders),
         "num_templates": len(settings.templates),
         "matryoshka_dims": settings.matryoshka_dims,
-        "cited": list(dict.fromkeys(papers)) or ["simcse"],
+        "cited": cited,
     }
 
 
@@ -190,26 +198,16 @@ def described_objective(name: str) -> Any:
 
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the objective's options without paths of this machine."""
-    options = dict(settings.objective_options)
-    for name, value in options.items():
-        if _last(name) == "generator":
-            options[name] = public_name(value)
+    options = {}
+    for name, value in settings.objective_options.items():
+        options[name] = public_name(value) if _last(name) == "generator" else value
     return options
 
 
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
-    """Return the options of the objective where nobody chooses any: the temperature is that of the similarity in use.
-
-    Empty for an objective that is not known here.
-    """
-    if described_objective(settings.objective) is None:
-        return {}
-    chosen = {}
-    for name, value in settings.objective_options.items():
-        if _last(name) == "similarity":
-            chosen[name] = value
-    defaults = resolve_options(settings.objective, chosen)
-    return defaults | dict.fromkeys(chosen, "cosine")
+    """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
+    chosen = {name: value for name, value in settings.objective_options.items() if _last(name) == "similarity"}
+    return resolve_options(settings.objective, chosen) | dict.fromkeys(chosen, "cosine")
 
 
 def _last(option: str) -> str:
@@ -223,28 +221,21 @@ def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run
     Args:
         settings (`ContrastiveSettings`): The settings of the model.
         config (`PreTrainedConfig`): Its config, which has the rates of dropout.
-        run (`dict`): As for [`training_context`].
+        run (`dict`): As for [`model_context`].
 
     Returns:
         `list[tuple[str, Any]]`: Names and values, by name: arguments of the Trainer, settings, options of the
         objective and rates of dropout.
     """
-    listed = {}
-    for name, value in run.get("arguments", {}).items():
-        is_unread_view = name.startswith("view") and not run.get("view")
-        if not is_unread_view and (settings.do_mlm or name != "mlm_probability"):
-            listed[name] = value
-    used = asdict(settings)
-    for name in _NOT_LISTED if settings.do_mlm else (*_NOT_LISTED, "mlm_weight"):
-        del used[name]
-    used |= public_options(settings)
-    defaults = asdict(ContrastiveSettings()) | _default_options(settings)
-    fresh = type(config)().to_dict()
-    for name, value in config.to_dict().items():
-        if "dropout" in name and "classifier" not in name:
-            used[name] = value
-            defaults[name] = fresh.get(name)
+    unread = []
+    if not settings.do_mlm:
+        unread += ["mlm_weight", "mlm_probability"]
+    if not run.get("view"):
+        unread += ["view", "view_rate", "view_both"]
+    used = asdict(settings) | public_options(settings) | dropout_rates(config)
+    defaults = asdict(ContrastiveSettings()) | _default_options(settings) | dropout_rates(type(config)())
+    listed = dict(run.get("arguments", {}))
     for name, value in used.items():
-        if value != defaults.get(name):
+        if name not in _NOT_LISTED and value != defaults.get(name):
             listed[name] = value
-    return sorted(listed.items())
+    return sorted((name, value) for name, value in listed.items() if name not in unread)

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from transformers.utils import logging
 
-from ..inference.exported import EMBEDDING, GRAPHS
+from ..inference.exported import EMBEDDING, GRAPHS, ExportedModel
 from ..inference.simcse import SimCSE
 from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel
@@ -98,7 +97,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
         ValueError: If `directory` is not empty, if the two runtimes differ by more than `TOLERANCE`, or if the model
             uses a whitening, a flow or a template, none of which the graph contains.
     """
-    onnxruntime = require_extra("onnxruntime", "onnx", "the export to ONNX")
+    require_extra("onnxruntime", "onnx", "the export to ONNX")
     require_extra("onnxscript", "onnx", "torch's exporter to ONNX")
     settings = simcse.model.settings
     if simcse.postprocessing is not None:
@@ -121,10 +120,8 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}  # torch 2.6 refuses named ones
     path = directory / ONNX_FILE
     path.parent.mkdir()
-    weights = module.state_dict().values()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-    with torch.no_grad(), warnings.catch_warnings(), silent():
-        warnings.simplefilter("ignore")  # torch warns about its own internals
+    # torch warns about its own internals
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"), silent():
         torch.onnx.export(
             module,
             _example(simcse, rows=3, length=7),
@@ -134,14 +131,10 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             input_names=["input_ids", "attention_mask"],
             output_names=["last_hidden_state", EMBEDDING],
             dynamic_shapes={"input_ids": axes, "attention_mask": axes},
-            external_data=size > _ONE_FILE_LIMIT,
+            external_data=simcse.model.get_memory_footprint() > _ONE_FILE_LIMIT,
             verbose=False,
         )
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    inputs = _example(simcse, rows=5, length=12)
-    names = ("input_ids", "attention_mask")
-    feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
-    _check_against_torch(session.run([EMBEDDING], feeds)[0], module, inputs, path)
+    _check_against_torch(simcse, directory, "onnx")
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
     if simcse.pooler_type not in (*NOT_IN_SENTENCE_TRANSFORMERS, *SECOND_LAYER):
@@ -168,33 +161,28 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     path = Path(directory, GRAPHS["openvino"])
     openvino.save_model(openvino.Core().read_model(onnx_graph), path, compress_to_fp16=False)
     shutil.rmtree(onnx_graph.parent)
-    inputs = _example(simcse, rows=5, length=12)
-    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    outputs = compiled([tensor.numpy() for tensor in inputs])
-    _check_against_torch(outputs[compiled.output(EMBEDDING)], _Embedder(simcse.model).eval(), inputs, path)
+    _check_against_torch(simcse, path.parents[1], "openvino")
     return path
 
 
 def _example(simcse: SimCSE, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make token ids and their mask of at most this length; each row is one token shorter than the row before."""
+    """Make token ids and their mask of at most this length; each row is one token longer than the row before."""
     length = min(length, simcse.max_length or length)
-    lengths = (length - torch.arange(rows)).clamp(min=2)
-    mask = (torch.arange(length) < lengths[:, None]).long()
-    ids = torch.full((rows, length), simcse.tokenizer.pad_token_id)
-    numbers = torch.arange(int(mask.sum()))
-    ids[mask.bool()] = numbers % simcse.model.config.vocab_size
-    return ids, mask
+    mask = torch.ones(rows, length, dtype=torch.long).tril(max(1, length - rows))
+    numbers = torch.arange(mask.numel()).view_as(mask) % simcse.model.config.vocab_size
+    return numbers.where(mask.bool(), simcse.tokenizer.pad_token_id), mask
 
 
-def _check_against_torch(
-    actual: np.ndarray, module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor], path: Path
-) -> None:
+def _check_against_torch(simcse: SimCSE, directory: Path, backend: str) -> None:
+    """Load an export as its users will, and delete the graph if its embeddings are not those of torch."""
+    inputs = _example(simcse, rows=5, length=12)
+    exported = ExportedModel(directory, backend, simcse.model.config, torch.float32)
     with torch.no_grad():
-        expected = module(*inputs)[1]
-    difference = (torch.from_numpy(actual) - expected).abs().max().item()
+        expected = simcse.model.embed(*inputs)
+    difference = (exported(*inputs).sentence_embeddings - expected).abs().max().item()
     largest = expected.abs().max().item()
     if not difference <= TOLERANCE * max(1.0, largest):
-        path.unlink()
+        Path(directory, GRAPHS[backend]).unlink()
         raise ValueError(
             f"the embeddings of the exported graph differ from torch's by {difference:.2g}, more than {TOLERANCE:g}. "
             "The graph was deleted; please report the model and the versions of torch and of the runtime."
@@ -215,9 +203,9 @@ def silent() -> Iterator[None]:
 
 def _empty_directory(directory: str | os.PathLike) -> Path:
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
     directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
     return directory
 
 

@@ -54,14 +54,13 @@ class Checks:
     def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
         self.data: Any = None
         self.before: Any = None  # the STS average in float32, which is the same for every export
-        texts = []
-        if file is not None:
-            texts = _read(file, _TEXTS + _CALIBRATION)
         if data_dir is not None:
             self.data = read_tasks(STS_TASKS, data_dir)
-            if not texts:
-                distinct = sorted(set(self.data.texts()))
-                texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
+        if file is not None:
+            texts = _read(file, _TEXTS + _CALIBRATION)
+        else:
+            distinct = sorted(set(self.data.texts()))
+            texts = random.Random(0).choices(distinct, k=_TEXTS + _CALIBRATION)
         self.texts = texts[:_TEXTS]
         if calibrate is not None:
             self.calibration = _read(calibrate, _CALIBRATION)
@@ -80,31 +79,33 @@ class Checks:
                 float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
                 what they were computed from.
         """
+        # 1. What is lost.
         cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
         mean = cosines.mean().item()
-        result: dict[str, Any] = {
+        result = {
             "texts": len(self.texts),
             "mean_cosine": mean,
             "lowest_cosine": cosines.min().item(),
             "loss": 100 * (1 - mean),
         }
         if self.data is not None:
-            if self.before is None:
-                self.before = self._score(simcse)["value"]
+            self.before = self.before or self._score(simcse)
             after = self._score(exported)
-            result["loss"] = self.before - after["value"]
-            result["sts_tasks"] = after["tasks"]
-            result["sts_before"] = self.before
-            result["sts_after"] = after["value"]
-        plain = []
-        int8 = []
-        for _ in range(_TURNS):
-            plain.append(_seconds(simcse, self.texts))
-            int8.append(_seconds(exported, self.texts))
-        result["speed"] = float(np.median(np.divide(plain, int8)))
-        result["float32_sentences_per_second"] = len(self.texts) / float(np.median(plain))
-        result["int8_sentences_per_second"] = len(self.texts) / float(np.median(int8))
-        return result
+            result |= {
+                "sts_tasks": after["tasks"],
+                "sts_before": self.before["value"],
+                "sts_after": after["value"],
+                "loss": self.before["value"] - after["value"],
+            }
+
+        # 2. What is gained.
+        seconds = [(_seconds(simcse, self.texts), _seconds(exported, self.texts)) for _ in range(_TURNS)]
+        plain, int8 = np.transpose(seconds)
+        return result | {
+            "speed": float(np.median(plain / int8)),
+            "float32_sentences_per_second": len(self.texts) / float(np.median(plain)),
+            "int8_sentences_per_second": len(self.texts) / float(np.median(int8)),
+        }
 
     def _score(self, model: SimCSE) -> Any:
         embeddings = SentenceEmbeddings(model, self.data.texts())
@@ -185,13 +186,9 @@ def export_int8(
                 f"nothing was written, because int8 does not pay on this processor: {listed}, and {LEAST_SPEED} times "
                 "is the least. --allow_slow writes it all the same."
             )
-        shutil.copytree(Path(work, best["backend"]), directory, dirs_exist_ok=True)
-        source = Path(work, f"{best['backend']}-{best['method']}", best["file"])
-        path = Path(directory, best["file"])
-        for file in (source, Path(weights_of(str(source)))):
-            if file.exists():
-                shutil.copyfile(file, path.with_name(file.name))
-    return path, best | {"forms": forms}
+        for name in (best["backend"], f"{best['backend']}-{best['method']}"):
+            shutil.copytree(Path(work, name), directory, dirs_exist_ok=True)
+    return Path(directory, best["file"]), best | {"forms": forms}
 
 
 def describe_form(measured: dict[str, Any]) -> str:

@@ -8,15 +8,12 @@ import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
-from transformers.utils import logging
 
 from ..inference.simcse import SimCSE
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from .card import CARD, EVAL_RESULTS, name_repository, write_card
 from .card_training import hub_id
 from .secrets import file_holds_secret
-
-logger = logging.get_logger(__name__)
 
 # Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.
 _OIDC_ERRORS = (errors.OIDCError,) if hasattr(errors, "OIDCError") else ()
@@ -176,12 +173,7 @@ def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:
     registered = {dataset.id for dataset in api.list_datasets(filter="benchmark:official")}
     scores = yaml.safe_load(path.read_text(encoding="utf-8"))
     kept = [score for score in scores if score["dataset"]["id"] in registered]
-    left = [score["dataset"]["id"] for score in scores if score not in kept]
-    if left:
-        logger.info(f"{path}: scores on {', '.join(left)} are not pushed, because these are no registered benchmarks.")
-    if not kept:
-        return b""
-    return yaml.safe_dump(kept, sort_keys=False).encode()
+    return yaml.safe_dump(kept, sort_keys=False).encode() if kept else b""
 
 
 def _advice(error: BaseException, api: HfApi) -> str:

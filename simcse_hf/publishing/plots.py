@@ -1,6 +1,6 @@
 """Draw runs and evaluated models: alignment and uniformity, cosines by gold score, singular values, and curves."""
 
-import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +39,9 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
 
 
 def draw_cosine_densities(models: dict) -> "Figure":
-    """Draw the densities of cosines by gold score, one panel for each model; all panels share one axis."""
-    figure, panels = _panels(len(models), most_columns=3, width=3.4, shared=True)
+    """Draw the densities of cosines by gold score, one panel for each model, side by side on one axis."""
+    figure = new_figure(max(5.5, 3.4 * len(models)), 3.6)
+    panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, bands) in zip(panels, models.items(), strict=True):
         axes.set_title(name, fontsize=9)
         for number, band in enumerate(bands):
@@ -60,18 +61,6 @@ def draw_cosine_densities(models: dict) -> "Figure":
     return figure
 
 
-def _panels(count: int, most_columns: int, width: float, shared: bool = False) -> tuple["Figure", Any]:
-    """Return a figure with this many panels in rows."""
-    columns = min(most_columns, count)
-    rows = math.ceil(count / columns)
-    figure = new_figure(max(5.5, width * columns), 0.7 + 2.9 * rows)
-    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
-    panels = grid.ravel()
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    return figure, panels[:count]
-
-
 def draw_singular_values(spectra: dict) -> "Figure":
     """Draw the singular values of each model's embedding matrix, divided by the largest (SimCSE, Fig. F.1)."""
     figure = new_figure(7, 4.6)
@@ -88,20 +77,17 @@ def draw_singular_values(spectra: dict) -> "Figure":
 
 
 def draw_training_curves(curves: dict) -> "Figure":
-    """Draw each logged metric by step in a panel of its own, with one line for each run."""
-    figure, panels = _panels(len(curves), most_columns=2, width=4.8)
-    styles: dict[str, dict] = {}
-    for runs in curves.values():
-        for name in runs:
-            styles.setdefault(name, series_style(len(styles)))
+    """Draw each logged metric by step in a panel of its own, one below the other, with one line for each run."""
+    figure = new_figure(7, 0.9 + 2.2 * len(curves))
+    panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
+    names = dict.fromkeys(chain(*curves.values()))
     for axes, (key, runs) in zip(panels, curves.items(), strict=True):
-        for name, values in runs.items():
+        for number, name in enumerate(names):
+            values = runs.get(name, {})
             every = max(1, len(values) // 12)
-            axes.plot(values.keys(), values.values(), markevery=every, **styles[name])
-        axes.set_xlabel("optimizer step")
+            axes.plot(values.keys(), values.values(), label=name, markevery=every, **series_style(number))
         axes.set_ylabel(_LABELS.get(key) or key.removeprefix("eval_").replace("_", " "))
-    for name, style in styles.items():
-        panels[0].plot([], [], label=name, **style)
+    panels[-1].set_xlabel("optimizer step")
     legend_below(figure, panels[0])
     return figure
 
@@ -129,5 +115,5 @@ def legend_below(figure: "Figure", axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     labels = [f"{number} {name}" for number, name in enumerate(labels, start=1)]
     longest = max(map(len, labels)) + 6  # with the line before it; 12 characters take an inch
-    columns = np.clip(int(figure.get_figwidth() * 12 / longest), 1, len(labels))
+    columns = max(1, int(figure.get_figwidth() * 12 / longest))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)

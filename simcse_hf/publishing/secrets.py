@@ -98,11 +98,10 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
         name, equals, _ = word.partition("=")
         is_secret = _OPTION.fullmatch(name) is not None
         if is_value and not word.startswith("--"):
-            hidden.append(HIDDEN)
+            word = HIDDEN
         elif is_secret and equals:
-            hidden.append(f"{name}={HIDDEN}")
-        else:
-            word = _BY_FORM.sub(HIDDEN, word)
-            hidden.append(_IN_URL.sub(rf"\1:{HIDDEN}", word))
+            word = f"{name}={HIDDEN}"
+        word = _BY_FORM.sub(HIDDEN, word)
+        hidden.append(_IN_URL.sub(rf"\1:{HIDDEN}", word))
         is_value = is_secret and not equals
     return hidden

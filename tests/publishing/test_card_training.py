@@ -12,8 +12,8 @@ from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEWS
 from simcse_hf.objectives import OBJECTIVES, Objective, part_weights, register
 from simcse_hf.publishing import write_card
+from simcse_hf.publishing.card import TEMPLATE
 from simcse_hf.publishing.card_training import PAPERS, described_objective
-from simcse_hf.publishing.card_training import VIEWS as DESCRIBED_VIEWS
 
 WORDS = VOCABULARY[5:25]
 TEMPLATES = ["the {text} [MASK] .", "a {text} [MASK] ."]
@@ -94,8 +94,8 @@ OBJECTIVE_CARDS = {
 def test_every_objective_and_every_view_has_a_description_and_papers():
     for name, objective in OBJECTIVES.items():
         assert objective.summary and set(objective.papers) <= PAPERS.keys(), name
-    assert DESCRIBED_VIEWS.keys() == set(VIEWS)
-    assert {paper for _, paper in DESCRIBED_VIEWS.values()} <= PAPERS.keys()
+    assert TEMPLATE.module.views.keys() == set(VIEWS)
+    assert {paper for _, paper in TEMPLATE.module.views.values()} <= PAPERS.keys()
     assert len({paper.key for paper in PAPERS.values()}) == len(PAPERS)
     assert all(paper.bibtex.count("{") == paper.bibtex.count("}") for paper in PAPERS.values())
 

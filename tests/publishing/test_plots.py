@@ -78,7 +78,7 @@ def test_a_band_with_few_cosines_has_its_mean_and_no_density():
 def test_the_log_of_an_interrupted_run_is_that_of_its_last_checkpoint(tmp_path):
     for step in (5, 10):
         write_run(tmp_path / "run" / f"checkpoint-{step}", step)
-    assert max(analysis.read_log(tmp_path / "run").series["loss"]) == 10
+    assert max(analysis.read_log(tmp_path / "run")["loss"]) == 10
 
 
 @pytest.mark.parametrize(
