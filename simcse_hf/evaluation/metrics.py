@@ -110,7 +110,7 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
         scores = torch.nn.functional.cosine_similarity(x, y, dim=1)
     else:
         scores = similarity_pairs(x, y, similarity)
-    if not scores.isfinite().all():  # which those of finite embeddings are
+    if not scores.isfinite().all():  # scores of finite embeddings are finite
         check_finite(x, "row {} of the first array")
         check_finite(y, "row {} of the second array")
     return scores.double().numpy()
