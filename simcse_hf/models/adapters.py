@@ -128,8 +128,7 @@ def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
     # The adapter may be that of a model with a head, such as BertForMaskedLM.
     prefix = f"base_model.model.{encoder.base_model_prefix}."
     weights = {}
-    stored = peft.load_peft_weights(str(source), device="cpu", **hub)
-    for name, x in stored.items():
+    for name, x in peft.load_peft_weights(str(source), device="cpu", **hub).items():
         stock_name = name.replace(prefix, "base_model.model.", 1)
         weights[stock_name] = x
     try:
@@ -145,10 +144,8 @@ def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
             f"{source}: the adapter does not fit its model ({wrong}): name the model that it was made for as "
             f"base_model_name_or_path in {ADAPTER_CONFIG}."
         )
-    with torch.no_grad():
-        for name, layer in _wrappers(encoder).items():
-            encoder.set_submodule(name, _merged(layer))
-    del encoder.peft_config
+    adapted.merge_and_unload()
+    vars(encoder).pop("peft_config", None)  # which some versions leave
 
 
 def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> None:
@@ -156,7 +153,7 @@ def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> N
 
     Args:
         model (`ContrastiveModel`): A model with an adapter.
-        directory (`str` or `os.PathLike`): The directory. It is created if necessary.
+        directory (`str` or `os.PathLike`): An existing directory.
         merged (`dict[str, torch.Tensor]`): The weights with the adapter merged.
 
     Raises:
@@ -182,7 +179,6 @@ def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> N
             if key.startswith(f"{prefix}pooler."):
                 weights[key.removeprefix(prefix)] = x
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for key, x in weights.items():
         tensors[f"base_model.model.{key}"] = x.detach().contiguous()

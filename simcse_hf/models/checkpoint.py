@@ -378,12 +378,12 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
 
 def _by_dataset(tensors: dict[str, torch.Tensor], tables: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Name the states by their data sets: older checkpoints number the objectives, one that is shared once."""
-    prefixes = {}
+    prefixes = []
     for dataset, own in tables.items():
         name = f"own.:{dataset.replace('.', ':')}" if own else "main"
-        prefixes[f"objective.{name}."] = None
+        prefixes.append(f"objective.{name}.")
     named = {name: x for name, x in tensors.items() if not name.startswith("objective.parts.")}
-    for number, prefix in enumerate(prefixes):
+    for number, prefix in enumerate(dict.fromkeys(prefixes)):
         for name, x in _weights_of(f"objective.parts.{number}.", tensors).items():
             named[prefix + name] = x
     return named

@@ -184,7 +184,7 @@ class ContrastiveModel(PreTrainedModel):
         pooler = getattr(self.base_model, "pooler", None) or nn.Identity()
         self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
         if not self.has_own_pooler:
-            self.sentence_head = pooling.SentenceHead(config)
+            self.sentence_head = pooling.sentence_head(config)
         self.ngram_head = None
         if resolved.pooler_type == pooling.NGRAM_POOLER:
             self.ngram_head = pooling.NGramHead(config)
@@ -450,10 +450,10 @@ class ContrastiveModel(PreTrainedModel):
                 outputs = encoder.encode_tokens(flat, self.active_pooler, whole_last_layer=True)
                 embeddings = encoder.embed(**flat, outputs=outputs)
                 states = outputs.last_hidden_state.view(*ids.shape, -1)
-            elif not has_gaps or ("lengths" in flat and flat["lengths"].all()):
-                embeddings = encoder.embed(**flat)
-            else:
+            elif has_gaps:
                 embeddings = encoder._embed_present(**flat)
+            else:
+                embeddings = encoder.embed(**flat)
             columns_of_passes.append(embeddings.unflatten(0, (len(ids), -1)))
         embeddings = torch.cat(columns_of_passes, dim=1)
         return embeddings.expand(-1, ids.shape[1], -1), states
@@ -532,9 +532,8 @@ class ContrastiveModel(PreTrainedModel):
             main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
         objective = main
         if tables:
-            objectives = {}
+            objectives = dict.fromkeys(tables, main)
             for dataset, own in tables.items():
-                objectives[dataset] = main
                 if own:
                     name, options = own["objective"], own["objective_options"]
                     objectives[dataset] = build_objective(name, self.embedding_dim, options)
@@ -571,9 +570,7 @@ class ContrastiveModel(PreTrainedModel):
                 "first encoder would have it. Train without lora_r."
             )
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
-        weights = self.state_dict()
-        shared = {name: weights[name] for name in twin.state_dict()}
-        twin.load_state_dict(shared)
+        twin.load_state_dict(self.state_dict(), strict=False)
         cast(nn.Module, twin).to(self.device, self.dtype)
         return twin.train(self.training)
 
@@ -716,9 +713,7 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        if state_dict is None:
-            state_dict = self.state_dict()
-        weights = dict(state_dict)
+        weights = dict(state_dict or self.state_dict())
         if self.has_adapter():
             weights = adapters.merged_weights(self, weights)
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
@@ -771,8 +766,7 @@ class ContrastiveModel(PreTrainedModel):
         """
         if head not in checkpoint.HEAD_CHOICES:
             raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
-        names = [*SETTING_NAMES, *LOSS_OPTIONS]
-        given = chosen({name: kwargs.pop(name) for name in names if name in kwargs})
+        given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}

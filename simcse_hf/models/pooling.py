@@ -1,13 +1,15 @@
 """From token states to embeddings: the poolers, the layers that the stock encoder lacks, and their files."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.modeling_utils import load_state_dict
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
@@ -155,16 +157,10 @@ def pool(
     return masked_mean((second + last_hidden_state) / 2, attention_mask)
 
 
-class SentenceHead(nn.Module):
-    """Compute tanh(W x + b), which is BERT's pooler layer, for encoders that lack one."""
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Map embeddings of shape `(batch, dim)` to embeddings of the same shape."""
-        return torch.tanh(self.dense(embeddings))
+def sentence_head(config: PreTrainedConfig) -> nn.Sequential:
+    """Return a layer that computes tanh(W x + b), as BERT's pooler does, for encoders that lack one."""
+    dense = nn.Linear(config.hidden_size, config.hidden_size)
+    return nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
 
 
 class NGramHead(nn.Module):
@@ -219,7 +215,7 @@ class TemplateHead(nn.Module):
         if self.transforms:
             self.layer = BertPredictionHeadTransform(config)
         else:
-            self.layer = SentenceHead(config)
+            self.layer = sentence_head(config)
 
     def forward(self, states: Tensor, template_states: Tensor) -> Tensor:
         """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
@@ -315,7 +311,7 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
     else:
         return False
     try:
-        tensors = load_file(path) if file == WEIGHTS else torch.load(path, map_location="cpu", weights_only=True)
+        tensors = load_state_dict(path)
         layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())

@@ -41,6 +41,8 @@ logger = logging.get_logger(__name__)
 
 #: Settings, options or arguments by their names.
 Values = Mapping[str, Any]
+#: Values by the name of the setting, and the layer that decided each of them: one of `LAYERS`.
+Decisions = tuple[dict[str, Any], dict[str, str]]
 #: An embedding size that every width of a Matryoshka fits into; the model checks its own.
 _ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
@@ -66,28 +68,22 @@ _OPEN = (
 )
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The value of a setting, and the layer that decided it: one of `LAYERS`."""
-
-    value: Any
-    layer: str
-
-
-def decide(**layers: Values) -> dict[str, Decision]:
+def decide(**layers: Values) -> Decisions:
     """Take each setting from the first layer that has it.
 
     Args:
         layers (`Mapping[str, Any]`): Values by the name of the setting, for some of `LAYERS`, in any order.
 
     Returns:
-        `dict[str, Decision]`: The decision on each setting that some layer has.
+        `Decisions`: The value of each setting that some layer has, and the layer that decided it.
     """
-    decisions: dict[str, Decision] = {}
-    for layer in LAYERS:
-        for name, value in layers.get(layer, {}).items():
-            decisions.setdefault(name, Decision(value, layer))
-    return decisions
+    values: dict[str, Any] = {}
+    decided_by: dict[str, str] = {}
+    for layer in reversed(LAYERS):
+        own = layers.get(layer, {})
+        values |= own
+        decided_by |= dict.fromkeys(own, layer)
+    return values, decided_by
 
 
 def chosen(settings: Values) -> dict[str, Any]:
@@ -265,7 +261,7 @@ def _poolers(settings: Values) -> set[str]:
 
 def resolve_command(
     given: Values, defaults: Values, config: PreTrainedConfig | None = None, pooler_type: str | None = None
-) -> dict[str, Decision]:
+) -> Decisions:
     """Decide the arguments of a training command.
 
     Settings of the model are decided when it is loaded, by [`resolve_settings`], from what is given. Here the command
@@ -278,7 +274,7 @@ def resolve_command(
         pooler_type (`str`, *optional*): The pooler that the starting checkpoint was saved with, if it has one.
 
     Returns:
-        `dict[str, Decision]`: The decision on each argument that some layer has.
+        `Decisions`: The value of each argument that some layer has, and the layer that decided it.
 
     Raises:
         ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
@@ -413,23 +409,23 @@ def resolve_run(
     if tables:
         _check_datasets(tables, dataset_names)
     losses: dict[str, dict[str, Any]] = {}
-    for name in dataset_names:
-        own = tables.get(name, {})
-        losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
-    if any(losses.values()):
+    if any("objective" in own for own in tables.values()):
+        for name in dataset_names:
+            own = tables.get(name, {})
+            losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
         shared = {name: given[name] for name in LOSS_OPTIONS if name in given}
         decided = resolve_settings(settings.to_section(), dataset_objectives=losses, **shared)
         losses = decided.dataset_objectives
     # 2. What the arguments leave open.
-    decisions = _open_arguments(args, settings, headline, is_stream)
-    arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
+    values, layers_of_arguments = _open_arguments(args, settings, headline, is_stream)
+    arguments = with_values(args, **values)
     # 3. How the rows of each data set are read.
     main_loss = {"objective": settings.objective, "objective_options": settings.objective_options}
     rows = _row_plan("train_dataset", arguments, args, settings, {}, main_loss)
     plans = {}
     for name in dataset_names:
         source = f"train_dataset[{name!r}]"
-        loss = losses[name] or main_loss
+        loss = losses.get(name) or main_loss
         plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), loss)
     everything = list(plans.values()) or [rows]
     for plan in everything:
@@ -438,7 +434,7 @@ def resolve_run(
     written: dict[str, Any] = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
         "fixed_mask": arguments.view == "fixed_mask",
-        "dataset_objectives": losses if any(losses.values()) else {},
+        "dataset_objectives": losses,
     }
     if losses and all(losses.values()):  # the model's own objective is then that of the first data set
         written |= losses[dataset_names[0]]
@@ -474,8 +470,7 @@ def resolve_run(
         names = {name, name.rpartition(".")[2]}
         layers = [layer for layer, decided in names_of_layers.items() if names & decided]
         decided_by[name] = layers[0] if layers else "default"
-    decided_by |= {name: decision.layer for name, decision in decisions.items()}
-    return Run(arguments, written, rows, plans, decided_by)
+    return Run(arguments, written, rows, plans, decided_by | layers_of_arguments)
 
 
 def with_values(args: Any, **values: Any) -> Any:
@@ -486,15 +481,9 @@ def with_values(args: Any, **values: Any) -> Any:
     return twin
 
 
-def _open_arguments(
-    args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool
-) -> dict[str, Decision]:
+def _open_arguments(args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool) -> Decisions:
     """Decide the arguments that the caller may leave open."""
-    given = {}
-    for name in _OPEN:
-        value = getattr(args, name)
-        if value is not None:
-            given[name] = value
+    given = chosen({name: getattr(args, name) for name in _OPEN})
     view, rate = main_class(settings.objective).view
     default: dict[str, Any] = {"view": view}
     if args.view in (None, view):
@@ -628,8 +617,6 @@ def by_column(value: Any, name: str, source: str = "") -> Any:
         unknown = [column for column in value if column not in COLUMNS]
         if unknown:
             raise ValueError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
-        if name == "max_seq_length" and not {"anchor", "positive"} <= value.keys():
-            raise ValueError(f"{where} by column needs a number for anchor and one for positive, got {value}")
         positive = value.get("positive", "")
         negative = value.get("negative", positive)
         values = (value.get("anchor", ""), positive, negative)
@@ -638,5 +625,5 @@ def by_column(value: Any, name: str, source: str = "") -> Any:
     if name == "max_seq_length":
         for length in values:
             if not isinstance(length, int) or length < 3:
-                raise ValueError(f"{where} must be at least 3 ([CLS], a token, [SEP]), got {value}")
+                raise ValueError(f"{where} must be at least 3 ([CLS], a token, [SEP]) in each column, got {value}")
     return values
