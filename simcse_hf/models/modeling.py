@@ -31,6 +31,7 @@ from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
+from ..objectives.checks import check_options
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
@@ -764,8 +765,7 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
-        if head not in checkpoint.HEAD_CHOICES:
-            raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
+        check_options(checkpoint.HEAD_CHOICES, head=head)
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
@@ -773,8 +773,7 @@ class ContrastiveModel(PreTrainedModel):
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."
             kwargs["key_mapping"] = renamed | (kwargs.get("key_mapping") or {})
-        if "torch_dtype" not in kwargs:
-            kwargs.setdefault("dtype", torch.float32)
+        kwargs.setdefault("dtype", kwargs.pop("torch_dtype", torch.float32))
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.

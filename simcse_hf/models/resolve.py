@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from ..data.views import view_rate
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
-from ..objectives.checks import DEFAULT_TEMPERATURES
+from ..objectives.checks import DEFAULT_TEMPERATURES, check_options
 from ..ops.cpu import has_only_cpu
 from ..ops.suggestions import did_you_mean
 from .pooling import TEMPLATE_POOLER
@@ -116,8 +116,6 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     # 1. Options of the objective, which the caller gives in a table and under their own names.
     shared = {name: given.pop(name) for name in LOSS_OPTIONS if name in given}
     table = given.pop("objective_options", {})
-    if not isinstance(table, Mapping):
-        raise ValueError(f"objective_options must be a table of options, got {table!r}")
     for name, value in table.items():
         if shared.get(name, value) != value:
             raise ValueError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
@@ -260,7 +258,10 @@ def _poolers(settings: Values) -> set[str]:
 
 
 def resolve_command(
-    given: Values, defaults: Values, config: PreTrainedConfig | None = None, pooler_type: str | None = None
+    given: Values,
+    defaults: Values,
+    config: PreTrainedConfig | None = None,
+    pooler_type: str | None = None,
 ) -> Decisions:
     """Decide the arguments of a training command.
 
@@ -429,7 +430,8 @@ def resolve_run(
         plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), loss)
     everything = list(plans.values()) or [rows]
     for plan in everything:
-        check_max_length(max(plan.lengths), model.config)
+        for column, length in zip(COLUMNS, plan.lengths, strict=True):
+            check_max_length(length, model.config, f"column {column} of {plan.source}: ")
     # 4. What is saved with the model.
     written: dict[str, Any] = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
@@ -481,7 +483,12 @@ def with_values(args: Any, **values: Any) -> Any:
     return twin
 
 
-def _open_arguments(args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool) -> Decisions:
+def _open_arguments(
+    args: Any,
+    settings: ContrastiveSettings,
+    headline: str | None,
+    is_stream: bool,
+) -> Decisions:
     """Decide the arguments that the caller may leave open."""
     given = chosen({name: getattr(args, name) for name in _OPEN})
     view, rate = main_class(settings.objective).view
@@ -533,12 +540,9 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
                 )
         if "objective_options" in own and "objective" not in own:
             raise ValueError(f"data set {name!r} has objective_options, but no objective")
-        if "share" in own:
-            shares += 1
-            share = own["share"]
-            is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-            if not is_number or not 0 < share < float("inf"):
-                raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
+        share = own.get("share")
+        shares += share is not None
+        check_options("a number above 0", **{f"data set {name!r}: share": share})
     if 0 < shares < len(names):
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
@@ -589,8 +593,8 @@ def _row_plan(
         objective=objective,
         kind=objective_type.rows,
         options=loss["objective_options"],
-        lengths=by_column(own.get("max_seq_length", resolved.max_seq_length), "max_seq_length", source),
-        prompts=by_column(prompts, "prompts", source),
+        lengths=by_column(own.get("max_seq_length", resolved.max_seq_length), f"{source}: max_seq_length"),
+        prompts=by_column(prompts, f"{source}: prompts"),
         view=view,
         view_rate=rate,
         share=own.get("share"),
@@ -598,32 +602,23 @@ def _row_plan(
     )
 
 
-def by_column(value: Any, name: str, source: str = "") -> Any:
+def by_column(value: Any, where: str) -> Any:
     """Return the value of an anchor, a positive and a negative, which a table may give for each of them.
 
     Args:
         value (`Any`): One value for all columns, or a table.
-        name (`str`): The argument, for messages.
-        source (`str`, *optional*): The data set, for messages.
+        where (`str`): The data set and the argument, for messages.
 
     Returns:
         `tuple`: The three values. Without one for hard negatives, they have that of the positive.
 
     Raises:
-        ValueError: If the table names other columns, or a length is missing or too small.
+        ValueError: If the table names other columns.
     """
-    where = f"{source}: {name}" if source else name
-    if isinstance(value, dict):
-        unknown = [column for column in value if column not in COLUMNS]
-        if unknown:
-            raise ValueError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
-        positive = value.get("positive", "")
-        negative = value.get("negative", positive)
-        values = (value.get("anchor", ""), positive, negative)
-    else:
-        values = (value, value, value)
-    if name == "max_seq_length":
-        for length in values:
-            if not isinstance(length, int) or length < 3:
-                raise ValueError(f"{where} must be at least 3 ([CLS], a token, [SEP]) in each column, got {value}")
-    return values
+    if not isinstance(value, dict):
+        return value, value, value
+    unknown = [column for column in value if column not in COLUMNS]
+    if unknown:
+        raise ValueError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
+    positive = value.get("positive", "")
+    return value.get("anchor", ""), positive, value.get("negative", positive)

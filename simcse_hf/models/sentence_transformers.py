@@ -258,7 +258,9 @@ def _read_modules(name_or_path: StrPath, refused: list[str], **hub: Any) -> tupl
             by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
     modules = list(by_name.values())
     kinds = [kind for kind, _ in modules]
-    after = kinds[2:-1] if kinds[2:] and kinds[-1] == "Normalize" else kinds[2:]
+    after = kinds[2:]
+    if after[-1:] == ["Normalize"]:
+        after.pop()
     if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
         return modules, f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
