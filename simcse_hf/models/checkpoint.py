@@ -126,9 +126,8 @@ class Checkpoint:
             # Other tools change the length, the prompts and the similarity in the files of sentence-transformers
             # alone, so these files count before the section.
             pooling = dict(section.get("pooling", {}))
-            for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
-                if name in files.pooling:
-                    pooling[name] = files.pooling[name]
+            changed = ("prompts", "default_prompt_name", "similarity_fn_name")
+            pooling |= {name: value for name, value in files.pooling.items() if name in changed}
             length = files.pooling.get("max_length")
             is_known = length is not None or "pooler_type" in files.pooling
             is_default = pooling.get("max_length") is None and limit in (None, length)
@@ -234,11 +233,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
     else:
         has_head = load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
-    has_same_pooler = False
-    if found.saved is not None:
-        before = (found.saved.pooler_type, found.saved.denoising)
-        has_same_pooler = before == (settings.pooler_type, settings.denoising)
-    _load_layers(model, found, has_same_pooler)
+    _load_layers(model, found)
     keeps = head != "fresh"
     if head == "auto" and found.saved is not None:
         keeps = has_head and found.saved.pooler_type == "cls"
@@ -298,7 +293,7 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         )
 
 
-def _load_layers(model: Any, found: Checkpoint, has_same_pooler: bool) -> None:
+def _load_layers(model: Any, found: Checkpoint) -> None:
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another."""
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
@@ -310,12 +305,15 @@ def _load_layers(model: Any, found: Checkpoint, has_same_pooler: bool) -> None:
     for layer, folder in zip(model.dense_layers, own_folders, strict=True):
         if not load_layer(layer.linear, found.source, folder, "linear.", **found.hub):
             lacking.append(f"dense layer {folder}")
+    before = found.saved or ContrastiveSettings()
+    now = model.settings
+    is_other = (before.pooler_type, before.denoising) != (now.pooler_type, now.denoising)
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is not None and not has_same_pooler:
+        if layer is not None and is_other:
             layer.start(found.source, **found.hub)
         elif layer is not None and not load_layer(layer, found.source, folder, **found.hub):
-            lacking.append(f"pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS})")
+            lacking.append(f"pooler {now.pooler_type!r} ({folder}/{WEIGHTS})")
     if lacking:
         raise ValueError(
             f"{found.source} lacks the weights of its {' and '.join(lacking)}. Download or save the model again."

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -489,23 +490,22 @@ class ContrastiveModel(PreTrainedModel):
         Returns:
             `bool`: Whether the embeddings are equal in all bits.
         """
+
+        def undo(module: nn.Module, inputs: Any, output: Any) -> Any:
+            # Attention weights have an axis of heads, and so four axes; states have fewer.
+            if only_attention_dropout and isinstance(module, nn.Dropout) and output.dim() != 4:
+                return inputs[0]
+            return output
+
         training = self.training
-        hooks = []
-        for module in self.modules():
-            if only_attention_dropout and isinstance(module, nn.Dropout):
-                # Attention weights have an axis of heads, and so four axes; states have fewer.
-                keep = module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
-                hooks.append(keep)
         try:
-            with preserve_random_state(self.device):
+            with preserve_random_state(self.device), register_module_forward_hook(undo):
                 self.train()
                 ids = input_ids.flatten(0, 1).to(self.device)
                 mask = attention_mask.flatten(0, 1).to(self.device)
                 flat = self.embed(ids, mask)
         finally:
             self.train(training)
-            for hook in hooks:
-                hook.remove()
         views = flat.unflatten(0, input_ids.shape[:2])
         return torch.equal(views[:, 0], views[:, 1])
 

@@ -417,25 +417,25 @@ def resolve_run(
         shared = {name: given[name] for name in LOSS_OPTIONS if name in given}
         decided = resolve_settings(settings.to_section(), dataset_objectives=losses, **shared)
         losses = decided.dataset_objectives
-    # 2. What the arguments leave open.
-    values, layers_of_arguments = _open_arguments(args, settings, headline, is_stream)
-    arguments = with_values(args, **values)
-    # 3. How the rows of each data set are read.
+    # 2. How the rows of each data set are read.
     main_loss = {"objective": settings.objective, "objective_options": settings.objective_options}
-    rows = _row_plan("train_dataset", arguments, args, settings, {}, main_loss)
+    rows = _row_plan("train_dataset", args, settings, {}, main_loss)
     plans = {}
     for name in dataset_names:
         source = f"train_dataset[{name!r}]"
         loss = losses.get(name) or main_loss
-        plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), loss)
+        plans[name] = _row_plan(source, args, settings, tables.get(name, {}), loss)
     everything = list(plans.values()) or [rows]
     for plan in everything:
         for column, length in zip(COLUMNS, plan.lengths, strict=True):
             check_max_length(length, model.config, f"column {column} of {plan.source}: ")
+    # 3. What the arguments leave open.
+    values, layers_of_arguments = _open_arguments(args, settings, rows, headline, is_stream)
+    arguments = with_values(args, **values)
     # 4. What is saved with the model.
     written: dict[str, Any] = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
-        "fixed_mask": arguments.view == "fixed_mask",
+        "fixed_mask": rows.view == "fixed_mask",
         "dataset_objectives": losses,
     }
     if losses and all(losses.values()):  # the model's own objective is then that of the first data set
@@ -486,16 +486,13 @@ def with_values(args: Any, **values: Any) -> Any:
 def _open_arguments(
     args: Any,
     settings: ContrastiveSettings,
+    rows: RowPlan,
     headline: str | None,
     is_stream: bool,
 ) -> Decisions:
     """Decide the arguments that the caller may leave open."""
     given = chosen({name: getattr(args, name) for name in _OPEN})
-    view, rate = main_class(settings.objective).view
-    default: dict[str, Any] = {"view": view}
-    if args.view in (None, view):
-        default["view_rate"] = rate
-    default["dataloader_num_workers"] = 0
+    default: dict[str, Any] = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
     if not is_stream and not args.use_cpu:
         default["dataloader_num_workers"] = default_loader_workers()
     if args.needs_best_metric:
@@ -549,8 +546,7 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
 
 def _row_plan(
     source: str,
-    resolved: Any,
-    given: Any,
+    args: Any,
     settings: ContrastiveSettings,
     own: Values,
     loss: Values,
@@ -559,8 +555,7 @@ def _row_plan(
 
     Args:
         source (`str`): The name of the data set in messages.
-        resolved (`SimCSETrainingArguments`): The arguments of the run without anything left open.
-        given (`SimCSETrainingArguments`): The arguments as the caller made them.
+        args (`SimCSETrainingArguments`): The arguments as the caller made them.
         settings (`ContrastiveSettings`): The settings of the model.
         own (`Mapping[str, Any]`): What `datasets` says about the data set.
         loss (`Mapping[str, Any]`): The `objective` that learns from it and its `objective_options`.
@@ -569,14 +564,15 @@ def _row_plan(
         `RowPlan`: The plan.
     """
     objective = loss["objective"]
-    prompts = own.get("prompts", given.prompts)
+    length = settings.max_seq_length if args.max_seq_length is None else args.max_seq_length
+    prompts = own.get("prompts", args.prompts)
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
     objective_type = main_class(objective)
     its_view, its_rate = objective_type.view
-    view = given.view or its_view
-    rate = given.view_rate
-    if given.view is None and "objective" in own:
+    view = args.view or its_view
+    rate = args.view_rate
+    if args.view is None and "objective" in own:
         rate = None  # that of the run is for the view of the run's objective
     if rate is None and view == its_view:
         rate = its_rate
@@ -584,7 +580,7 @@ def _row_plan(
         view_rate(view, rate)  # refuses an unknown view, and a rate that the view does not take
     frozen = {}
     for name in ("teacher", "guide"):
-        words = getattr(given, name)
+        words = getattr(args, name)
         is_read = any(name in objective_class(part).vectors for part in part_weights(objective))
         if words and (is_read or "objective" not in own):  # one of several data sets may read none
             frozen[name] = [words] if isinstance(words, str) else list(words)
@@ -593,7 +589,7 @@ def _row_plan(
         objective=objective,
         kind=objective_type.rows,
         options=loss["objective_options"],
-        lengths=by_column(own.get("max_seq_length", resolved.max_seq_length), f"{source}: max_seq_length"),
+        lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
         prompts=by_column(prompts, f"{source}: prompts"),
         view=view,
         view_rate=rate,
