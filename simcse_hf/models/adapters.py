@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from ..ops.errors import require_extra
 from ..ops.files import StrPath, full_name, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
+from .pooling import StateDict
 from .settings import SECTION
 
 #: The weights that a run with an adapter trains, in its checkpoints: a resumed run needs them unmerged.
@@ -85,7 +86,7 @@ def _merged(wrapper: Any) -> nn.Module:
 
 
 @torch.no_grad()
-def merged_weights(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def merged_weights(model: Any, weights: StateDict) -> StateDict:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
 
     Adding an update to a weight and taking it off again would not give back the same bits, so copies are merged.
@@ -148,7 +149,7 @@ def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
     vars(encoder).pop("peft_config", None)  # which some versions leave
 
 
-def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> None:
+def save_adapter(model: Any, directory: StrPath, merged: StateDict) -> None:
     """Save the adapter and the head of a model as peft does, and the settings of the model beside them.
 
     Args:

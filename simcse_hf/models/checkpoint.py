@@ -20,14 +20,23 @@ from transformers.utils import (
     logging,
 )
 
-from ..ops.files import StrPath, find_file, read_json_object, replace_files, select_hub_arguments, write_json
+from ..ops.files import (
+    StrPath,
+    explain_damage,
+    find_file,
+    read_json_object,
+    replace_files,
+    select_hub_arguments,
+    write_json,
+)
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, load_layer, save_layer
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
+    LIBRARY,
     MODULES,
     NAMES,
     SentenceTransformersFiles,
@@ -113,7 +122,9 @@ class Checkpoint:
             config = load_pretrained(AutoConfig.from_pretrained, config or source, **hub)
         section = getattr(config, SECTION, None)
         read_section(section)
-        files = read_sentence_transformers_files(source, **hub)
+        files = SentenceTransformersFiles()
+        if modules or find_file(source, LIBRARY, **hub):
+            files = read_sentence_transformers_files(source, **hub)
         limit = None
         path = find_file(source, "tokenizer_config.json", **hub)
         if path is not None:
@@ -328,14 +339,21 @@ def reload_model(model: Any, directory: StrPath) -> None:
         directory (`str` or `os.PathLike`): A checkpoint of a model with the same settings.
 
     Raises:
-        RuntimeError, AttributeError: If the checkpoint holds the weights of another model.
+        ValueError: If the checkpoint holds no weights, or those of another model.
     """
-    head = "keep" if model.has_own_pooler else "auto"
-    with torch.random.fork_rng([]):
-        saved = type(model).from_pretrained(directory, head=head, dtype=model.dtype)
-    for name, module in model.named_children():
-        if name not in AUXILIARY_MODULES:
-            module.load_state_dict(saved.get_submodule(name).state_dict())
+    weights: StateDict = {}
+    own = model.state_dict()
+    for name in getattr(model, "all_tied_weights_keys", ()):  # which are saved once
+        weights[name] = own[name]
+    with explain_damage(directory):
+        for path in sorted(Path(directory).glob("model*.safetensors")):
+            weights |= load_file(path)
+        for name, module in model.named_children():
+            if name not in SEPARATE_MODULES:
+                module.load_state_dict(_weights_of(f"{name}.", weights))
+    if not model.has_own_pooler:
+        load_layer(model.sentence_head.dense, directory, HEAD_FOLDER, "linear.")
+    _load_layers(model, Checkpoint(directory, {}, {}, model.settings, SentenceTransformersFiles(), None))
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
 
 
@@ -364,7 +382,8 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     tensors = load_file(path)
     if saved.dataset_objectives:
         tensors = _by_dataset(tensors, saved.dataset_objectives)
-    expected = {name: x.shape for name, x in _auxiliary(model.state_dict()).items()}
+    own = model.state_dict()
+    expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
     if expected != {name: x.shape for name, x in tensors.items()}:
         raise ValueError(
             f"{path} holds the state of another objective or of other options than this model's. Use the objective "
@@ -374,7 +393,7 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     logger.info(f"The objective continues from {path}.")
 
 
-def _by_dataset(tensors: dict[str, torch.Tensor], tables: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _by_dataset(tensors: StateDict, tables: Mapping[str, Any]) -> StateDict:
     """Name the states by their data sets: older checkpoints number the objectives, one that is shared once."""
     prefixes = []
     for dataset, own in tables.items():
@@ -422,7 +441,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
             )
 
 
-def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.Tensor]) -> None:
+def save_own_files(model: Any, directory: StrPath, state_dict: StateDict) -> None:
     """Write everything of a checkpoint but the weights of the encoder and its config.
 
     Args:
@@ -432,7 +451,10 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
     """
     directory = Path(directory)
     settings = model.settings
-    auxiliary = _auxiliary(state_dict)
+    auxiliary = {}
+    for name, x in state_dict.items():
+        if name.split(".")[0] in AUXILIARY_MODULES:
+            auxiliary[name] = x.contiguous()
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
     for attribute, folder in POOLER_FOLDERS.items():
@@ -455,12 +477,7 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
     save_sentence_transformers_files(directory, model.config, settings, model.tokenizer_limit)
 
 
-def _auxiliary(state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights of what is trained beside the encoder and is not part of the embedding."""
-    return {name: x.contiguous() for name, x in state_dict.items() if name.split(".")[0] in AUXILIARY_MODULES}
-
-
-def _weights_of(prefix: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _weights_of(prefix: str, state_dict: StateDict) -> StateDict:
     """Return the weights whose names begin with a prefix, and cut the prefix off their names."""
     return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
 

@@ -475,9 +475,7 @@ class ContrastiveModel(PreTrainedModel):
         return zeros.index_copy(0, present, embedded)
 
     @torch.no_grad()
-    def views_are_equal(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, only_attention_dropout: bool = False
-    ) -> bool:
+    def views_are_equal(self, input_ids: Tensor, attention_mask: Tensor, only_attention_dropout: bool = False) -> bool:
         """Say whether the two views of each row have the same embedding in a training step, as without dropout.
 
         The model and the random state stay as they were.
@@ -490,16 +488,14 @@ class ContrastiveModel(PreTrainedModel):
         Returns:
             `bool`: Whether the embeddings are equal in all bits.
         """
-
-        def undo(module: nn.Module, inputs: Any, output: Any) -> Any:
-            # Attention weights have an axis of heads, and so four axes; states have fewer.
-            if only_attention_dropout and isinstance(module, nn.Dropout) and output.dim() != 4:
-                return inputs[0]
-            return output
-
         training = self.training
+        undone = nn.Dropout if only_attention_dropout else ()
+        # Attention weights have an axis of heads, and so four axes; states have fewer.
+        hook = register_module_forward_hook(
+            lambda module, inputs, out: inputs[0] if isinstance(module, undone) and out.dim() != 4 else out
+        )
         try:
-            with preserve_random_state(self.device), register_module_forward_hook(undo):
+            with preserve_random_state(self.device), hook:
                 self.train()
                 ids = input_ids.flatten(0, 1).to(self.device)
                 mask = attention_mask.flatten(0, 1).to(self.device)
@@ -685,7 +681,7 @@ class ContrastiveModel(PreTrainedModel):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        self, save_directory: StrPath, *, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
+        self, save_directory: StrPath, *, state_dict: pooling.StateDict | None = None, **kwargs: Any
     ) -> None:
         """Save the model as transformers does, with the files of sentence-transformers beside the weights.
 
@@ -706,7 +702,7 @@ class ContrastiveModel(PreTrainedModel):
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
-    def write_files(self, folder: StrPath, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any) -> None:
+    def write_files(self, folder: StrPath, state_dict: pooling.StateDict | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].
 
         Args:

@@ -17,6 +17,8 @@ from ..objectives.masked_lm import load_masked_lm
 from ..ops.files import StrPath, explain_damage, find_file, write_json
 from ..ops.unpadded import first_tokens
 
+#: Weights by their names.
+StateDict = dict[str, Tensor]
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
 POOLER_TYPES = (
     "cls",
@@ -113,7 +115,7 @@ def pool(
     pooler_type: str,
     last_hidden_state: Tensor,
     attention_mask: Tensor,
-    hidden_states: Sequence[torch.Tensor] | None = None,
+    hidden_states: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """Pool hidden states into one embedding per sentence (SimCSE, section 6.3, Tables 5 and 6).
 
@@ -273,7 +275,7 @@ class DenseLayer(nn.Module):
         return self.activation(self.linear(embeddings))
 
 
-def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
+def save_layer(folder: Path, state: StateDict, config: dict[str, Any] | None = None) -> None:
     """Write a layer beside the weights of the encoder.
 
     Args:

@@ -40,9 +40,9 @@ from .settings import (
 logger = logging.get_logger(__name__)
 
 #: Settings, options or arguments by their names.
-Values = Mapping[str, Any]
+Values = dict[str, Any]
 #: Values by the name of the setting, and the layer that decided each of them: one of `LAYERS`.
-Decisions = tuple[dict[str, Any], dict[str, str]]
+Decisions = tuple[Values, dict[str, str]]
 #: An embedding size that every width of a Matryoshka fits into; the model checks its own.
 _ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
@@ -77,7 +77,7 @@ def decide(**layers: Values) -> Decisions:
     Returns:
         `Decisions`: The value of each setting that some layer has, and the layer that decided it.
     """
-    values: dict[str, Any] = {}
+    values: Values = {}
     decided_by: dict[str, str] = {}
     for layer in reversed(LAYERS):
         own = layers.get(layer, {})
@@ -86,7 +86,7 @@ def decide(**layers: Values) -> Decisions:
     return values, decided_by
 
 
-def chosen(settings: Values) -> dict[str, Any]:
+def chosen(settings: Values) -> Values:
     """Leave out the settings that are `None` because nobody has chosen a value."""
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
 
@@ -181,7 +181,7 @@ def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
     return resolve_settings(getattr(config, SECTION, None))
 
 
-def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> dict[str, Any]:
+def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> Values:
     """Decide every option of an objective.
 
     An option goes to every part of a sum that has it, and `simcse.temperature` to one part. The temperature that
@@ -206,7 +206,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         saved_parts = split_options(objective, saved)
     except ValueError as error:
         raise ValueError(f"objective_options of the checkpoint: {error}") from None
-    resolved: dict[str, Any] = {}
+    resolved: Values = {}
     for part in parts:
         options = objective_class(part).options | saved_parts[part]
         new = given_parts[part]
@@ -240,7 +240,7 @@ def import_parts(objective: Any) -> None:
         objective_class(part)
 
 
-def paper_settings(objective: str) -> dict[str, Any]:
+def paper_settings(objective: str) -> Values:
     """Return the settings of the paper of an objective, of a sum those of its first part."""
     first = OBJECTIVES.get(next(iter(part_weights(objective))))
     return {} if first is None else dict(first.defaults)
@@ -374,7 +374,7 @@ class Run:
     """
 
     arguments: Any
-    settings: dict[str, Any]
+    settings: Values
     rows: RowPlan
     datasets: dict[str, RowPlan]
     decided_by: dict[str, str]
@@ -403,13 +403,13 @@ def resolve_run(
         ValueError: If the settings of a data set or a length do not fit.
     """
     settings: ContrastiveSettings = model.settings
-    given: dict[str, Any] = model.given_settings
-    saved: dict[str, Any] = model.saved_settings
+    given: Values = model.given_settings
+    saved: Values = model.saved_settings
     # 1. The objective of each data set, as it would be decided for this data set alone.
     tables = args.datasets or {}
     if tables:
         _check_datasets(tables, dataset_names)
-    losses: dict[str, dict[str, Any]] = {}
+    losses: dict[str, Values] = {}
     if any("objective" in own for own in tables.values()):
         for name in dataset_names:
             own = tables.get(name, {})
@@ -433,7 +433,7 @@ def resolve_run(
     values, layers_of_arguments = _open_arguments(args, settings, rows, headline, is_stream)
     arguments = with_values(args, **values)
     # 4. What is saved with the model.
-    written: dict[str, Any] = {
+    written: Values = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
         "fixed_mask": rows.view == "fixed_mask",
         "dataset_objectives": losses,
@@ -492,7 +492,7 @@ def _open_arguments(
 ) -> Decisions:
     """Decide the arguments that the caller may leave open."""
     given = chosen({name: getattr(args, name) for name in _OPEN})
-    default: dict[str, Any] = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
+    default: Values = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
     if not is_stream and not args.use_cpu:
         default["dataloader_num_workers"] = default_loader_workers()
     if args.needs_best_metric:

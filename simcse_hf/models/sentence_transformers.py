@@ -48,6 +48,9 @@ NAMES = (
     *POOLER_FOLDERS.values(),
 )
 
+#: An object of a JSON file.
+Table = dict[str, Any]
+
 _ADVICE = "Download or export the model again."
 
 # The names of sentence-transformers 2 to 5, which 6 still reads.
@@ -80,7 +83,7 @@ _NAMES_OF_FEATURES = {
 }
 #: What is done with each key that sentence-transformers 6.2 writes or reads, by the file or the kind of module. A key
 #: with a type is read. One with a list is refused with any value that is not in the list, as is an unknown key.
-KEYS: dict[str, dict[str, Any]] = {
+KEYS: dict[str, Table] = {
     MODULES: {"path": str, "type": str, "name": NO_EFFECT, "idx": NO_EFFECT, "kwargs": [[]]},
     LIBRARY: {
         "prompts": dict,
@@ -137,7 +140,7 @@ class SentenceTransformersFiles:
         refused (`str`): Which keys of the files ask for something that is not done here. Empty if none does.
     """
 
-    pooling: dict[str, Any] = field(default_factory=dict)
+    pooling: Table = field(default_factory=dict)
     dense_folders: list[str] = field(default_factory=list)
     unsupported: str = ""
     refused: str = ""
@@ -158,7 +161,7 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
     """
     refused: list[str] = []
 
-    def table(file: str, kind: str) -> dict[str, Any]:
+    def table(file: str, kind: str) -> Table:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
         path = find_file(name_or_path, file, **hub)
         if path is None:
@@ -168,7 +171,7 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
         return {name: value for name, value in values.items() if value is not None}
 
     # 1. Prompts and similarity.
-    settings: dict[str, Any] = {}
+    settings: Table = {}
     values = table(LIBRARY, LIBRARY)
     where = f"{name_or_path}/{LIBRARY}"
     prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
@@ -270,7 +273,7 @@ def _read_modules(name_or_path: StrPath, refused: list[str], **hub: Any) -> tupl
     return modules, ""
 
 
-def _refused_keys(values: dict[str, Any], rules: dict[str, Any], where: str, prefix: str = "") -> list[str]:
+def _refused_keys(values: Table, rules: Table, where: str, prefix: str = "") -> list[str]:
     """Return the keys that are refused, and raise an error for a value of another type."""
     refused = []
     for name, value in values.items():
@@ -294,7 +297,10 @@ def _refused_keys(values: dict[str, Any], rules: dict[str, Any], where: str, pre
 
 
 def save_sentence_transformers_files(
-    directory: Path, config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None
+    directory: Path,
+    config: PreTrainedConfig,
+    settings: PoolingSettings,
+    tokenizer_limit: int | None,
 ) -> None:
     """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
@@ -344,7 +350,7 @@ def save_sentence_transformers_files(
     elif positions != getattr(config, "max_position_embeddings", None):
         length = positions  # RoBERTa serves fewer tokens than it has positions
     # text-embeddings-inference needs a number. None stands for the limit of a tokenizer that is not known here.
-    transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    transformer: Table = {"max_seq_length": length, "do_lower_case": False}
     modules = [("Transformer", "")]
     if pooler_type in SECOND_LAYER:
         transformer["config_args"] = {"output_hidden_states": True}

@@ -253,7 +253,10 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
 
 
 def length_limit(
-    config: PreTrainedConfig, settings: PoolingSettings, tokenizer: PreTrainedTokenizerBase, *others: int | None
+    config: PreTrainedConfig,
+    settings: PoolingSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *others: int | None,
 ) -> int | None:
     """Return the length that texts are cut to unless another is given, in training's dev scores and in inference.
 
