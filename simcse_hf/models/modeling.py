@@ -152,8 +152,10 @@ class ContrastiveModel(PreTrainedModel):
         super().__init__(config)
         for name, rate in dropout_rates(config).items():
             if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-                where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
-                raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
+                raise ValueError(
+                    f"{config.name_or_path or 'the encoder'}, config.json: {name} is {rate}. Set it to a dropout rate "
+                    "from 0 to 1, such as 0.1."
+                )
         section = getattr(config, SECTION, None)
         if resolved is None or settings:
             resolved = resolve_settings(section, **settings)
@@ -224,8 +226,8 @@ class ContrastiveModel(PreTrainedModel):
                 f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
             )
         self.given_settings |= chosen(settings)
-        kept = {"do_mlm": self.settings.do_mlm}
-        self.use_settings(resolve_settings(self.settings.to_section(), **kept, **settings))
+        before = self.settings
+        self.use_settings(resolve_settings(before.to_section(), do_mlm=before.do_mlm, **settings))
 
     def use_settings(self, settings: ContrastiveSettings) -> None:
         """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
@@ -696,8 +698,9 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
-        writes = kwargs.get("is_main_process", True)
-        with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
+        with checkpoint.replace_model(
+            save_directory, self.save_adapter, writes=kwargs.get("is_main_process", True)
+        ) as folder:
             self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})

@@ -148,9 +148,8 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
             if pooler != pooler_type or pooler != saved_pooler:
                 saved.pop(name, None)
     # 3. The values, with every option of every objective.
-    values = paper | saved | given
-    values["objective_options"] = resolve_options(objective, options, saved_options)
-    settings = ContrastiveSettings(**values)
+    all_options = resolve_options(objective, options, saved_options)
+    settings = ContrastiveSettings(**(paper | saved | given), objective_options=all_options)
     tables = {}
     for name, own in settings.dataset_objectives.items():
         tables[name] = own
@@ -460,18 +459,17 @@ def resolve_run(
             "prompts (--prompts anchor=... positive=...) names it."
         )
     # 5. Who decided each setting of the model, each option of its objective and each open argument.
-    names_of_layers = {
-        "given": given.keys() | given.get("objective_options", {}).keys(),
-        "checkpoint": saved.keys() | saved.get("objective_options", {}).keys(),
+    decided_by = dict.fromkeys(vars(settings) | settings.objective_options, "default")
+    del decided_by["objective_options"]
+    layers = {  # the last one wins
         "paper": paper_settings(settings.objective).keys(),
+        "checkpoint": saved.keys() | saved.get("objective_options", {}).keys(),
+        "given": given.keys() | given.get("objective_options", {}).keys(),
     }
-    decided_by = {}
-    settings_and_options = vars(settings) | settings.objective_options
-    del settings_and_options["objective_options"]
-    for name in settings_and_options:
-        names = {name, name.rpartition(".")[2]}
-        layers = [layer for layer, decided in names_of_layers.items() if names & decided]
-        decided_by[name] = layers[0] if layers else "default"
+    for layer, decided in layers.items():
+        for name in decided_by:
+            if name in decided or name.rpartition(".")[2] in decided:
+                decided_by[name] = layer
     return Run(arguments, written, rows, plans, decided_by | layers_of_arguments)
 
 

@@ -173,13 +173,14 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
     # 1. Prompts and similarity.
     settings: Table = {}
     values = table(LIBRARY, LIBRARY)
-    where = f"{name_or_path}/{LIBRARY}"
     prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
     default = values.get("default_prompt_name")
     if not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(f"{where}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
+        raise ValueError(f"{name_or_path}/{LIBRARY}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
     if default not in (None, *prompts):
-        raise ValueError(f"{where}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}")
+        raise ValueError(
+            f"{name_or_path}/{LIBRARY}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}"
+        )
     if prompts:
         settings |= {"prompts": prompts, "default_prompt_name": default}
     if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
@@ -210,8 +211,9 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
         if isinstance(modes, str):
             modes = [modes]
         if not all(isinstance(mode, str) for mode in modes):
-            where = f"{name_or_path}/{folder}/config.json"
-            raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
+            raise ValueError(
+                f"{name_or_path}/{folder}/config.json: pooling_mode must name modes, got {modes!r}. {_ADVICE}"
+            )
         if len(modes) > 1 or modes[0] not in _POOLERS:
             problem = f"pools by {', '.join(modes)}, which is not one of our poolers"
         layers = []
@@ -221,8 +223,9 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
                 for name in ("in_features", "out_features"):
                     size = values.get(name)
                     if size is None or size < 1:
-                        where = f"{name_or_path}/{folder}/config.json"
-                        raise ValueError(f"{where}: {name} must be a size, got {size!r}. {_ADVICE}")
+                        raise ValueError(
+                            f"{name_or_path}/{folder}/config.json: {name} must be a size, got {size!r}. {_ADVICE}"
+                        )
                 folders.append(folder)
                 layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
         if not problem:
