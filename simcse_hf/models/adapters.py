@@ -238,11 +238,11 @@ def check_adapter(model: Any) -> None:
 
 def save_trained_weights(model: Any, directory: StrPath) -> None:
     """Save the weights that a run with an adapter trains, unmerged, so that it can be resumed exactly."""
-    trained = {name: x for name, x in model.named_parameters() if x.requires_grad}  # tied weights once
+    trained = [name for name, x in model.named_parameters() if x.requires_grad]  # tied weights once
+    tensors = {}
     for name, x in model.state_dict(keep_vars=True).items():
-        if not isinstance(x, nn.Parameter):
-            trained[name] = x  # a buffer
-    tensors = {name: x.detach().contiguous() for name, x in trained.items()}
+        if name in trained or not isinstance(x, nn.Parameter):  # or a buffer
+            tensors[name] = x.detach().contiguous()
     save_file(tensors, Path(directory, TRAINED_WEIGHTS))
 
 

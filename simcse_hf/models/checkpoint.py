@@ -118,9 +118,13 @@ class Checkpoint:
             for name in ("revision", "subfolder"):  # those of the adapter
                 arguments.pop(name, None)
             return replace(cls.find(base, **arguments), base=base)
-        if not isinstance(config, PreTrainedConfig):
-            config = load_pretrained(AutoConfig.from_pretrained, config or source, **hub)
-        section = getattr(config, SECTION, None)
+        if base and config is None:
+            config = load_pretrained(AutoConfig.from_pretrained, source, **hub)
+        if isinstance(config, PreTrainedConfig):
+            section = getattr(config, SECTION, None)
+        else:
+            values, _ = PreTrainedConfig.get_config_dict(config or source, **hub)
+            section = values.get(SECTION)
         read_section(section)
         files = SentenceTransformersFiles()
         if modules or find_file(source, LIBRARY, **hub):
