@@ -12,7 +12,7 @@ For each setting the first of these layers that has a value decides:
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -355,9 +355,9 @@ class RowPlan:
     lengths: tuple[int, int, int]
     prompts: tuple[str, str, str]
     view: str
-    view_rate: float | None = None
-    share: float | None = None
-    frozen: Mapping[str, list[str]] = field(default_factory=dict)
+    view_rate: float | None
+    share: float | None
+    frozen: Mapping[str, list[str]]
 
 
 @dataclass(frozen=True)
