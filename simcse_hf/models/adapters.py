@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from ..ops.errors import require_extra
 from ..ops.files import StrPath, full_name, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
+from .pooling import StateDict
 from .settings import SECTION
 
 #: The weights that a run with an adapter trains, in its checkpoints: a resumed run needs them unmerged.
@@ -85,7 +86,7 @@ def _merged(wrapper: Any) -> nn.Module:
 
 
 @torch.no_grad()
-def merged_weights(model: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def merged_weights(model: Any, weights: StateDict) -> StateDict:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
 
     Adding an update to a weight and taking it off again would not give back the same bits, so copies are merged.
@@ -128,8 +129,7 @@ def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
     # The adapter may be that of a model with a head, such as BertForMaskedLM.
     prefix = f"base_model.model.{encoder.base_model_prefix}."
     weights = {}
-    stored = peft.load_peft_weights(str(source), device="cpu", **hub)
-    for name, x in stored.items():
+    for name, x in peft.load_peft_weights(str(source), device="cpu", **hub).items():
         stock_name = name.replace(prefix, "base_model.model.", 1)
         weights[stock_name] = x
     try:
@@ -145,18 +145,16 @@ def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
             f"{source}: the adapter does not fit its model ({wrong}): name the model that it was made for as "
             f"base_model_name_or_path in {ADAPTER_CONFIG}."
         )
-    with torch.no_grad():
-        for name, layer in _wrappers(encoder).items():
-            encoder.set_submodule(name, _merged(layer))
-    del encoder.peft_config
+    adapted.merge_and_unload()
+    vars(encoder).pop("peft_config", None)  # which some versions leave
 
 
-def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> None:
+def save_adapter(model: Any, directory: StrPath, merged: StateDict) -> None:
     """Save the adapter and the head of a model as peft does, and the settings of the model beside them.
 
     Args:
         model (`ContrastiveModel`): A model with an adapter.
-        directory (`str` or `os.PathLike`): The directory. It is created if necessary.
+        directory (`str` or `os.PathLike`): An existing directory.
         merged (`dict[str, torch.Tensor]`): The weights with the adapter merged.
 
     Raises:
@@ -182,7 +180,6 @@ def save_adapter(model: Any, directory: StrPath, merged: dict[str, Tensor]) -> N
             if key.startswith(f"{prefix}pooler."):
                 weights[key.removeprefix(prefix)] = x
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for key, x in weights.items():
         tensors[f"base_model.model.{key}"] = x.detach().contiguous()
@@ -241,11 +238,11 @@ def check_adapter(model: Any) -> None:
 
 def save_trained_weights(model: Any, directory: StrPath) -> None:
     """Save the weights that a run with an adapter trains, unmerged, so that it can be resumed exactly."""
-    trained = {name: x for name, x in model.named_parameters() if x.requires_grad}  # tied weights once
+    trained = [name for name, x in model.named_parameters() if x.requires_grad]  # tied weights once
+    tensors = {}
     for name, x in model.state_dict(keep_vars=True).items():
-        if not isinstance(x, nn.Parameter):
-            trained[name] = x  # a buffer
-    tensors = {name: x.detach().contiguous() for name, x in trained.items()}
+        if name in trained or not isinstance(x, nn.Parameter):  # or a buffer
+            tensors[name] = x.detach().contiguous()
     save_file(tensors, Path(directory, TRAINED_WEIGHTS))
 
 

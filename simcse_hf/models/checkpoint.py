@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.modeling_utils import load_state_dict
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -20,11 +20,19 @@ from transformers.utils import (
     logging,
 )
 
-from ..ops.files import StrPath, find_file, read_json_object, replace_files, select_hub_arguments, write_json
+from ..ops.files import (
+    StrPath,
+    explain_damage,
+    find_file,
+    read_json_object,
+    replace_files,
+    select_hub_arguments,
+    write_json,
+)
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, load_layer, save_layer
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
@@ -110,11 +118,10 @@ class Checkpoint:
             for name in ("revision", "subfolder"):  # those of the adapter
                 arguments.pop(name, None)
             return replace(cls.find(base, **arguments), base=base)
+        if base and config is None:
+            config = load_pretrained(AutoConfig.from_pretrained, source, **hub)
         if isinstance(config, PreTrainedConfig):
             section = getattr(config, SECTION, None)
-        elif base:
-            loaded = load_pretrained(AutoConfig.from_pretrained, source, **hub)
-            section = getattr(loaded, SECTION, None)
         else:
             values, _ = PreTrainedConfig.get_config_dict(config or source, **hub)
             section = values.get(SECTION)
@@ -134,9 +141,8 @@ class Checkpoint:
             # Other tools change the length, the prompts and the similarity in the files of sentence-transformers
             # alone, so these files count before the section.
             pooling = dict(section.get("pooling", {}))
-            for name in ("prompts", "default_prompt_name", "similarity_fn_name"):
-                if name in files.pooling:
-                    pooling[name] = files.pooling[name]
+            changed = ("prompts", "default_prompt_name", "similarity_fn_name")
+            pooling |= {name: value for name, value in files.pooling.items() if name in changed}
             length = files.pooling.get("max_length")
             is_known = length is not None or "pooler_type" in files.pooling
             is_default = pooling.get("max_length") is None and limit in (None, length)
@@ -162,10 +168,7 @@ class Checkpoint:
                 continue
             if name.endswith(".json"):
                 return frozenset(read_json_object(path, "weight_map")["weight_map"])
-            if name.endswith(".safetensors"):
-                with safe_open(path, "pt") as weights:
-                    return frozenset(weights.keys())
-            return frozenset(torch.load(path, map_location="meta", weights_only=True))
+            return frozenset(load_state_dict(path, map_location="meta"))
         raise ValueError(
             f"{self.source} has no file of weights that can be read here ({', '.join(names)}). Save the model with "
             "save_pretrained, or name the variant of its files as variant."
@@ -195,10 +198,9 @@ class Checkpoint:
             )
         section = self.section
         if self.saved is not None:
-            is_kept = True
-            for name in ("pooler_type", "mlp_only_train", "dense_layers"):
-                if name in given and given[name] != getattr(self.saved, name):
-                    is_kept = False
+            own = vars(self.saved)
+            decisive = ("pooler_type", "mlp_only_train", "dense_layers")
+            is_kept = all(given.get(name, own[name]) == own[name] for name in decisive)
             # The modules may have been changed in sentence-transformers after the checkpoint was saved here.
             has_head = self.saved.inference_pooler == "cls"
             pooler = "cls_before_pooler" if has_head else self.saved.inference_pooler
@@ -216,10 +218,8 @@ class Checkpoint:
             logger.warning(
                 f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
             )
-            pooling = dict(self.files.pooling)
-            for name in ("pooler_type", "dense_layers", "normalize"):
-                pooling.pop(name, None)
-            section = {"pooling": pooling}
+            replaced = ("pooler_type", "dense_layers", "normalize")
+            section = {"pooling": {name: x for name, x in self.files.pooling.items() if name not in replaced}}
         return resolve_settings(section, **given)
 
 
@@ -248,11 +248,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
     else:
         has_head = load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
-    has_same_pooler = False
-    if found.saved is not None:
-        before = (found.saved.pooler_type, found.saved.denoising)
-        has_same_pooler = before == (settings.pooler_type, settings.denoising)
-    _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
+    _load_layers(model, found)
     keeps = head != "fresh"
     if head == "auto" and found.saved is not None:
         keeps = has_head and found.saved.pooler_type == "cls"
@@ -300,9 +296,8 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
     if head == "dense":
         linear.load_state_dict(copy.state_dict())
         return
-    of_weights = (copy.weight - linear.weight).abs().max().item()
-    of_biases = (copy.bias - linear.bias).abs().max().item()
-    difference = max(of_weights, of_biases)
+    pairs = zip(copy.parameters(), linear.parameters(), strict=True)
+    difference = max((x - y).abs().max().item() for x, y in pairs)
     # The copy is stored in float32, so a model in float64 differs from it by rounding.
     tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":
@@ -313,31 +308,31 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         )
 
 
-def _load_layers(
-    model: Any, source: StrPath, dense_folders: list[str], has_same_pooler: bool = True, **hub: Any
-) -> None:
+def _load_layers(model: Any, found: Checkpoint) -> None:
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another."""
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
-    if len(dense_folders) < count:
-        dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
-    own_folders = dense_folders[len(dense_folders) - count :]
+    folders = found.files.dense_folders
+    if len(folders) < count:
+        folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
+    own_folders = folders[len(folders) - count :]
+    lacking = []
     for layer, folder in zip(model.dense_layers, own_folders, strict=True):
-        if not load_layer(layer.linear, source, folder, "linear.", **hub):
-            raise ValueError(
-                f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
-            )
+        if not load_layer(layer.linear, found.source, folder, "linear.", **found.hub):
+            lacking.append(f"dense layer {folder}")
+    before = found.saved or ContrastiveSettings()
+    now = model.settings
+    is_other = (before.pooler_type, before.denoising) != (now.pooler_type, now.denoising)
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is None:
-            continue
-        if not has_same_pooler:
-            layer.start(source, **hub)
-        elif not load_layer(layer, source, folder, **hub):
-            raise ValueError(
-                f"{source} lacks the weights of its pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS}). "
-                "Download or save the model again."
-            )
+        if layer is not None and is_other:
+            layer.start(found.source, **found.hub)
+        elif layer is not None and not load_layer(layer, found.source, folder, **found.hub):
+            lacking.append(f"pooler {now.pooler_type!r} ({folder}/{WEIGHTS})")
+    if lacking:
+        raise ValueError(
+            f"{found.source} lacks the weights of its {' and '.join(lacking)}. Download or save the model again."
+        )
 
 
 def reload_model(model: Any, directory: StrPath) -> None:
@@ -350,24 +345,19 @@ def reload_model(model: Any, directory: StrPath) -> None:
     Raises:
         ValueError: If the checkpoint holds no weights, or those of another model.
     """
-    weights: dict[str, torch.Tensor] = {}
-    for path in sorted(Path(directory).glob("model*.safetensors")):
-        weights |= load_file(path)
-    if not weights:
-        raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
-    report = model.load_state_dict(weights, strict=False)
-    tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
-    wrong = list(report.unexpected_keys)
-    for name in report.missing_keys:
-        module = name.split(".")[0]
-        if name not in tied and module not in SEPARATE_MODULES:
-            wrong.append(name)
-    if wrong:
-        listed = ", ".join(wrong[:3])
-        raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
+    weights: StateDict = {}
+    own = model.state_dict()
+    for name in getattr(model, "all_tied_weights_keys", ()):  # which are saved once
+        weights[name] = own[name]
+    with explain_damage(directory):
+        for path in sorted(Path(directory).glob("model*.safetensors")):
+            weights |= load_file(path)
+        for name, module in model.named_children():
+            if name not in SEPARATE_MODULES:
+                module.load_state_dict(_weights_of(f"{name}.", weights))
     if not model.has_own_pooler:
         load_layer(model.sentence_head.dense, directory, HEAD_FOLDER, "linear.")
-    _load_layers(model, directory, [])
+    _load_layers(model, Checkpoint(directory, {}, {}, model.settings, SentenceTransformersFiles(), None))
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
 
 
@@ -388,17 +378,14 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     for settings in (saved, model.settings):
         losses = {}
         for dataset, (objective, options) in settings.losses().items():
-            kept = {}
-            for name, value in options.items():
-                if name.rpartition(".")[2] not in STATELESS_OPTIONS:
-                    kept[name] = value
+            kept = {name: x for name, x in options.items() if name.rpartition(".")[2] not in STATELESS_OPTIONS}
             losses[dataset] = (objective, kept)
         stateful.append(losses)
     if stateful[0] != stateful[1] or not Path(path).exists():
         return
     tensors = load_file(path)
-    if model.settings.dataset_objectives:
-        tensors = _by_dataset(tensors, saved, model.settings)
+    if saved.dataset_objectives:
+        tensors = _by_dataset(tensors, saved.dataset_objectives)
     own = model.state_dict()
     expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
     if expected != {name: x.shape for name, x in tensors.items()}:
@@ -410,33 +397,17 @@ def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings |
     logger.info(f"The objective continues from {path}.")
 
 
-def _by_dataset(
-    tensors: dict[str, torch.Tensor], saved: ContrastiveSettings, now: ContrastiveSettings
-) -> dict[str, torch.Tensor]:
-    """Give the state of each data set's objective the name that it has in a model."""
-    # Older checkpoints number the objectives in the order of the data sets; and an objective that several data sets
-    # share is `main` and not one of theirs.
-
-    def prefix(dataset: str, settings: ContrastiveSettings) -> str:
-        if not settings.dataset_objectives[dataset]:
-            return "objective.main."
-        return f"objective.own.:{dataset.replace('.', ':')}."
-
-    prefixes = [prefix(dataset, saved) for dataset in saved.dataset_objectives]
-    numbered = list(dict.fromkeys(prefixes))
-    named = {}
-    for name, tensor in tensors.items():
-        if name.startswith("objective.parts."):
-            number, _, rest = name.removeprefix("objective.parts.").partition(".")
-            name = numbered[int(number)] + rest
-        named[name] = tensor
-    moved = {name: tensor for name, tensor in named.items() if not name.startswith("objective.")}
-    for dataset in now.dataset_objectives:
-        before = prefix(dataset, saved)
-        after = prefix(dataset, now)
-        for name, tensor in _weights_of(before, named).items():
-            moved[after + name] = tensor
-    return moved
+def _by_dataset(tensors: StateDict, tables: Mapping[str, Any]) -> StateDict:
+    """Name the states by their data sets: older checkpoints number the objectives, one that is shared once."""
+    prefixes = []
+    for dataset, own in tables.items():
+        name = f"own.:{dataset.replace('.', ':')}" if own else "main"
+        prefixes.append(f"objective.{name}.")
+    named = {name: x for name, x in tensors.items() if not name.startswith("objective.parts.")}
+    for number, prefix in enumerate(dict.fromkeys(prefixes)):
+        for name, x in _weights_of(f"objective.parts.{number}.", tensors).items():
+            named[prefix + name] = x
+    return named
 
 
 @contextmanager
@@ -474,7 +445,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
             )
 
 
-def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.Tensor]) -> None:
+def save_own_files(model: Any, directory: StrPath, state_dict: StateDict) -> None:
     """Write everything of a checkpoint but the weights of the encoder and its config.
 
     Args:
@@ -510,7 +481,7 @@ def save_own_files(model: Any, directory: StrPath, state_dict: dict[str, torch.T
     save_sentence_transformers_files(directory, model.config, settings, model.tokenizer_limit)
 
 
-def _weights_of(prefix: str, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _weights_of(prefix: str, state_dict: StateDict) -> StateDict:
     """Return the weights whose names begin with a prefix, and cut the prefix off their names."""
     return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
 

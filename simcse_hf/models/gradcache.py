@@ -67,8 +67,7 @@ class CachedBatch:
             for chunk, seed in zip(self.chunks, self.seeds, strict=True):
                 torch.manual_seed(seed)
                 texts = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
-                output = model(**texts, return_loss=False)
-                embeddings.append(output.sentence_embeddings)
+                embeddings.append(model(**texts, return_loss=False).sentence_embeddings)
         in_order = torch.cat(embeddings)[self.order.argsort()]
         self.embeddings: Any = in_order.requires_grad_()
         visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -31,6 +32,7 @@ from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
+from ..objectives.checks import check_options
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
 from ..ops.cpu import use_fast_dropout
@@ -150,8 +152,10 @@ class ContrastiveModel(PreTrainedModel):
         super().__init__(config)
         for name, rate in dropout_rates(config).items():
             if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-                where = f"{config.name_or_path}, config.json" if config.name_or_path else "the encoder's config"
-                raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
+                raise ValueError(
+                    f"{config.name_or_path or 'the encoder'}, config.json: {name} is {rate}. Set it to a dropout rate "
+                    "from 0 to 1, such as 0.1."
+                )
         section = getattr(config, SECTION, None)
         if resolved is None or settings:
             resolved = resolve_settings(section, **settings)
@@ -184,7 +188,7 @@ class ContrastiveModel(PreTrainedModel):
         pooler = getattr(self.base_model, "pooler", None) or nn.Identity()
         self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
         if not self.has_own_pooler:
-            self.sentence_head = pooling.SentenceHead(config)
+            self.sentence_head = pooling.sentence_head(config)
         self.ngram_head = None
         if resolved.pooler_type == pooling.NGRAM_POOLER:
             self.ngram_head = pooling.NGramHead(config)
@@ -222,8 +226,8 @@ class ContrastiveModel(PreTrainedModel):
                 f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
             )
         self.given_settings |= chosen(settings)
-        kept = {"do_mlm": self.settings.do_mlm}
-        self.use_settings(resolve_settings(self.settings.to_section(), **kept, **settings))
+        before = self.settings
+        self.use_settings(resolve_settings(before.to_section(), do_mlm=before.do_mlm, **settings))
 
     def use_settings(self, settings: ContrastiveSettings) -> None:
         """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
@@ -450,10 +454,10 @@ class ContrastiveModel(PreTrainedModel):
                 outputs = encoder.encode_tokens(flat, self.active_pooler, whole_last_layer=True)
                 embeddings = encoder.embed(**flat, outputs=outputs)
                 states = outputs.last_hidden_state.view(*ids.shape, -1)
-            elif not has_gaps or ("lengths" in flat and flat["lengths"].all()):
-                embeddings = encoder.embed(**flat)
-            else:
+            elif has_gaps:
                 embeddings = encoder._embed_present(**flat)
+            else:
+                embeddings = encoder.embed(**flat)
             columns_of_passes.append(embeddings.unflatten(0, (len(ids), -1)))
         embeddings = torch.cat(columns_of_passes, dim=1)
         return embeddings.expand(-1, ids.shape[1], -1), states
@@ -473,9 +477,7 @@ class ContrastiveModel(PreTrainedModel):
         return zeros.index_copy(0, present, embedded)
 
     @torch.no_grad()
-    def views_are_equal(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, only_attention_dropout: bool = False
-    ) -> bool:
+    def views_are_equal(self, input_ids: Tensor, attention_mask: Tensor, only_attention_dropout: bool = False) -> bool:
         """Say whether the two views of each row have the same embedding in a training step, as without dropout.
 
         The model and the random state stay as they were.
@@ -489,22 +491,19 @@ class ContrastiveModel(PreTrainedModel):
             `bool`: Whether the embeddings are equal in all bits.
         """
         training = self.training
-        hooks = []
-        for module in self.modules():
-            if only_attention_dropout and isinstance(module, nn.Dropout):
-                # Attention weights have an axis of heads, and so four axes; states have fewer.
-                keep = module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
-                hooks.append(keep)
+        undone = nn.Dropout if only_attention_dropout else ()
+        # Attention weights have an axis of heads, and so four axes; states have fewer.
+        hook = register_module_forward_hook(
+            lambda module, inputs, out: inputs[0] if isinstance(module, undone) and out.dim() != 4 else out
+        )
         try:
-            with preserve_random_state(self.device):
+            with preserve_random_state(self.device), hook:
                 self.train()
                 ids = input_ids.flatten(0, 1).to(self.device)
                 mask = attention_mask.flatten(0, 1).to(self.device)
                 flat = self.embed(ids, mask)
         finally:
             self.train(training)
-            for hook in hooks:
-                hook.remove()
         views = flat.unflatten(0, input_ids.shape[:2])
         return torch.equal(views[:, 0], views[:, 1])
 
@@ -532,9 +531,8 @@ class ContrastiveModel(PreTrainedModel):
             main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
         objective = main
         if tables:
-            objectives = {}
+            objectives = dict.fromkeys(tables, main)
             for dataset, own in tables.items():
-                objectives[dataset] = main
                 if own:
                     name, options = own["objective"], own["objective_options"]
                     objectives[dataset] = build_objective(name, self.embedding_dim, options)
@@ -571,9 +569,7 @@ class ContrastiveModel(PreTrainedModel):
                 "first encoder would have it. Train without lora_r."
             )
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
-        weights = self.state_dict()
-        shared = {name: weights[name] for name in twin.state_dict()}
-        twin.load_state_dict(shared)
+        twin.load_state_dict(self.state_dict(), strict=False)
         cast(nn.Module, twin).to(self.device, self.dtype)
         return twin.train(self.training)
 
@@ -687,7 +683,7 @@ class ContrastiveModel(PreTrainedModel):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def save_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        self, save_directory: StrPath, *, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
+        self, save_directory: StrPath, *, state_dict: pooling.StateDict | None = None, **kwargs: Any
     ) -> None:
         """Save the model as transformers does, with the files of sentence-transformers beside the weights.
 
@@ -702,13 +698,14 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
-        writes = kwargs.get("is_main_process", True)
-        with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
+        with checkpoint.replace_model(
+            save_directory, self.save_adapter, writes=kwargs.get("is_main_process", True)
+        ) as folder:
             self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
 
-    def write_files(self, folder: StrPath, state_dict: dict[str, torch.Tensor] | None = None, **kwargs: Any) -> None:
+    def write_files(self, folder: StrPath, state_dict: pooling.StateDict | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].
 
         Args:
@@ -716,9 +713,7 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        if state_dict is None:
-            state_dict = self.state_dict()
-        weights = dict(state_dict)
+        weights = dict(state_dict or self.state_dict())
         if self.has_adapter():
             weights = adapters.merged_weights(self, weights)
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.
@@ -769,18 +764,15 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
-        if head not in checkpoint.HEAD_CHOICES:
-            raise ValueError(f"head must be one of {', '.join(checkpoint.HEAD_CHOICES)}, got {head!r}")
-        names = [*SETTING_NAMES, *LOSS_OPTIONS]
-        given = chosen({name: kwargs.pop(name) for name in names if name in kwargs})
+        check_options(checkpoint.HEAD_CHOICES, head=head)
+        given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."
             kwargs["key_mapping"] = renamed | (kwargs.get("key_mapping") or {})
-        if "torch_dtype" not in kwargs:
-            kwargs.setdefault("dtype", torch.float32)
+        kwargs.setdefault("dtype", kwargs.pop("torch_dtype", torch.float32))
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.

@@ -1,20 +1,24 @@
 """From token states to embeddings: the poolers, the layers that the stock encoder lacks, and their files."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.modeling_utils import load_state_dict
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..ops.files import StrPath, find_file, write_json
+from ..ops.files import StrPath, explain_damage, find_file, write_json
 from ..ops.unpadded import first_tokens
 
+#: Weights by their names.
+StateDict = dict[str, Tensor]
 #: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
 POOLER_TYPES = (
     "cls",
@@ -111,7 +115,7 @@ def pool(
     pooler_type: str,
     last_hidden_state: Tensor,
     attention_mask: Tensor,
-    hidden_states: Sequence[torch.Tensor] | None = None,
+    hidden_states: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """Pool hidden states into one embedding per sentence (SimCSE, section 6.3, Tables 5 and 6).
 
@@ -155,16 +159,10 @@ def pool(
     return masked_mean((second + last_hidden_state) / 2, attention_mask)
 
 
-class SentenceHead(nn.Module):
-    """Compute tanh(W x + b), which is BERT's pooler layer, for encoders that lack one."""
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Map embeddings of shape `(batch, dim)` to embeddings of the same shape."""
-        return torch.tanh(self.dense(embeddings))
+def sentence_head(config: PreTrainedConfig) -> nn.Sequential:
+    """Return a layer that computes tanh(W x + b), as BERT's pooler does, for encoders that lack one."""
+    dense = nn.Linear(config.hidden_size, config.hidden_size)
+    return nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
 
 
 class NGramHead(nn.Module):
@@ -219,7 +217,7 @@ class TemplateHead(nn.Module):
         if self.transforms:
             self.layer = BertPredictionHeadTransform(config)
         else:
-            self.layer = SentenceHead(config)
+            self.layer = sentence_head(config)
 
     def forward(self, states: Tensor, template_states: Tensor) -> Tensor:
         """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
@@ -277,7 +275,7 @@ class DenseLayer(nn.Module):
         return self.activation(self.linear(embeddings))
 
 
-def save_layer(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
+def save_layer(folder: Path, state: StateDict, config: dict[str, Any] | None = None) -> None:
     """Write a layer beside the weights of the encoder.
 
     Args:
@@ -314,12 +312,7 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
             break
     else:
         return False
-    try:
-        tensors = load_file(path) if file == WEIGHTS else torch.load(path, map_location="cpu", weights_only=True)
+    with explain_damage(Path(path).parent):
+        tensors = load_state_dict(path)
         layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
-    except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
-        ) from error
     return True

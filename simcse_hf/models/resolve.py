@@ -12,7 +12,7 @@ For each setting the first of these layers that has a value decides:
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from ..data.views import view_rate
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
-from ..objectives.checks import DEFAULT_TEMPERATURES
+from ..objectives.checks import DEFAULT_TEMPERATURES, check_options
 from ..ops.cpu import has_only_cpu
 from ..ops.suggestions import did_you_mean
 from .pooling import TEMPLATE_POOLER
@@ -40,7 +40,9 @@ from .settings import (
 logger = logging.get_logger(__name__)
 
 #: Settings, options or arguments by their names.
-Values = Mapping[str, Any]
+Values = dict[str, Any]
+#: Values by the name of the setting, and the layer that decided each of them: one of `LAYERS`.
+Decisions = tuple[Values, dict[str, str]]
 #: An embedding size that every width of a Matryoshka fits into; the model checks its own.
 _ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
@@ -66,31 +68,25 @@ _OPEN = (
 )
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The value of a setting, and the layer that decided it: one of `LAYERS`."""
-
-    value: Any
-    layer: str
-
-
-def decide(**layers: Values) -> dict[str, Decision]:
+def decide(**layers: Values) -> Decisions:
     """Take each setting from the first layer that has it.
 
     Args:
         layers (`Mapping[str, Any]`): Values by the name of the setting, for some of `LAYERS`, in any order.
 
     Returns:
-        `dict[str, Decision]`: The decision on each setting that some layer has.
+        `Decisions`: The value of each setting that some layer has, and the layer that decided it.
     """
-    decisions: dict[str, Decision] = {}
-    for layer in LAYERS:
-        for name, value in layers.get(layer, {}).items():
-            decisions.setdefault(name, Decision(value, layer))
-    return decisions
+    values: Values = {}
+    decided_by: dict[str, str] = {}
+    for layer in reversed(LAYERS):
+        own = layers.get(layer, {})
+        values |= own
+        decided_by |= dict.fromkeys(own, layer)
+    return values, decided_by
 
 
-def chosen(settings: Values) -> dict[str, Any]:
+def chosen(settings: Values) -> Values:
     """Leave out the settings that are `None` because nobody has chosen a value."""
     return {name: value for name, value in settings.items() if value is not None or name in _OPTIONAL}
 
@@ -120,8 +116,6 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     # 1. Options of the objective, which the caller gives in a table and under their own names.
     shared = {name: given.pop(name) for name in LOSS_OPTIONS if name in given}
     table = given.pop("objective_options", {})
-    if not isinstance(table, Mapping):
-        raise ValueError(f"objective_options must be a table of options, got {table!r}")
     for name, value in table.items():
         if shared.get(name, value) != value:
             raise ValueError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
@@ -154,9 +148,8 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
             if pooler != pooler_type or pooler != saved_pooler:
                 saved.pop(name, None)
     # 3. The values, with every option of every objective.
-    values = paper | saved | given
-    values["objective_options"] = resolve_options(objective, options, saved_options)
-    settings = ContrastiveSettings(**values)
+    all_options = resolve_options(objective, options, saved_options)
+    settings = ContrastiveSettings(**(paper | saved | given), objective_options=all_options)
     tables = {}
     for name, own in settings.dataset_objectives.items():
         tables[name] = own
@@ -187,7 +180,7 @@ def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
     return resolve_settings(getattr(config, SECTION, None))
 
 
-def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> dict[str, Any]:
+def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> Values:
     """Decide every option of an objective.
 
     An option goes to every part of a sum that has it, and `simcse.temperature` to one part. The temperature that
@@ -212,7 +205,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         saved_parts = split_options(objective, saved)
     except ValueError as error:
         raise ValueError(f"objective_options of the checkpoint: {error}") from None
-    resolved: dict[str, Any] = {}
+    resolved: Values = {}
     for part in parts:
         options = objective_class(part).options | saved_parts[part]
         new = given_parts[part]
@@ -246,7 +239,7 @@ def import_parts(objective: Any) -> None:
         objective_class(part)
 
 
-def paper_settings(objective: str) -> dict[str, Any]:
+def paper_settings(objective: str) -> Values:
     """Return the settings of the paper of an objective, of a sum those of its first part."""
     first = OBJECTIVES.get(next(iter(part_weights(objective))))
     return {} if first is None else dict(first.defaults)
@@ -264,8 +257,11 @@ def _poolers(settings: Values) -> set[str]:
 
 
 def resolve_command(
-    given: Values, defaults: Values, config: PreTrainedConfig | None = None, pooler_type: str | None = None
-) -> dict[str, Decision]:
+    given: Values,
+    defaults: Values,
+    config: PreTrainedConfig | None = None,
+    pooler_type: str | None = None,
+) -> Decisions:
     """Decide the arguments of a training command.
 
     Settings of the model are decided when it is loaded, by [`resolve_settings`], from what is given. Here the command
@@ -278,7 +274,7 @@ def resolve_command(
         pooler_type (`str`, *optional*): The pooler that the starting checkpoint was saved with, if it has one.
 
     Returns:
-        `dict[str, Decision]`: The decision on each argument that some layer has.
+        `Decisions`: The value of each argument that some layer has, and the layer that decided it.
 
     Raises:
         ValueError: If the objective is unknown, or nothing could be evaluated as it is asked for.
@@ -359,9 +355,9 @@ class RowPlan:
     lengths: tuple[int, int, int]
     prompts: tuple[str, str, str]
     view: str
-    view_rate: float | None = None
-    share: float | None = None
-    frozen: Mapping[str, list[str]] = field(default_factory=dict)
+    view_rate: float | None
+    share: float | None
+    frozen: Mapping[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -377,7 +373,7 @@ class Run:
     """
 
     arguments: Any
-    settings: dict[str, Any]
+    settings: Values
     rows: RowPlan
     datasets: dict[str, RowPlan]
     decided_by: dict[str, str]
@@ -406,39 +402,40 @@ def resolve_run(
         ValueError: If the settings of a data set or a length do not fit.
     """
     settings: ContrastiveSettings = model.settings
-    given: dict[str, Any] = model.given_settings
-    saved: dict[str, Any] = model.saved_settings
+    given: Values = model.given_settings
+    saved: Values = model.saved_settings
     # 1. The objective of each data set, as it would be decided for this data set alone.
     tables = args.datasets or {}
     if tables:
         _check_datasets(tables, dataset_names)
-    losses: dict[str, dict[str, Any]] = {}
-    for name in dataset_names:
-        own = tables.get(name, {})
-        losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
-    if any(losses.values()):
+    losses: dict[str, Values] = {}
+    if any("objective" in own for own in tables.values()):
+        for name in dataset_names:
+            own = tables.get(name, {})
+            losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
         shared = {name: given[name] for name in LOSS_OPTIONS if name in given}
         decided = resolve_settings(settings.to_section(), dataset_objectives=losses, **shared)
         losses = decided.dataset_objectives
-    # 2. What the arguments leave open.
-    decisions = _open_arguments(args, settings, headline, is_stream)
-    arguments = with_values(args, **{name: decision.value for name, decision in decisions.items()})
-    # 3. How the rows of each data set are read.
+    # 2. How the rows of each data set are read.
     main_loss = {"objective": settings.objective, "objective_options": settings.objective_options}
-    rows = _row_plan("train_dataset", arguments, args, settings, {}, main_loss)
+    rows = _row_plan("train_dataset", args, settings, {}, main_loss)
     plans = {}
     for name in dataset_names:
         source = f"train_dataset[{name!r}]"
-        loss = losses[name] or main_loss
-        plans[name] = _row_plan(source, arguments, args, settings, tables.get(name, {}), loss)
+        loss = losses.get(name) or main_loss
+        plans[name] = _row_plan(source, args, settings, tables.get(name, {}), loss)
     everything = list(plans.values()) or [rows]
     for plan in everything:
-        check_max_length(max(plan.lengths), model.config)
+        for column, length in zip(COLUMNS, plan.lengths, strict=True):
+            check_max_length(length, model.config, f"column {column} of {plan.source}: ")
+    # 3. What the arguments leave open.
+    values, layers_of_arguments = _open_arguments(args, settings, rows, headline, is_stream)
+    arguments = with_values(args, **values)
     # 4. What is saved with the model.
-    written: dict[str, Any] = {
+    written: Values = {
         "max_seq_length": max(max(plan.lengths) for plan in everything),
-        "fixed_mask": arguments.view == "fixed_mask",
-        "dataset_objectives": losses if any(losses.values()) else {},
+        "fixed_mask": rows.view == "fixed_mask",
+        "dataset_objectives": losses,
     }
     if losses and all(losses.values()):  # the model's own objective is then that of the first data set
         written |= losses[dataset_names[0]]
@@ -462,20 +459,18 @@ def resolve_run(
             "prompts (--prompts anchor=... positive=...) names it."
         )
     # 5. Who decided each setting of the model, each option of its objective and each open argument.
-    names_of_layers = {
-        "given": given.keys() | given.get("objective_options", {}).keys(),
-        "checkpoint": saved.keys() | saved.get("objective_options", {}).keys(),
+    decided_by = dict.fromkeys(vars(settings) | settings.objective_options, "default")
+    del decided_by["objective_options"]
+    layers = {  # the last one wins
         "paper": paper_settings(settings.objective).keys(),
+        "checkpoint": saved.keys() | saved.get("objective_options", {}).keys(),
+        "given": given.keys() | given.get("objective_options", {}).keys(),
     }
-    decided_by = {}
-    settings_and_options = vars(settings) | settings.objective_options
-    del settings_and_options["objective_options"]
-    for name in settings_and_options:
-        names = {name, name.rpartition(".")[2]}
-        layers = [layer for layer, decided in names_of_layers.items() if names & decided]
-        decided_by[name] = layers[0] if layers else "default"
-    decided_by |= {name: decision.layer for name, decision in decisions.items()}
-    return Run(arguments, written, rows, plans, decided_by)
+    for layer, decided in layers.items():
+        for name in decided_by:
+            if name in decided or name.rpartition(".")[2] in decided:
+                decided_by[name] = layer
+    return Run(arguments, written, rows, plans, decided_by | layers_of_arguments)
 
 
 def with_values(args: Any, **values: Any) -> Any:
@@ -487,19 +482,15 @@ def with_values(args: Any, **values: Any) -> Any:
 
 
 def _open_arguments(
-    args: Any, settings: ContrastiveSettings, headline: str | None, is_stream: bool
-) -> dict[str, Decision]:
+    args: Any,
+    settings: ContrastiveSettings,
+    rows: RowPlan,
+    headline: str | None,
+    is_stream: bool,
+) -> Decisions:
     """Decide the arguments that the caller may leave open."""
-    given = {}
-    for name in _OPEN:
-        value = getattr(args, name)
-        if value is not None:
-            given[name] = value
-    view, rate = main_class(settings.objective).view
-    default: dict[str, Any] = {"view": view}
-    if args.view in (None, view):
-        default["view_rate"] = rate
-    default["dataloader_num_workers"] = 0
+    given = chosen({name: getattr(args, name) for name in _OPEN})
+    default: Values = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
     if not is_stream and not args.use_cpu:
         default["dataloader_num_workers"] = default_loader_workers()
     if args.needs_best_metric:
@@ -544,20 +535,16 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
                 )
         if "objective_options" in own and "objective" not in own:
             raise ValueError(f"data set {name!r} has objective_options, but no objective")
-        if "share" in own:
-            shares += 1
-            share = own["share"]
-            is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-            if not is_number or not 0 < share < float("inf"):
-                raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
+        share = own.get("share")
+        shares += share is not None
+        check_options("a number above 0", **{f"data set {name!r}: share": share})
     if 0 < shares < len(names):
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 
 
 def _row_plan(
     source: str,
-    resolved: Any,
-    given: Any,
+    args: Any,
     settings: ContrastiveSettings,
     own: Values,
     loss: Values,
@@ -566,8 +553,7 @@ def _row_plan(
 
     Args:
         source (`str`): The name of the data set in messages.
-        resolved (`SimCSETrainingArguments`): The arguments of the run without anything left open.
-        given (`SimCSETrainingArguments`): The arguments as the caller made them.
+        args (`SimCSETrainingArguments`): The arguments as the caller made them.
         settings (`ContrastiveSettings`): The settings of the model.
         own (`Mapping[str, Any]`): What `datasets` says about the data set.
         loss (`Mapping[str, Any]`): The `objective` that learns from it and its `objective_options`.
@@ -576,14 +562,15 @@ def _row_plan(
         `RowPlan`: The plan.
     """
     objective = loss["objective"]
-    prompts = own.get("prompts", given.prompts)
+    length = settings.max_seq_length if args.max_seq_length is None else args.max_seq_length
+    prompts = own.get("prompts", args.prompts)
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
     objective_type = main_class(objective)
     its_view, its_rate = objective_type.view
-    view = given.view or its_view
-    rate = given.view_rate
-    if given.view is None and "objective" in own:
+    view = args.view or its_view
+    rate = args.view_rate
+    if args.view is None and "objective" in own:
         rate = None  # that of the run is for the view of the run's objective
     if rate is None and view == its_view:
         rate = its_rate
@@ -591,7 +578,7 @@ def _row_plan(
         view_rate(view, rate)  # refuses an unknown view, and a rate that the view does not take
     frozen = {}
     for name in ("teacher", "guide"):
-        words = getattr(given, name)
+        words = getattr(args, name)
         is_read = any(name in objective_class(part).vectors for part in part_weights(objective))
         if words and (is_read or "objective" not in own):  # one of several data sets may read none
             frozen[name] = [words] if isinstance(words, str) else list(words)
@@ -600,8 +587,8 @@ def _row_plan(
         objective=objective,
         kind=objective_type.rows,
         options=loss["objective_options"],
-        lengths=by_column(own.get("max_seq_length", resolved.max_seq_length), "max_seq_length", source),
-        prompts=by_column(prompts, "prompts", source),
+        lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
+        prompts=by_column(prompts, f"{source}: prompts"),
         view=view,
         view_rate=rate,
         share=own.get("share"),
@@ -609,34 +596,23 @@ def _row_plan(
     )
 
 
-def by_column(value: Any, name: str, source: str = "") -> Any:
+def by_column(value: Any, where: str) -> Any:
     """Return the value of an anchor, a positive and a negative, which a table may give for each of them.
 
     Args:
         value (`Any`): One value for all columns, or a table.
-        name (`str`): The argument, for messages.
-        source (`str`, *optional*): The data set, for messages.
+        where (`str`): The data set and the argument, for messages.
 
     Returns:
         `tuple`: The three values. Without one for hard negatives, they have that of the positive.
 
     Raises:
-        ValueError: If the table names other columns, or a length is missing or too small.
+        ValueError: If the table names other columns.
     """
-    where = f"{source}: {name}" if source else name
-    if isinstance(value, dict):
-        unknown = [column for column in value if column not in COLUMNS]
-        if unknown:
-            raise ValueError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
-        if name == "max_seq_length" and not {"anchor", "positive"} <= value.keys():
-            raise ValueError(f"{where} by column needs a number for anchor and one for positive, got {value}")
-        positive = value.get("positive", "")
-        negative = value.get("negative", positive)
-        values = (value.get("anchor", ""), positive, negative)
-    else:
-        values = (value, value, value)
-    if name == "max_seq_length":
-        for length in values:
-            if not isinstance(length, int) or length < 3:
-                raise ValueError(f"{where} must be at least 3 ([CLS], a token, [SEP]), got {value}")
-    return values
+    if not isinstance(value, dict):
+        return value, value, value
+    unknown = [column for column in value if column not in COLUMNS]
+    if unknown:
+        raise ValueError(f"{where} has values for the columns {', '.join(COLUMNS)}, got {', '.join(unknown)}")
+    positive = value.get("positive", "")
+    return value.get("anchor", ""), positive, value.get("negative", positive)

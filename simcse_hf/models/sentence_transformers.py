@@ -48,6 +48,9 @@ NAMES = (
     *POOLER_FOLDERS.values(),
 )
 
+#: An object of a JSON file.
+Table = dict[str, Any]
+
 _ADVICE = "Download or export the model again."
 
 # The names of sentence-transformers 2 to 5, which 6 still reads.
@@ -80,7 +83,7 @@ _NAMES_OF_FEATURES = {
 }
 #: What is done with each key that sentence-transformers 6.2 writes or reads, by the file or the kind of module. A key
 #: with a type is read. One with a list is refused with any value that is not in the list, as is an unknown key.
-KEYS: dict[str, dict[str, Any]] = {
+KEYS: dict[str, Table] = {
     MODULES: {"path": str, "type": str, "name": NO_EFFECT, "idx": NO_EFFECT, "kwargs": [[]]},
     LIBRARY: {
         "prompts": dict,
@@ -137,7 +140,7 @@ class SentenceTransformersFiles:
         refused (`str`): Which keys of the files ask for something that is not done here. Empty if none does.
     """
 
-    pooling: dict[str, Any] = field(default_factory=dict)
+    pooling: Table = field(default_factory=dict)
     dense_folders: list[str] = field(default_factory=list)
     unsupported: str = ""
     refused: str = ""
@@ -158,7 +161,7 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
     """
     refused: list[str] = []
 
-    def table(file: str, kind: str) -> dict[str, Any]:
+    def table(file: str, kind: str) -> Table:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
         path = find_file(name_or_path, file, **hub)
         if path is None:
@@ -168,15 +171,16 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
         return {name: value for name, value in values.items() if value is not None}
 
     # 1. Prompts and similarity.
-    settings: dict[str, Any] = {}
+    settings: Table = {}
     values = table(LIBRARY, LIBRARY)
-    where = f"{name_or_path}/{LIBRARY}"
     prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
     default = values.get("default_prompt_name")
     if not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(f"{where}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
+        raise ValueError(f"{name_or_path}/{LIBRARY}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
     if default not in (None, *prompts):
-        raise ValueError(f"{where}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}")
+        raise ValueError(
+            f"{name_or_path}/{LIBRARY}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}"
+        )
     if prompts:
         settings |= {"prompts": prompts, "default_prompt_name": default}
     if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
@@ -207,8 +211,9 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
         if isinstance(modes, str):
             modes = [modes]
         if not all(isinstance(mode, str) for mode in modes):
-            where = f"{name_or_path}/{folder}/config.json"
-            raise ValueError(f"{where}: pooling_mode must name modes, got {modes!r}. {_ADVICE}")
+            raise ValueError(
+                f"{name_or_path}/{folder}/config.json: pooling_mode must name modes, got {modes!r}. {_ADVICE}"
+            )
         if len(modes) > 1 or modes[0] not in _POOLERS:
             problem = f"pools by {', '.join(modes)}, which is not one of our poolers"
         layers = []
@@ -218,8 +223,9 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
                 for name in ("in_features", "out_features"):
                     size = values.get(name)
                     if size is None or size < 1:
-                        where = f"{name_or_path}/{folder}/config.json"
-                        raise ValueError(f"{where}: {name} must be a size, got {size!r}. {_ADVICE}")
+                        raise ValueError(
+                            f"{name_or_path}/{folder}/config.json: {name} must be a size, got {size!r}. {_ADVICE}"
+                        )
                 folders.append(folder)
                 layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
         if not problem:
@@ -258,7 +264,9 @@ def _read_modules(name_or_path: StrPath, refused: list[str], **hub: Any) -> tupl
             by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
     modules = list(by_name.values())
     kinds = [kind for kind, _ in modules]
-    after = kinds[2:-1] if kinds[2:] and kinds[-1] == "Normalize" else kinds[2:]
+    after = kinds[2:]
+    if after[-1:] == ["Normalize"]:
+        after.pop()
     if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
         return modules, f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
@@ -268,7 +276,7 @@ def _read_modules(name_or_path: StrPath, refused: list[str], **hub: Any) -> tupl
     return modules, ""
 
 
-def _refused_keys(values: dict[str, Any], rules: dict[str, Any], where: str, prefix: str = "") -> list[str]:
+def _refused_keys(values: Table, rules: Table, where: str, prefix: str = "") -> list[str]:
     """Return the keys that are refused, and raise an error for a value of another type."""
     refused = []
     for name, value in values.items():
@@ -292,7 +300,10 @@ def _refused_keys(values: dict[str, Any], rules: dict[str, Any], where: str, pre
 
 
 def save_sentence_transformers_files(
-    directory: Path, config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None
+    directory: Path,
+    config: PreTrainedConfig,
+    settings: PoolingSettings,
+    tokenizer_limit: int | None,
 ) -> None:
     """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
@@ -342,7 +353,7 @@ def save_sentence_transformers_files(
     elif positions != getattr(config, "max_position_embeddings", None):
         length = positions  # RoBERTa serves fewer tokens than it has positions
     # text-embeddings-inference needs a number. None stands for the limit of a tokenizer that is not known here.
-    transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    transformer: Table = {"max_seq_length": length, "do_lower_case": False}
     modules = [("Transformer", "")]
     if pooler_type in SECOND_LAYER:
         transformer["config_args"] = {"output_hidden_states": True}

@@ -1,6 +1,5 @@
 """The settings of a contrastive model, as they are saved in `config.json`, and the limits of its encoder."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..objectives import OBJECTIVES, part_weights
+from ..objectives.checks import check_options
 from ..objectives.promptbert import DENOISINGS
 from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
 
@@ -126,18 +126,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             elif not isinstance(value, kind) or (is_bool and kind is not bool):
                 wanted = getattr(kind, "__name__", kind)
                 raise ValueError(f"{name} must be {wanted}, got {value!r}")
-        choices = {
-            "pooler_type": (*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
-            "denoising": DENOISINGS,
-            "similarity_fn_name": SIMILARITY_FUNCTIONS,
-            "default_prompt_name": (None, *self.prompts),
-        }
-        for name, known in choices.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
-        if not 0 <= self.mlm_weight < math.inf:
-            raise ValueError(f"mlm_weight must be 0 or more, got {self.mlm_weight!r}")
+        check_options((*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER), pooler_type=self.pooler_type)
+        check_options(DENOISINGS, denoising=self.denoising)
+        check_options(SIMILARITY_FUNCTIONS, similarity_fn_name=self.similarity_fn_name)
+        check_options((None, *self.prompts), default_prompt_name=self.default_prompt_name)
+        check_options("a number of 0 or more", mlm_weight=self.mlm_weight)
         for name in ("max_seq_length", "max_length"):
             length = getattr(self, name)
             if length is not None and length < MIN_LENGTH:
@@ -228,7 +221,7 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
         for name, own in tables.items():
             if own:
                 options = readable_options(own["objective"], old) | own.get("objective_options", {})
-                tables[name] = {"objective": own["objective"], "objective_options": options}
+                tables[name] = own | {"objective_options": options}
         values["dataset_objectives"] = tables
     return values
 
@@ -260,7 +253,10 @@ def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
 
 
 def length_limit(
-    config: PreTrainedConfig, settings: PoolingSettings, tokenizer: PreTrainedTokenizerBase, *others: int | None
+    config: PreTrainedConfig,
+    settings: PoolingSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *others: int | None,
 ) -> int | None:
     """Return the length that texts are cut to unless another is given, in training's dev scores and in inference.
 
@@ -295,24 +291,24 @@ def max_positions(config: PreTrainedConfig) -> int | None:
     return rows - config.pad_token_id - 1
 
 
-def check_max_length(max_seq_length: int, config: PreTrainedConfig) -> None:
+def check_max_length(max_seq_length: int, config: PreTrainedConfig, where: str = "") -> None:
     """Refuse a sequence length that leaves no room for a token or exceeds the encoder's positions.
 
     Args:
         max_seq_length (`int`): The length in tokens, with special tokens.
         config (`PreTrainedConfig`): The config of the encoder.
+        where (`str`, *optional*): What messages begin with.
 
     Raises:
-        ValueError: If the length is too small or too large.
+        ValueError: If the length is no number, too small or too large.
     """
-    if max_seq_length < MIN_LENGTH:
+    if not isinstance(max_seq_length, int) or max_seq_length < MIN_LENGTH:
         raise ValueError(
-            f"max_seq_length is {max_seq_length}, which leaves no room for [CLS], a token and [SEP]. Use at least "
-            f"{MIN_LENGTH}."
+            f"{where}max_seq_length must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {max_seq_length!r}"
         )
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:
         raise ValueError(
-            f"max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} positions. "
-            f"Use max_seq_length {positions} or less."
+            f"{where}max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} "
+            f"positions. Use max_seq_length {positions} or less."
         )

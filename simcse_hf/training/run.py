@@ -244,8 +244,7 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
         processing_class=tokenizer,
         callbacks=[*make_dev_sets(data.dev_file, data.dev_task)],
     )
-    decided_by = {name: decision.layer for name, decision in arguments.decisions.items()}
-    trainer.run = replace(trainer.run, decided_by=trainer.run.decided_by | decided_by)
+    trainer.run = replace(trainer.run, decided_by={**trainer.run.decided_by, **arguments.decided_by})
     for rows in texts.values() if tables else [texts]:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from ..data.read import is_labelled
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
 from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
-from ..models.resolve import Decision, resolve_command
+from ..models.resolve import resolve_command
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
 from ..objectives import OBJECTIVES
 from ..objectives.checks import SIMILARITIES
@@ -196,13 +196,13 @@ class CommandArguments:
         model (`ModelArguments`): The model to start from.
         data (`DataArguments`): The training texts and the dev set.
         training (`SimCSETrainingArguments`): The arguments of the Trainer.
-        decisions (`Mapping[str, Decision]`): Who decided each argument.
+        decided_by (`Mapping[str, str]`): Who decided each argument.
     """
 
     model: ModelArguments
     data: DataArguments
     training: SimCSETrainingArguments
-    decisions: Mapping[str, Decision]
+    decided_by: Mapping[str, str]
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -278,19 +278,18 @@ def parse_arguments(
             config = load_config(name, revision)
     if config is not None:
         pooler_type = Checkpoint.find(name, config, revision=revision).section["pooling"].get("pooler_type")
-    decisions = resolve_command(given, defaults, config, pooler_type)
+    values, decided_by = resolve_command(given, defaults, config, pooler_type)
 
     # Log the values that the checkpoint and the paper decide and that change something.
     for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
         listed = []
-        for name, decision in decisions.items():
-            if decision.layer == layer and decision.value != defaults.get(name):
-                listed.append(f"{name}={decision.value!r}")
+        for name, value in values.items():
+            if decided_by[name] == layer and value != defaults.get(name):
+                listed.append(f"{name}={value!r}")
         if listed:
             logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
-    values = {name: decision.value for name, decision in decisions.items()}
     model, data, training = fill(ARGUMENT_CLASSES, values)
-    return CommandArguments(model, data, training, decisions)
+    return CommandArguments(model, data, training, decided_by)
 
 
 def load_config(name: str, revision: str) -> PreTrainedConfig:
