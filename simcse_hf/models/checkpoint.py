@@ -22,7 +22,6 @@ from transformers.utils import (
 
 from ..ops.files import (
     StrPath,
-    explain_damage,
     find_file,
     read_json_object,
     replace_files,
@@ -248,7 +247,11 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
     else:
         has_head = load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
-    _load_layers(model, found)
+    has_same_pooler = False
+    if found.saved is not None:
+        before = (found.saved.pooler_type, found.saved.denoising)
+        has_same_pooler = before == (settings.pooler_type, settings.denoising)
+    _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
     keeps = head != "fresh"
     if head == "auto" and found.saved is not None:
         keeps = has_head and found.saved.pooler_type == "cls"
@@ -308,31 +311,31 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
         )
 
 
-def _load_layers(model: Any, found: Checkpoint) -> None:
+def _load_layers(
+    model: Any, source: StrPath, dense_folders: list[str], has_same_pooler: bool = True, **hub: Any
+) -> None:
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another."""
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
-    folders = found.files.dense_folders
-    if len(folders) < count:
-        folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
-    own_folders = folders[len(folders) - count :]
-    lacking = []
+    if len(dense_folders) < count:
+        dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
+    own_folders = dense_folders[len(dense_folders) - count :]
     for layer, folder in zip(model.dense_layers, own_folders, strict=True):
-        if not load_layer(layer.linear, found.source, folder, "linear.", **found.hub):
-            lacking.append(f"dense layer {folder}")
-    before = found.saved or ContrastiveSettings()
-    now = model.settings
-    is_other = (before.pooler_type, before.denoising) != (now.pooler_type, now.denoising)
+        if not load_layer(layer.linear, source, folder, "linear.", **hub):
+            raise ValueError(
+                f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
+            )
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
-        if layer is not None and is_other:
-            layer.start(found.source, **found.hub)
-        elif layer is not None and not load_layer(layer, found.source, folder, **found.hub):
-            lacking.append(f"pooler {now.pooler_type!r} ({folder}/{WEIGHTS})")
-    if lacking:
-        raise ValueError(
-            f"{found.source} lacks the weights of its {' and '.join(lacking)}. Download or save the model again."
-        )
+        if layer is None:
+            continue
+        if not has_same_pooler:
+            layer.start(source, **hub)
+        elif not load_layer(layer, source, folder, **hub):
+            raise ValueError(
+                f"{source} lacks the weights of its pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS}). "
+                "Download or save the model again."
+            )
 
 
 def reload_model(model: Any, directory: StrPath) -> None:
@@ -346,18 +349,23 @@ def reload_model(model: Any, directory: StrPath) -> None:
         ValueError: If the checkpoint holds no weights, or those of another model.
     """
     weights: StateDict = {}
-    own = model.state_dict()
-    for name in getattr(model, "all_tied_weights_keys", ()):  # which are saved once
-        weights[name] = own[name]
-    with explain_damage(directory):
-        for path in sorted(Path(directory).glob("model*.safetensors")):
-            weights |= load_file(path)
-        for name, module in model.named_children():
-            if name not in SEPARATE_MODULES:
-                module.load_state_dict(_weights_of(f"{name}.", weights))
+    for path in sorted(Path(directory).glob("model*.safetensors")):
+        weights |= load_file(path)
+    if not weights:
+        raise ValueError(f"{directory} holds no weights (model.safetensors): name another checkpoint")
+    report = model.load_state_dict(weights, strict=False)
+    tied = getattr(model, "all_tied_weights_keys", {})  # which are saved once
+    wrong = list(report.unexpected_keys)
+    for name in report.missing_keys:
+        module = name.split(".")[0]
+        if name not in tied and module not in SEPARATE_MODULES:
+            wrong.append(name)
+    if wrong:
+        listed = ", ".join(wrong[:3])
+        raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
     if not model.has_own_pooler:
         load_layer(model.sentence_head.dense, directory, HEAD_FOLDER, "linear.")
-    _load_layers(model, Checkpoint(directory, {}, {}, model.settings, SentenceTransformersFiles(), None))
+    _load_layers(model, directory, [])
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
 
 

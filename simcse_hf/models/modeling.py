@@ -569,7 +569,8 @@ class ContrastiveModel(PreTrainedModel):
                 "first encoder would have it. Train without lora_r."
             )
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
-        twin.load_state_dict(self.state_dict(), strict=False)
+        weights = self.state_dict()
+        twin.load_state_dict({name: weights[name] for name in twin.state_dict()})
         cast(nn.Module, twin).to(self.device, self.dtype)
         return twin.train(self.training)
 

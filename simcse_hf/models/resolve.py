@@ -116,6 +116,8 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     # 1. Options of the objective, which the caller gives in a table and under their own names.
     shared = {name: given.pop(name) for name in LOSS_OPTIONS if name in given}
     table = given.pop("objective_options", {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"objective_options must be a table of options, got {table!r}")
     for name, value in table.items():
         if shared.get(name, value) != value:
             raise ValueError(f"{name} is {shared[name]!r} and in objective_options {value!r}: give one of the two")
