@@ -16,18 +16,16 @@ from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
 from ..ops.files import explain_damage, read_json, read_json_object, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
-from ..postprocessing.transform import find_transform
+from ..postprocessing.transform import FOLDER, find_transform
 from .card_results import (
     comparison_text,
-    dev_facts,
-    dev_metric_ids,
     evaluation_facts,
     hub_scores,
     is_outdated,
     protocol_of,
     read_measured,
 )
-from .card_training import PAPERS, hub_id, hyperparameters, model_context, read_run
+from .card_training import PAPERS, dev_facts, dev_metric_ids, hub_id, hyperparameters, model_context, read_run
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -48,8 +46,7 @@ TEMPLATE = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=jinja2.ChainableUndefined,
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-).get_template("template.md")
+).from_string(Path(__file__).with_name("template.md").read_text(encoding="utf-8"))
 
 
 def write_card(
@@ -103,7 +100,9 @@ def write_card(
             f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
         )
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
-    transform, fit = find_transform(directory, {})
+    transform = fit = None
+    if (directory / FOLDER).exists():
+        transform, fit = find_transform(directory, {})
     run = read_run(directory / "results.json", run)
     adaptation = {}
     record = directory / ADAPTATION

@@ -1,6 +1,5 @@
 """Reads what was measured with a model, for its card: tables, scores of the front matter, and `.eval_results`."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +8,15 @@ from transformers.utils import logging
 
 from ..evaluation.compare import format_comparison
 from ..evaluation.protocol import Protocol
-from ..evaluation.report import NOT_TASKS, is_transfer, is_user_task, read_results, spread
-from ..evaluation.sts import HUB_DATASETS, METRICS, STS_PAIRS, STS_SUBSETS
+from ..evaluation.report import NOT_TASKS, is_transfer, is_user_task, read_results
+from ..evaluation.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from ..ops.files import read_json_object
 from ..postprocessing.transform import FOLDER
-from .card_training import public_name
+from .card_training import GEOMETRY, format_scores, public_name
 
 logger = logging.get_logger(__name__)
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
-GEOMETRY = ("alignment", "uniformity", "isotropy")
-#: Endings of the dev scores that a card shows.
-DEV_METRICS = (
-    "_spearman",
-    "_pearson",
-    "_alignment",
-    "_uniformity",
-    "_accuracy",
-    "_v_measure",
-    "_average_precision",
-    "_map",
-    "_ndcg@10",
-    "_mrr@10",
-    "_recall@100",
-)
 #: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
 _TASK_TYPES = {
     "classification": "text-classification",
@@ -153,39 +137,6 @@ def evaluation_facts(document: dict, seeds: list[dict]) -> dict[str, Any]:
     }
 
 
-def dev_facts(run: dict) -> dict[str, Any]:
-    """Collect the scores of a training run on its dev set, or their means over its seeds.
-
-    Args:
-        run (`dict`): The content of `results.json`; empty without a record.
-
-    Returns:
-        `dict[str, Any]`: The names of the `metrics`, if there was a dev set, and in `rows` the cells of each
-        evaluation that there was.
-    """
-    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
-    runs = run["seeds"]["runs"] if "seeds" in run else []
-    if len(runs) < 2:
-        runs = [run]
-    evaluations = {}
-    for when in ("initial", "best", "final", "saved"):
-        evaluations[when] = [each.get(when) for each in runs]
-    evaluations["start"] = [run.get("start")]
-    evaluations["published"] = [run.get("saved")]
-    rows = {}
-    for when, scores in evaluations.items():
-        if all(scores):
-            rows[when] = [format_scores(name, [each.get(name) for each in scores]) for name in metrics]
-    return {"metrics": metrics, "rows": rows}
-
-
-def format_scores(name: str, values: list) -> str:
-    """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
-    if None in values:
-        return "n/a"
-    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
-
-
 def protocol_of(document: dict, transfer: bool) -> str:
     """Describe the protocol of an evaluation in one sentence."""
     protocol = document["protocol"]
@@ -285,16 +236,6 @@ def hub_scores(document: dict, source: str) -> tuple[list[EvalResult], list[Eval
         )
         benchmarks.append(benchmark)
     return listed, benchmarks
-
-
-def dev_metric_ids(scores: Collection[str]) -> set[str]:
-    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
-    ids = set()
-    for ending in DEV_METRICS:
-        name = ending[1:]
-        if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
-            ids.add(f"{name}_cosine" if name in METRICS else name)
-    return ids
 
 
 def comparison_text(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Describe a model and its training, as values for the template of the card."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,8 @@ import torch
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
+from ..evaluation.metrics import METRICS
+from ..evaluation.report import spread
 from ..evaluation.threshold import describe_threshold
 from ..models.resolve import resolve_options
 from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
@@ -35,6 +37,21 @@ PAPERS = {}
 for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
     PAPERS[_entry["name"]] = Paper(*_entry.group("key", "bibtex", "url"))
 
+GEOMETRY = ("alignment", "uniformity", "isotropy")
+#: Endings of the dev scores that a card shows.
+DEV_METRICS = (
+    "_spearman",
+    "_pearson",
+    "_alignment",
+    "_uniformity",
+    "_accuracy",
+    "_v_measure",
+    "_average_precision",
+    "_map",
+    "_ndcg@10",
+    "_mrr@10",
+    "_recall@100",
+)
 #: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
 #: not read the next four. The last two are described elsewhere in the card.
 _NOT_LISTED = (
@@ -213,6 +230,49 @@ def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
 def _last(option: str) -> str:
     """Return the name of an option without the part of a sum that it belongs to: `supcon.temperature` has one."""
     return option.rpartition(".")[2]
+
+
+def dev_facts(run: dict) -> dict[str, Any]:
+    """Collect the scores of a training run on its dev set, or their means over its seeds.
+
+    Args:
+        run (`dict`): The content of `results.json`; empty without a record.
+
+    Returns:
+        `dict[str, Any]`: The names of the `metrics`, if there was a dev set, and in `rows` the cells of each
+        evaluation that there was.
+    """
+    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
+    runs = run["seeds"]["runs"] if "seeds" in run else []
+    if len(runs) < 2:
+        runs = [run]
+    evaluations = {}
+    for when in ("initial", "best", "final", "saved"):
+        evaluations[when] = [each.get(when) for each in runs]
+    evaluations["start"] = [run.get("start")]
+    evaluations["published"] = [run.get("saved")]
+    rows = {}
+    for when, scores in evaluations.items():
+        if all(scores):
+            rows[when] = [format_scores(name, [each.get(name) for each in scores]) for name in metrics]
+    return {"metrics": metrics, "rows": rows}
+
+
+def format_scores(name: str, values: list) -> str:
+    """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
+    if None in values:
+        return "n/a"
+    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
+
+
+def dev_metric_ids(scores: Collection[str]) -> set[str]:
+    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
+    ids = set()
+    for ending in DEV_METRICS:
+        name = ending[1:]
+        if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
+            ids.add(f"{name}_cosine" if name in METRICS else name)
+    return ids
 
 
 def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run: dict) -> list[tuple[str, Any]]:
