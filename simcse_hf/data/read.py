@@ -32,10 +32,10 @@ from .columns import (
     ADVICE,
     JUDGEMENT,
     LABEL,
+    SAMPLE_ROWS,
     SCORE,
     class_columns,
     first_few,
-    is_list,
     looks_like_sentence,
     quote,
     resolve_columns,
@@ -135,20 +135,17 @@ def load_text_dataset(
             is_on_disk = False
 
     # 2. The cleaned rows of all tables, one after the other
-    def batches() -> Iterator[pa.RecordBatch]:
+    def write_rows(sink: Any) -> None:
         schema = text_features(make_room(cleaners)).arrow_schema
         kept = (row for cleaner in cleaners for rows in cleaner.read() for row in rows)
         rows = islice(kept, max_rows)
-        while batch := list(islice(rows, _BATCH_ROWS)):
-            cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
-            yield pa.record_batch(cells, schema=schema)
+        with pa.ipc.new_stream(sink, schema) as stream:
+            while batch := list(islice(rows, _BATCH_ROWS)):
+                stream.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema))
 
     def write(folder: Path) -> None:
-        found = batches()
-        first = next(found)
-        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as stream:
-            for batch in chain([first], found):
-                stream.write_batch(batch)
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
+            write_rows(sink)
         write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
 
     # 3. The same from the cache, with what was dropped when they were written
@@ -156,14 +153,17 @@ def load_text_dataset(
         folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            dataset, made = cached_rows(folder, Hasher.hash([VERSION, max_rows, content]), write)
+            key = Hasher.hash([VERSION, max_rows, content])
+            dataset = cached_rows(folder, key, write)
         except OSError as error:
             raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
-        for cleaner, dropped in zip(cleaners, read_json(made / _DROPPED), strict=True):
+        for cleaner, dropped in zip(cleaners, read_json(folder / key / _DROPPED), strict=True):
             cleaner.kept, counts, cleaner.places = dropped
             cleaner.counts = Counter(counts)
     else:
-        dataset = Dataset(pa.Table.from_batches(batches()), split=NamedSplit("train"))
+        sink = pa.BufferOutputStream()
+        write_rows(sink)
+        dataset = Dataset.from_buffer(sink.getvalue(), split=NamedSplit("train"))
     for cleaner in cleaners:
         cleaner.log()
     RESOLVED.add(dataset._fingerprint)
@@ -190,7 +190,7 @@ def open_source(
     if isinstance(source, (str, Path, list, tuple)):
         paths = find_paths(source)
         if paths is not None:
-            return [open_table(path) for path in paths]
+            return list(map(open_table, paths))
         if isinstance(source, (list, tuple)):
             return [open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "row")]
         name = str(source)
@@ -222,7 +222,7 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
         return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
 
     if source and all(map(is_path, source)):
-        return [Path(item).expanduser() for item in source]
+        return list(map(Path, source))
     for item in filter(is_path, source[:5]):
         if Path(item).exists():
             raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
@@ -315,10 +315,7 @@ def table_cleaners(
         else:
             logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))
-        places = [table.columns.index(column) for column in chosen]
-        for cells in sample:
-            if any(is_list(cells[place]) for place in places[2:]):
-                cleaner.widen([cells[place] for place in places])
+        cleaner.widen(SAMPLE_ROWS)
         cleaners.append(cleaner)
         first = cleaners[0]
         if len(chosen) != len(first.columns):
@@ -341,8 +338,7 @@ def make_room(cleaners: Sequence[RowCleaner]) -> int:
     """
     for cleaner in cleaners:
         if cleaner.has_lists:
-            for _, cells in cleaner.table.rows(cleaner.columns):
-                cleaner.widen(cells)
+            cleaner.widen()
     width = max(cleaner.width for cleaner in cleaners)
     for cleaner in cleaners:
         cleaner.width = width
@@ -354,7 +350,7 @@ def text_features(width: int) -> Features:
     return Features({f"sent{index}": Value("string") for index in range(width)})
 
 
-def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Dataset, Path]:
+def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> Dataset:
     """Make rows, or take them from the cache if they are as they were written.
 
     Each cache is a folder with digests of its files. One that is damaged is made again.
@@ -365,7 +361,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
         make (`Callable`): Writes the rows to `rows.arrow` in the folder that it is given.
 
     Returns:
-        `tuple[datasets.Dataset, Path]`: The rows and the folder in which they are cached.
+        `datasets.Dataset`: The rows, which are cached in the folder `key`.
     """
     cache = folder / key
     if folder_problem(cache):
@@ -379,7 +375,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
                     write_manifest(temporary)
     rows = Dataset.from_file(str(cache / "rows.arrow"), split=NamedSplit("train"))
     rows._fingerprint = key  # the default depends on the time of the file
-    return rows, cache
+    return rows
 
 
 def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) -> Dataset:
@@ -403,9 +399,7 @@ def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) 
     def make(folder: Path) -> None:
         dataset.map(function, cache_file_name=str(folder / "rows.arrow"), **options)
 
-    folder = Path(files[0]["filename"]).parent
-    mapped, _ = cached_rows(folder, fingerprint, make)
-    return mapped
+    return cached_rows(Path(files[0]["filename"]).parent, fingerprint, make)
 
 
 def apply_transform(dataset: Dataset) -> Dataset:

@@ -30,6 +30,7 @@ from .columns import (
     has_text,
     is_list,
     quote,
+    resolve_columns,
 )
 
 logger = logging.get_logger(__name__)
@@ -187,17 +188,16 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
 
     def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
-            if isinstance(first, dict) and isinstance(value, dict):
-                yield number, value
+            if isinstance(first, str):
+                value = {"text": value}
             elif is_list(first) and is_list(value) and len(value) == len(first):
-                yield number, {str(place): cell for place, cell in enumerate(value)}
-            elif isinstance(first, str):
-                yield number, {"text": value}
-            else:
+                value = {str(place): cell for place, cell in enumerate(value)}
+            elif is_list(first) or not isinstance(value, dict):
                 raise ValueError(
                     f'{name}, {unit} {number}: every row must be an object such as {{"sent0": "..."}}, an array as '
                     f"long as the first, or a text; got {value!r:.100}."
                 )
+            yield number, value
 
     keys: dict = {}  # a set that keeps its order
     for _, record in islice(records(), SAMPLE_ROWS):
@@ -389,10 +389,12 @@ class RowCleaner:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[int]] = field(default_factory=dict)
 
-    def widen(self, cells: Sequence) -> None:
-        """Make room for the hard negatives of a row, of which a cell lists some."""
-        self.has_lists = True
-        self.width = max(self.width, 2 + sum(map(has_text, flatten(cells[2:]))))
+    def widen(self, max_rows: int | None = None) -> None:
+        """Make room for the longest list of hard negatives of the first rows, or of all of them."""
+        for _, cells in islice(self.table.rows(self.columns), max_rows):
+            if any(map(is_list, cells[2:])):
+                self.has_lists = True
+                self.width = max(self.width, 2 + sum(map(has_text, flatten(cells[2:]))))
 
     def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
         """Return the rows of texts that a row gives: one for each positive that it lists, and none if it lacks a text.
@@ -471,31 +473,29 @@ class RowCleaner:
                 )
 
 
-def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[Table, str]:
+def text_column(path: str | os.PathLike, column: str | None = None, keep: Sequence[str] = ()) -> tuple[Table, str]:
     """Open a file and choose its column of texts.
 
     Args:
         path (`str | os.PathLike`): The file; see [`open_table`].
         column (`str`, *optional*): The column. Defaults to the only one, or to the one named `sent0`, `text` or
             `sentence`.
+        keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns that there must be.
 
     Returns:
         `tuple[Table, str]`: The table and the name of the column.
 
     Raises:
-        ValueError: If the file cannot be read, the column is missing, or there are several that may be meant.
+        ValueError: If the file cannot be read, a column is missing, or there are several that may be meant.
     """
     table = open_table(path)
     table.refuse_late_keys = column is None
     if column is None:
-        known = table.columns
-        if len(known) > 1:
-            known = [name for name in known if name in PART_NAMES["text"]]
+        known = [name for name in table.columns if name in PART_NAMES["text"] or len(table.columns) == 1]
         if len(known) != 1:
             raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
         [column] = known
-    elif column not in table.columns:
-        raise ValueError(f"{table.name}: no column {column!r}; the columns are {quote(table.columns)}.")
+    resolve_columns(table.columns, name=table.name, columns=[column, *keep])
     return table, column
 
 
@@ -527,17 +527,8 @@ def stream_rows(
         ValueError: If the file cannot be read, its columns are unclear, or a cell holds no text. The message names the
             line or row.
     """
-    table, column = text_column(path, column)
-    others = {*table.columns} - {column}
-    missing = {*keep} - others
-    if missing:
-        raise ValueError(
-            f"{table.name}: no column {quote(sorted(missing))} to keep beside {column!r}; the other columns: "
-            f"{quote(sorted(others)) or 'none'}."
-        )
+    table, column = text_column(path, column, keep)
     for number, (text, *cells) in table.rows([column, *keep]):
         where = table.at(number)
-        row = [check_text(text, f"{where}, column {column!r}")]
-        for cell in cells:
-            row.append("" if cell is None else check_text(str(cell), where))
-        yield number, row
+        others = ["" if cell is None else check_text(str(cell), where) for cell in cells]
+        yield number, [check_text(text, f"{where}, column {column!r}"), *others]

@@ -34,29 +34,22 @@ class MaskedLMView(nn.Module):
             the tokenizer has, or the tokenizer has no mask token.
     """
 
-    special: Tensor
-
     def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
         super().__init__()
         self.rate = check_rate(rate)
         if tokenizer.mask_token_id is None:
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
-        masked_lm: Any = model
-        if not isinstance(model, nn.Module):
-            try:
-                masked_lm = load_masked_lm(model)
-            except ValueError as error:
-                raise ValueError(f"view mlm: {error}. Name a masked-LM by --view_model.") from error
+        masked_lm: Any = model if isinstance(model, nn.Module) else load_masked_lm(model)
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             raise ValueError(
                 f"view mlm: {masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer of the model in "
-                f"training has {len(tokenizer)}. Choose a masked-LM with the same vocabulary with --view_model."
+                f"training has {len(tokenizer)}. Start from a masked-LM with the same vocabulary."
             )
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
-        self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
+        self.special = torch.tensor(tokenizer.all_special_ids)
 
     def train(self, mode: bool = True) -> "MaskedLMView":
         """Stay in evaluation mode, whatever the mode of the model in training."""
