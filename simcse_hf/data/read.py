@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,6 @@ from .columns import (
     SCORE,
     class_columns,
     first_few,
-    looks_like_sentence,
     quote,
     resolve_columns,
 )
@@ -194,17 +194,14 @@ def open_source(
         if isinstance(source, (list, tuple)):
             return [open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "row")]
         name = str(source)
-        source = load_from_hub(name, split, cache_dir=cache_dir and str(cache_dir))
+        source = load_from_hub(name, split, cache_dir=cache_dir)
     elif isinstance(source, DatasetDict):
         if split not in source:
             raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
     elif hasattr(source, "iloc"):
         name = "the data frame"
-        try:
-            source = Dataset.from_pandas(source, preserve_index=False)
-        except (TypeError, ValueError) as error:  # pyarrow's errors are among these
-            raise ValueError(f"{name} has a column of mixed types: {error}. Convert it to strings.") from error
+        source = Dataset.from_pandas(source, preserve_index=False)
     elif not isinstance(source, Dataset):
         kind = type(source).__name__
         raise ValueError(f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {kind}.")
@@ -283,12 +280,6 @@ def table_cleaners(
     cleaners: list[RowCleaner] = []
     for table in tables:
         name = table.name
-        sentences = list(filter(looks_like_sentence, table.columns))
-        if sentences and table.has_header:
-            logger.warning(
-                f"{name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the "
-                "file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
-            )
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
@@ -391,15 +382,12 @@ def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) 
         `datasets.Dataset`: The result.
     """
     fingerprint = Hasher.hash([VERSION, dataset._fingerprint, *key])
-    options |= {"batched": True, "new_fingerprint": fingerprint}
+    mapped = partial(dataset.map, function, batched=True, new_fingerprint=fingerprint, **options)
     files = dataset.cache_files if is_caching_enabled() else []
     if not files:
-        return dataset.map(function, **options)
-
-    def make(folder: Path) -> None:
-        dataset.map(function, cache_file_name=str(folder / "rows.arrow"), **options)
-
-    return cached_rows(Path(files[0]["filename"]).parent, fingerprint, make)
+        return mapped()
+    folder = Path(files[0]["filename"]).parent
+    return cached_rows(folder, fingerprint, lambda cache: mapped(cache_file_name=str(cache / "rows.arrow")))
 
 
 def apply_transform(dataset: Dataset) -> Dataset:

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -29,6 +30,7 @@ from .columns import (
     flatten,
     has_text,
     is_list,
+    looks_like_sentence,
     quote,
     resolve_columns,
 )
@@ -63,28 +65,35 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
     limit = -1 if is_json else LONGEST_TEXT + 1
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
-        try:
-            lines = iter(partial(file.readline, limit), "")
-            for number, line in enumerate(lines, 1):
-                wrong = _UNDECODED.search(line)
-                if wrong:
-                    raise ValueError(
-                        f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} "
-                        f"is not {encoding.upper()}. The text may be WINDOWS-1252 or UTF-16: convert it, for example "
-                        "with `iconv -f WINDOWS-1252 -t UTF-8`."
-                    )
-                if "\0" in line:
-                    raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
-                if len(line) == limit:
-                    raise ValueError(f"{path}, line {number}: {TOO_LONG}")
-                if number == 1:
-                    line = line.removeprefix("\ufeff")
-                    if _EXCEL.fullmatch(line):
-                        raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
-                yield number, line
-        except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download it again.") from None
+    file = opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline)
+    with file, _readable(path, EOFError, OSError, zlib.error):
+        lines = iter(partial(file.readline, limit), "")
+        for number, line in enumerate(lines, 1):
+            wrong = _UNDECODED.search(line)
+            if wrong:
+                raise ValueError(
+                    f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} "
+                    f"is not {encoding.upper()}. The text may be WINDOWS-1252 or UTF-16: convert it, for example "
+                    "with `iconv -f WINDOWS-1252 -t UTF-8`."
+                )
+            if "\0" in line:
+                raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
+            if len(line) == limit:
+                raise ValueError(f"{path}, line {number}: {TOO_LONG}")
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+                if _EXCEL.fullmatch(line):
+                    raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
+            yield number, line
+
+
+@contextmanager
+def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Raise a `ValueError` that names the file in place of the errors by which its damage is known."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -156,7 +165,6 @@ class Table:
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
         positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
-        has_header (`bool`, *optional*, defaults to `False`): Whether the first line names the columns.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
             be lost without a word.
@@ -168,7 +176,6 @@ class Table:
     unit: str
     source: Path | Dataset | None = None
     positional: bool = False
-    has_header: bool = False
     refuse_late_keys: bool = False
 
     def sample(self) -> list[Sequence]:
@@ -279,6 +286,12 @@ def _open_csv(path: Path, delimiter: str) -> Table:
     names = [cell.strip() for cell in header]
     if not names:
         raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
+    sentences = list(filter(looks_like_sentence, names))
+    if sentences:
+        logger.warning_once(
+            f"{path}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the file "
+            "has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
+        )
     if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
         raise ValueError(
             f"{path}: the header is one column, {names[0]!r}. Separate the cells of a .csv file by commas and those "
@@ -297,7 +310,7 @@ def _open_csv(path: Path, delimiter: str) -> Table:
                 raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
             yield number, [cells[index] for index in indices]
 
-    return Table(str(path), names, rows, "line", has_header=True)
+    return Table(str(path), names, rows, "line")
 
 
 def _open_json(path: Path) -> Table:
@@ -330,28 +343,25 @@ def _open_json(path: Path) -> Table:
 
 
 def _open_parquet(path: Path) -> Table:
-    advice = "Write or download it again."
-    try:
+    # Damaged pages and odd dates are among these errors.
+    readable = partial(_readable, path, EOFError, OSError, ValueError, OverflowError, zlib.error, pa.ArrowException)
+    with readable():
         # Parquet is read from its end, so it is unpacked into memory.
         source: Any = path
         if path.suffix.lower() == ".gz":
             source = pa.BufferReader(gzip.decompress(path.read_bytes()))
         file = pq.ParquetFile(source)
         names = file.schema_arrow.names
-    except (EOFError, OSError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
-        raise ValueError(f"{path}: not a readable parquet file: {error}. {advice}") from None
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
-        try:
+        with readable():
             for batch in file.iter_batches(10_000, columns=list(columns)):
                 cells = [batch.column(column).to_pylist() for column in columns]
                 yield from enumerate(zip(*cells, strict=True), number + 1)
                 number += len(batch)
-        except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
-            raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
-        if number != file.metadata.num_rows:
-            raise ValueError(f"{path}: holds {number} rows where its metadata says {file.metadata.num_rows}. {advice}")
+            if number != file.metadata.num_rows:
+                raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}.")
 
     return Table(str(path), names, rows, "row")
 
