@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset
 from transformers.utils import logging
 
 from .columns import check_text, find_parts, has_text
@@ -159,8 +159,7 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
             texts.append([premise, *row])
             relations.append([LABELS.index(hypotheses[text]) for text in row])
     _report(source, len(texts), len(premises), skipped)
-    features = Features({"texts": List(Value("string")), "relations": List(Value("int64"))})
-    return Dataset.from_dict({"texts": texts, "relations": relations}, features=features)
+    return Dataset.from_dict({"texts": texts, "relations": relations})
 
 
 def _labelled(hypotheses: Mapping[str, str], labels: Sequence[str]) -> list[str]:

@@ -15,7 +15,6 @@ from datasets import (
     Dataset,
     DatasetDict,
     Features,
-    NamedSplit,
     Value,
     __version__,
     config,
@@ -44,9 +43,6 @@ from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_records, open_
 
 logger = logging.get_logger(__name__)
 
-_WORD = r":[\w.+-]+(?:\[[^\]]*\])?"
-#: What may be the name of a dataset of the hub.
-_NAME = re.compile(rf"\w[\w.-]*(?:/\w[\w.-]*)?(?:{_WORD}){{0,2}}")
 _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to the split
 
 #: A part of every key of a cache: increase the number when the same texts give other rows than before. Another version
@@ -163,7 +159,7 @@ def load_text_dataset(
     else:
         sink = pa.BufferOutputStream()
         write_rows(sink)
-        dataset = Dataset.from_buffer(sink.getvalue(), split=NamedSplit("train"))
+        dataset = Dataset.from_buffer(sink.getvalue())
     for cleaner in cleaners:
         cleaner.log()
     RESOLVED.add(dataset._fingerprint)
@@ -212,7 +208,7 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
-        is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists() or not _NAME.fullmatch(source)
+        is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists()
         return [path] if is_file else None
 
     def is_path(item: Any) -> bool:
@@ -244,7 +240,7 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
     name, *words = _COLON.split(source)
     configuration = None
     try:
-        if len(words) == 2:
+        if len(words) > 1:
             configuration, split = words
         elif words and words[0] in get_dataset_config_names(name):
             configuration = words[0]
@@ -284,8 +280,7 @@ def table_cleaners(
         sample = table.sample()
         if not sample:
             raise ValueError(f"{name}: there are no rows, only a header or blank lines.")
-        requested = table.columns if columns is None and table.positional else columns
-        chosen = resolve_columns(table.columns, name=name, sample=sample, columns=requested)
+        chosen = resolve_columns(table.columns, name=name, sample=sample, columns=columns)
         if expected_columns not in (None, len(chosen)):
             raise ValueError(
                 f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. "
@@ -364,7 +359,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> Dataset:
                     temporary.mkdir()
                     make(temporary)
                     write_manifest(temporary)
-    rows = Dataset.from_file(str(cache / "rows.arrow"), split=NamedSplit("train"))
+    rows = Dataset.from_file(str(cache / "rows.arrow"))
     rows._fingerprint = key  # the default depends on the time of the file
     return rows
 

@@ -164,7 +164,6 @@ class Table:
         rows (`Callable`): Yields the line or row number, from 1, and the cells of the given columns for every row.
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
-        positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
             be lost without a word.
@@ -175,7 +174,6 @@ class Table:
     rows: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
     source: Path | Dataset | None = None
-    positional: bool = False
     refuse_late_keys: bool = False
 
     def sample(self) -> list[Sequence]:
@@ -188,7 +186,7 @@ class Table:
 
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
-    """Open numbered rows that are objects, arrays of equal length, or texts."""
+    """Open numbered rows that are objects, texts, or arrays of equal length, whose cells are named by their places."""
     first = next((value for _, value in values()), None)
     if first is None:
         raise ValueError(f"{name}: there are no rows.")
@@ -198,7 +196,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
             if isinstance(first, str):
                 value = {"text": value}
             elif is_list(first) and is_list(value) and len(value) == len(first):
-                value = {str(place): cell for place, cell in enumerate(value)}
+                value = {f"sent{place}": cell for place, cell in enumerate(value)}
             elif is_list(first) or not isinstance(value, dict):
                 raise ValueError(
                     f'{name}, {unit} {number}: every row must be an object such as {{"sent0": "..."}}, an array as '
@@ -221,7 +219,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
                     )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, list(keys), rows, unit, positional=is_list(first))
+    table = Table(name, list(keys), rows, unit)
     return table
 
 
