@@ -506,7 +506,7 @@ def load_class_rows(
         if rows:
             anchor, _, *others = rows[0]
             positives = [row[1] for row in rows]
-            negatives = [text for text in others if text is not None]
+            negatives = list(filter(None, others))
             texts.append([anchor, *positives, *negatives])
             relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
     cleaner.log()

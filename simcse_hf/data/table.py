@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import os
 import re
 import zlib
 from collections import Counter
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 from transformers.utils import logging
 
+from ..ops.files import StrPath
 from .columns import (
     LONGEST_TEXT,
     PART_NAMES,
@@ -40,6 +40,9 @@ logger = logging.get_logger(__name__)
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
+#: The number of a line or row, from 1, and its cells.
+Row = tuple[int, Sequence]
+
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 #: The line by which Excel knows what separates cells.
@@ -151,9 +154,6 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ) from None
 
 
-Row = tuple[int, Sequence]
-
-
 @dataclass
 class Table:
     """Rows of cells in named columns.
@@ -227,7 +227,7 @@ class DataFileNotFoundError(FileNotFoundError, ValueError):
     """A data file does not exist."""
 
 
-def open_table(path: str | os.PathLike) -> Table:
+def open_table(path: StrPath) -> Table:
     """Open a file by its extension and read the names of its columns.
 
     A txt file has the one column `text`; blank lines are left out, and white space in a line is kept. The first row of
@@ -272,7 +272,7 @@ def open_table(path: str | os.PathLike) -> Table:
     return table
 
 
-def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[tuple[int, tuple[str]]]:
+def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the number and the one cell of each line that is not blank."""
     for number, line in decoded_lines(path):
         if line.strip():
@@ -481,7 +481,7 @@ class RowCleaner:
                 )
 
 
-def text_column(path: str | os.PathLike, column: str | None = None, keep: Sequence[str] = ()) -> tuple[Table, str]:
+def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = ()) -> tuple[Table, str]:
     """Open a file and choose its column of texts.
 
     Args:
@@ -507,16 +507,8 @@ def text_column(path: str | os.PathLike, column: str | None = None, keep: Sequen
     return table, column
 
 
-def stream_texts(path: str | os.PathLike, column: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the line or row number, from 1, and the text of every row of a file; see [`stream_rows`]."""
-    for number, (text,) in stream_rows(path, column):
-        yield number, text
-
-
-def stream_rows(
-    path: str | os.PathLike, column: str | None = None, keep: Sequence[str] = ()
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of a file one by one, with the cells of other columns.
+def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] = ()) -> Iterator[tuple]:
+    """Yield the texts of a file one by one, each with its place and the cells of other columns.
 
     Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
     aligned with the rows of the table.
@@ -529,7 +521,7 @@ def stream_rows(
             missing value is an empty text.
 
     Yields:
-        `tuple[int, list[str]]`: The line or row number, from 1; and the text, followed by the other cells.
+        `tuple`: The line or row number, from 1, the text, and the other cells.
 
     Raises:
         ValueError: If the file cannot be read, its columns are unclear, or a cell holds no text. The message names the
@@ -539,4 +531,4 @@ def stream_rows(
     for number, (text, *cells) in table.rows([column, *keep]):
         where = table.at(number)
         others = ["" if cell is None else check_text(str(cell), where) for cell in cells]
-        yield number, [check_text(text, f"{where}, column {column!r}"), *others]
+        yield number, check_text(text, f"{where}, column {column!r}"), *others
