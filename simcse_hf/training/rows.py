@@ -652,9 +652,8 @@ class MixtureRows(Rows):
             own = part.sampler(batch_size)
             orders[name] = PermutedSampler(len(part.tokens), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
-        starts = self.tokens.starts[:-1]
         block = batch_size * args.world_size
-        return MixtureSampler(orders, starts, shares or args.dataset_shares, block, args.rows_seed)
+        return MixtureSampler(orders, self.tokens.starts, shares or args.dataset_shares, block, args.rows_seed)
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
