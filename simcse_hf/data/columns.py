@@ -107,7 +107,8 @@ _ROLES = {positive for _, positive in _PAIR_NAMES}
 #: A column that judges a pair.
 JUDGEMENT = re.compile(r"(.*_)?(labels?|scores?)", re.IGNORECASE)
 _NOT_TEXT = re.compile(
-    rf"|unnamed: \d+|__index_level_\d+__|(.*_)?(idx|id|guid|pairid|index|split|category|class|intent)|{JUDGEMENT.pattern}",
+    r"|unnamed: \d+|__index_level_\d+__|(.*_)?(idx|id|guid|pairid|index|split|category|class|intent)|"
+    + JUDGEMENT.pattern,
     re.IGNORECASE,
 )
 ADVICE = (
