@@ -19,13 +19,13 @@ class MixedRows(SeededDataset):
     """The rows of several data sets, one after the other, each with the number of its data set in `dataset`.
 
     Args:
-        parts (`Mapping[str, Dataset | SeededDataset]`): The rows of each data set, by its name.
+        parts (`Sequence[Dataset | SeededDataset]`): The rows of each data set.
         first (`int`, *optional*, defaults to `0`): The number of the first data set.
     """
 
-    def __init__(self, parts: Mapping[str, Dataset | SeededDataset], first: int = 0):
+    def __init__(self, parts: Sequence[Dataset | SeededDataset], first: int = 0):
         super().__init__(seed=0)
-        self.parts = list(parts.values())
+        self.parts = parts
         self.first = first
         #: The row number of the first row of each data set, and at the end the number of all rows.
         self.starts = [0, *accumulate(map(len, self.parts))]

@@ -332,12 +332,7 @@ def _open_json(path: Path) -> Table:
     if first.startswith("[") and not is_row:
         array = parse(1, "".join(line for _, line in decoded_lines(path)))
         return open_records(str(path), lambda: enumerate(array, 1), "row")
-
-    def values() -> Iterator[tuple[int, Any]]:
-        for number, (line,) in _lines(path):
-            yield number, parse(number, line)
-
-    return open_records(str(path), values, "line")
+    return open_records(str(path), lambda: ((number, parse(number, line)) for number, (line,) in _lines(path)), "line")
 
 
 def _open_parquet(path: Path) -> Table:
