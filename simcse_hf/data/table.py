@@ -354,7 +354,7 @@ def _open_parquet(path: Path) -> Table:
                 yield from enumerate(zip(*cells, strict=True), number + 1)
                 number += len(batch)
             if number != file.metadata.num_rows:
-                raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}.")
+                raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}")
 
     return Table(str(path), names, rows, "row")
 
