@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from simcse_hf import SimCSE
 from simcse_hf.data.columns import has_text
-from simcse_hf.data.table import stream_rows
+from simcse_hf.data.table import stream_texts
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.ops.files import digest
 
@@ -31,7 +31,7 @@ def fill(connection: psycopg.Connection, folder: str, source: str, keep: list[st
     manifest = read_manifest(folder)
     if manifest["input"]["blake2b"] != digest(source):
         raise SystemExit(f"{folder} was made from another file than {source}: encode it again.")
-    rows = stream_rows(source, manifest["settings"]["column"], keep)
+    rows = stream_texts(source, manifest["settings"]["column"], keep)
     with connection.transaction(), connection.cursor() as cursor:
         for number, shard in enumerate(read_shards(folder)):
             if number == 0:
@@ -41,7 +41,7 @@ def fill(connection: psycopg.Connection, folder: str, source: str, keep: list[st
                 )
             with cursor.copy(COPY) as copy:
                 copy.set_types(["int8", "text", "jsonb", "vector"])
-                for vector, (row, (text, *cells)) in zip(shard, islice(rows, len(shard)), strict=True):
+                for vector, (row, text, *cells) in zip(shard, islice(rows, len(shard)), strict=True):
                     if has_text(text):
                         copy.write_row([row, text, Jsonb(dict(zip(keep, cells, strict=True))), Vector(vector)])
         cursor.execute("CREATE INDEX ON sentences USING hnsw (vector vector_cosine_ops)")

@@ -14,7 +14,7 @@ from qdrant_client.models import Distance, FieldCondition, Filter, MatchValue, P
 
 from simcse_hf import SimCSE
 from simcse_hf.data.columns import has_text
-from simcse_hf.data.table import stream_rows
+from simcse_hf.data.table import stream_texts
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.ops.files import digest
 
@@ -26,13 +26,13 @@ def fill(client: QdrantClient, folder: str, source: str, keep: list[str]) -> Non
     manifest = read_manifest(folder)
     if manifest["input"]["blake2b"] != digest(source):
         raise SystemExit(f"{folder} was made from another file than {source}: encode it again.")
-    rows = stream_rows(source, manifest["settings"]["column"], keep)
+    rows = stream_texts(source, manifest["settings"]["column"], keep)
     for number, shard in enumerate(read_shards(folder)):
         if number == 0:
             client.create_collection(COLLECTION, VectorParams(size=shard.shape[1], distance=Distance.COSINE))
         points = (
             PointStruct(id=row, vector=vector.tolist(), payload={"text": text, **dict(zip(keep, cells, strict=True))})
-            for vector, (row, (text, *cells)) in zip(shard, islice(rows, len(shard)), strict=True)
+            for vector, (row, text, *cells) in zip(shard, islice(rows, len(shard)), strict=True)
             if has_text(text)
         )
         client.upload_points(COLLECTION, points, batch_size=1000, wait=True)

@@ -107,7 +107,8 @@ _ROLES = {positive for _, positive in _PAIR_NAMES}
 #: A column that judges a pair.
 JUDGEMENT = re.compile(r"(.*_)?(labels?|scores?)", re.IGNORECASE)
 _NOT_TEXT = re.compile(
-    rf"|unnamed: \d+|__index_level_\d+__|(.*_)?(idx|id|guid|pairid|index|split|category|class)|{JUDGEMENT.pattern}",
+    r"|unnamed: \d+|__index_level_\d+__|(.*_)?(idx|id|guid|pairid|index|split|category|class|intent)|"
+    + JUDGEMENT.pattern,
     re.IGNORECASE,
 )
 ADVICE = (
@@ -215,17 +216,14 @@ def class_columns(
             there is no such column, or a row has several texts.
     """
     label = find_parts(column_names, ["label"]).get("label")
-    if label is None or len(column_names) == 1:
+    if label is None:
         return None
     if columns is None:
-        others = [name for name in column_names if name != label]
-        place = column_names.index(label)
-        cells = [[*row[:place], *row[place + 1 :]] for row in sample]
         try:
-            columns = resolve_columns(others, name="", sample=cells)
+            columns = resolve_columns(column_names, name="", sample=sample)
         except ValueError:
             return None
-    return [*columns, label] if len(columns) == 1 else None
+    return [*columns, label] if len(columns) == 1 and columns[0] != label else None
 
 
 def find_parts(column_names: Iterable[str], parts: Sequence[str], name: str | None = None) -> dict[str, str]:

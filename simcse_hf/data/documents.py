@@ -147,8 +147,8 @@ class SpanDataset(SeededDataset):
         self.positives = positives
         if min(anchors, positives) < 1:
             raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
-        self._before, self._after = special_tokens(tokenizer)
-        room = max_seq_length - len(self._before) - len(self._after)
+        self._special = special_tokens(tokenizer)
+        room = max_seq_length - self._special.num_tokens
         self.max_span = room if max_span is None else max_span
         self.min_span = max(1, self.max_span // 16) if min_span is None else min_span
         if not 1 <= self.min_span <= self.max_span <= room:
@@ -209,4 +209,4 @@ class SpanDataset(SeededDataset):
                 size = draw_length(_POSITIVE_BETA)
                 first = rng.randint(max(0, start - size), min(end, total - size))
                 bounds.append((first, first + size))
-        return [[*self._before, *document[start:end], *self._after] for start, end in bounds]
+        return [self._special.put_around(document[start:end]) for start, end in bounds]

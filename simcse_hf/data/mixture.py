@@ -1,7 +1,9 @@
 """Several data sets in one run: their rows, an order in which each batch comes from one of them, and its tensors."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 
 import numpy as np
 from datasets import Dataset
@@ -17,16 +19,16 @@ class MixedRows(SeededDataset):
     """The rows of several data sets, one after the other, each with the number of its data set in `dataset`.
 
     Args:
-        parts (`Mapping[str, Dataset | SeededDataset]`): The rows of each data set, by its name.
+        parts (`Sequence[Dataset | SeededDataset]`): The rows of each data set.
         first (`int`, *optional*, defaults to `0`): The number of the first data set.
     """
 
-    def __init__(self, parts: Mapping[str, Dataset | SeededDataset], first: int = 0):
+    def __init__(self, parts: Sequence[Dataset | SeededDataset], first: int = 0):
         super().__init__(seed=0)
-        self.parts = list(parts.values())
+        self.parts = parts
         self.first = first
         #: The row number of the first row of each data set, and at the end the number of all rows.
-        self.starts = np.cumsum([0, *map(len, self.parts)])
+        self.starts = [0, *accumulate(map(len, self.parts))]
 
     def set_epoch(self, epoch: int) -> None:
         """Switch every data set whose rows are drawn anew to the rows of an epoch."""
@@ -35,17 +37,14 @@ class MixedRows(SeededDataset):
                 part.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return self.starts[-1]
 
     def __getitems__(self, indices: list[int]) -> list[dict]:
-        rows: list[dict] = [{} for _ in indices]
-        numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            of_part = np.asarray(indices)[places] - self.starts[number]
-            found = self.parts[number].__getitems__(of_part.tolist())
-            for place, row in zip(places, found, strict=True):
-                rows[place] = {**row, "dataset": self.first + number}
+        rows = []
+        # The rows of a batch are of one data set, so they are read in one call.
+        for number, of_part in groupby(indices, lambda index: bisect_right(self.starts, index) - 1):
+            found = self.parts[number].__getitems__([index - self.starts[number] for index in of_part])
+            rows += [{**row, "dataset": self.first + number} for row in found]
         return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset
 from transformers.utils import logging
 
 from .columns import check_text, find_parts, has_text
@@ -85,8 +85,7 @@ def build_nli_triplets(
             f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
             "hard_negatives_per_pair to 0."
         )
-    skipped: Counter[str] = Counter()
-    premises = _read_premises(source, skipped)
+    premises, skipped = _read_premises(source)
     generator = random.Random(seed)
     pools = [[label] for label in negatives]
     if hard_negatives_per_pair % len(negatives):
@@ -110,8 +109,7 @@ def build_nli_triplets(
     names = ["hard_neg"]
     if hard_negatives_per_pair != 1:
         names = [f"hard_neg_{index + 1}" for index in range(hard_negatives_per_pair)]
-    columns = zip(*rows, strict=True)
-    return Dataset.from_dict(dict(zip(["sent0", "sent1", *names], columns, strict=True)))
+    return Dataset.from_dict(dict(zip(["sent0", "sent1", *names], zip(*rows, strict=True), strict=True)))
 
 
 def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
@@ -148,8 +146,7 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
             f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}. For 3p3n, 3palln and allpalln of Liao "
             "2021 set the objective's options max_positives and max_negatives"
         )
-    skipped: Counter[str] = Counter()
-    premises = _read_premises(source, skipped)
+    premises, skipped = _read_premises(source)
     texts = []
     relations = []
     for premise, hypotheses in premises:
@@ -159,8 +156,7 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
             texts.append([premise, *row])
             relations.append([LABELS.index(hypotheses[text]) for text in row])
     _report(source, len(texts), len(premises), skipped)
-    features = Features({"texts": List(Value("string")), "relations": List(Value("int64"))})
-    return Dataset.from_dict({"texts": texts, "relations": relations}, features=features)
+    return Dataset.from_dict({"texts": texts, "relations": relations})
 
 
 def _labelled(hypotheses: Mapping[str, str], labels: Sequence[str]) -> list[str]:
@@ -178,16 +174,15 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
     log(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
 
 
-def _read_premises(source: Any, skipped: Counter[str]) -> list[tuple[str, dict[str, str]]]:
+def _read_premises(source: Any) -> tuple[list[tuple[str, dict[str, str]]], Counter[str]]:
     """Read labelled pairs, and count what is left out.
 
     Args:
         source (`Any`): See [`build_nli_triplets`].
-        skipped (`Counter[str]`): How many pairs were left out for what.
 
     Returns:
-        `list[tuple[str, dict[str, str]]]`: Each premise, and its hypotheses with their labels, in the order in which
-            they were first seen.
+        `tuple[list[tuple[str, dict[str, str]]], Counter[str]]`: Each premise, and its hypotheses with their labels, in
+            the order in which they were first seen; and how many pairs were left out for what.
 
     Raises:
         ValueError: If a column is missing, a label is unknown, or a text is none.
@@ -195,6 +190,7 @@ def _read_premises(source: Any, skipped: Counter[str]) -> list[tuple[str, dict[s
     if not isinstance(source, (str, Path, Dataset)):
         source = list(source)
     premises: dict[str, tuple[str, dict[str, set[str]]]] = {}
+    skipped: Counter[str] = Counter()
     for table in open_source(source):
         parts = find_parts(table.columns, ("premise", "hypothesis", "relation"), table.name)
         label_type = table.source.features[parts["relation"]] if isinstance(table.source, Dataset) else None
@@ -224,4 +220,4 @@ def _read_premises(source: Any, skipped: Counter[str]) -> list[tuple[str, dict[s
         sure = {text: label for text, (label, *others) in hypotheses.items() if not others}
         skipped["hypotheses with two labels"] += len(hypotheses) - len(sure)
         read.append((premise, sure))
-    return read
+    return read, skipped

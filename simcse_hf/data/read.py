@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from datasets import (
     Dataset,
     DatasetDict,
     Features,
-    NamedSplit,
     Value,
     __version__,
     config,
@@ -32,11 +32,10 @@ from .columns import (
     ADVICE,
     JUDGEMENT,
     LABEL,
+    SAMPLE_ROWS,
     SCORE,
     class_columns,
     first_few,
-    is_list,
-    looks_like_sentence,
     quote,
     resolve_columns,
 )
@@ -44,9 +43,6 @@ from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_records, open_
 
 logger = logging.get_logger(__name__)
 
-_WORD = r":[\w.+-]+(?:\[[^\]]*\])?"
-#: What may be the name of a dataset of the hub.
-_NAME = re.compile(rf"\w[\w.-]*(?:/\w[\w.-]*)?(?:{_WORD}){{0,2}}")
 _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to the split
 
 #: A part of every key of a cache: increase the number when the same texts give other rows than before. Another version
@@ -135,20 +131,17 @@ def load_text_dataset(
             is_on_disk = False
 
     # 2. The cleaned rows of all tables, one after the other
-    def batches() -> Iterator[pa.RecordBatch]:
+    def write_rows(sink: Any) -> None:
         schema = text_features(make_room(cleaners)).arrow_schema
         kept = (row for cleaner in cleaners for rows in cleaner.read() for row in rows)
         rows = islice(kept, max_rows)
-        while batch := list(islice(rows, _BATCH_ROWS)):
-            cells = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
-            yield pa.record_batch(cells, schema=schema)
+        with pa.ipc.new_stream(sink, schema) as stream:
+            while batch := list(islice(rows, _BATCH_ROWS)):
+                stream.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema))
 
     def write(folder: Path) -> None:
-        found = batches()
-        first = next(found)
-        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as stream:
-            for batch in chain([first], found):
-                stream.write_batch(batch)
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
+            write_rows(sink)
         write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
 
     # 3. The same from the cache, with what was dropped when they were written
@@ -156,14 +149,17 @@ def load_text_dataset(
         folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            dataset, made = cached_rows(folder, Hasher.hash([VERSION, max_rows, content]), write)
+            key = Hasher.hash([VERSION, max_rows, content])
+            dataset = cached_rows(folder, key, write)
         except OSError as error:
             raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
-        for cleaner, dropped in zip(cleaners, read_json(made / _DROPPED), strict=True):
+        for cleaner, dropped in zip(cleaners, read_json(folder / key / _DROPPED), strict=True):
             cleaner.kept, counts, cleaner.places = dropped
             cleaner.counts = Counter(counts)
     else:
-        dataset = Dataset(pa.Table.from_batches(batches()), split=NamedSplit("train"))
+        sink = pa.BufferOutputStream()
+        write_rows(sink)
+        dataset = Dataset.from_buffer(sink.getvalue())
     for cleaner in cleaners:
         cleaner.log()
     RESOLVED.add(dataset._fingerprint)
@@ -190,21 +186,18 @@ def open_source(
     if isinstance(source, (str, Path, list, tuple)):
         paths = find_paths(source)
         if paths is not None:
-            return [open_table(path) for path in paths]
+            return list(map(open_table, paths))
         if isinstance(source, (list, tuple)):
             return [open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "row")]
         name = str(source)
-        source = load_from_hub(name, split, cache_dir=cache_dir and str(cache_dir))
+        source = load_from_hub(name, split, cache_dir=cache_dir)
     elif isinstance(source, DatasetDict):
         if split not in source:
             raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
     elif hasattr(source, "iloc"):
         name = "the data frame"
-        try:
-            source = Dataset.from_pandas(source, preserve_index=False)
-        except (TypeError, ValueError) as error:  # pyarrow's errors are among these
-            raise ValueError(f"{name} has a column of mixed types: {error}. Convert it to strings.") from error
+        source = Dataset.from_pandas(source, preserve_index=False)
     elif not isinstance(source, Dataset):
         kind = type(source).__name__
         raise ValueError(f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {kind}.")
@@ -215,14 +208,14 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
-        is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists() or not _NAME.fullmatch(source)
+        is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists()
         return [path] if is_file else None
 
     def is_path(item: Any) -> bool:
         return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
 
     if source and all(map(is_path, source)):
-        return [Path(item).expanduser() for item in source]
+        return list(map(Path, source))
     for item in filter(is_path, source[:5]):
         if Path(item).exists():
             raise ValueError(f"the list holds the file {item} among other things; its paths must end in {SUFFIXES}.")
@@ -247,7 +240,7 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
     name, *words = _COLON.split(source)
     configuration = None
     try:
-        if len(words) == 2:
+        if len(words) > 1:
             configuration, split = words
         elif words and words[0] in get_dataset_config_names(name):
             configuration = words[0]
@@ -283,18 +276,11 @@ def table_cleaners(
     cleaners: list[RowCleaner] = []
     for table in tables:
         name = table.name
-        sentences = list(filter(looks_like_sentence, table.columns))
-        if sentences and table.has_header:
-            logger.warning(
-                f"{name}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the "
-                "file has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
-            )
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
             raise ValueError(f"{name}: there are no rows, only a header or blank lines.")
-        requested = table.columns if columns is None and table.positional else columns
-        chosen = resolve_columns(table.columns, name=name, sample=sample, columns=requested)
+        chosen = resolve_columns(table.columns, name=name, sample=sample, columns=columns)
         if expected_columns not in (None, len(chosen)):
             raise ValueError(
                 f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. "
@@ -315,10 +301,7 @@ def table_cleaners(
         else:
             logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))
-        places = [table.columns.index(column) for column in chosen]
-        for cells in sample:
-            if any(is_list(cells[place]) for place in places[2:]):
-                cleaner.widen([cells[place] for place in places])
+        cleaner.widen(SAMPLE_ROWS)
         cleaners.append(cleaner)
         first = cleaners[0]
         if len(chosen) != len(first.columns):
@@ -341,8 +324,7 @@ def make_room(cleaners: Sequence[RowCleaner]) -> int:
     """
     for cleaner in cleaners:
         if cleaner.has_lists:
-            for _, cells in cleaner.table.rows(cleaner.columns):
-                cleaner.widen(cells)
+            cleaner.widen()
     width = max(cleaner.width for cleaner in cleaners)
     for cleaner in cleaners:
         cleaner.width = width
@@ -354,7 +336,7 @@ def text_features(width: int) -> Features:
     return Features({f"sent{index}": Value("string") for index in range(width)})
 
 
-def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Dataset, Path]:
+def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> Dataset:
     """Make rows, or take them from the cache if they are as they were written.
 
     Each cache is a folder with digests of its files. One that is damaged is made again.
@@ -365,7 +347,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
         make (`Callable`): Writes the rows to `rows.arrow` in the folder that it is given.
 
     Returns:
-        `tuple[datasets.Dataset, Path]`: The rows and the folder in which they are cached.
+        `datasets.Dataset`: The rows, which are cached in the folder `key`.
     """
     cache = folder / key
     if folder_problem(cache):
@@ -377,9 +359,9 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> tuple[Da
                     temporary.mkdir()
                     make(temporary)
                     write_manifest(temporary)
-    rows = Dataset.from_file(str(cache / "rows.arrow"), split=NamedSplit("train"))
+    rows = Dataset.from_file(str(cache / "rows.arrow"))
     rows._fingerprint = key  # the default depends on the time of the file
-    return rows, cache
+    return rows
 
 
 def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) -> Dataset:
@@ -395,17 +377,12 @@ def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) 
         `datasets.Dataset`: The result.
     """
     fingerprint = Hasher.hash([VERSION, dataset._fingerprint, *key])
-    options |= {"batched": True, "new_fingerprint": fingerprint}
+    mapped = partial(dataset.map, function, batched=True, new_fingerprint=fingerprint, **options)
     files = dataset.cache_files if is_caching_enabled() else []
     if not files:
-        return dataset.map(function, **options)
-
-    def make(folder: Path) -> None:
-        dataset.map(function, cache_file_name=str(folder / "rows.arrow"), **options)
-
+        return mapped()
     folder = Path(files[0]["filename"]).parent
-    mapped, _ = cached_rows(folder, fingerprint, make)
-    return mapped
+    return cached_rows(folder, fingerprint, lambda cache: mapped(cache_file_name=str(cache / "rows.arrow")))
 
 
 def apply_transform(dataset: Dataset) -> Dataset:
@@ -529,7 +506,7 @@ def load_class_rows(
         if rows:
             anchor, _, *others = rows[0]
             positives = [row[1] for row in rows]
-            negatives = [text for text in others if text is not None]
+            negatives = list(filter(None, others))
             texts.append([anchor, *positives, *negatives])
             relations.append([POSITIVE] * len(positives) + [NEGATIVE] * len(negatives))
     cleaner.log()

@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
 from weakref import WeakSet
 
 import torch
@@ -139,7 +138,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
     """
 
     #: The columns, as a tokenized `datasets.Dataset` has them.
-    column_names: ClassVar[list[str]] = ["input_ids"]
+    column_names = ["input_ids"]
 
     texts: IterableDataset
     head: Dataset | SeededDataset

@@ -3,11 +3,11 @@
 import csv
 import gzip
 import json
-import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 from transformers.utils import logging
 
+from ..ops.files import StrPath
 from .columns import (
     LONGEST_TEXT,
     PART_NAMES,
@@ -29,7 +30,9 @@ from .columns import (
     flatten,
     has_text,
     is_list,
+    looks_like_sentence,
     quote,
+    resolve_columns,
 )
 
 logger = logging.get_logger(__name__)
@@ -37,6 +40,9 @@ logger = logging.get_logger(__name__)
 SUFFIX = re.compile(r"\.(txt|csv|tsv|jsonl|json|parquet)(\.gz)?$", re.IGNORECASE)
 
 SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed by .gz"
+#: The number of a line or row, from 1, and its cells.
+Row = tuple[int, Sequence]
+
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 #: The line by which Excel knows what separates cells.
@@ -62,28 +68,35 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
     limit = -1 if is_json else LONGEST_TEXT + 1
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline) as file:
-        try:
-            lines = iter(partial(file.readline, limit), "")
-            for number, line in enumerate(lines, 1):
-                wrong = _UNDECODED.search(line)
-                if wrong:
-                    raise ValueError(
-                        f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} "
-                        f"is not {encoding.upper()}. The text may be WINDOWS-1252 or UTF-16: convert it, for example "
-                        "with `iconv -f WINDOWS-1252 -t UTF-8`."
-                    )
-                if "\0" in line:
-                    raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
-                if len(line) == limit:
-                    raise ValueError(f"{path}, line {number}: {TOO_LONG}")
-                if number == 1:
-                    line = line.removeprefix("\ufeff")
-                    if _EXCEL.fullmatch(line):
-                        raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
-                yield number, line
-        except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{path}: cannot be read to its end: {error} Copy or download it again.") from None
+    file = opener(path, "rt", encoding=encoding, errors="surrogateescape", newline=newline)
+    with file, _readable(path, EOFError, OSError, zlib.error):
+        lines = iter(partial(file.readline, limit), "")
+        for number, line in enumerate(lines, 1):
+            wrong = _UNDECODED.search(line)
+            if wrong:
+                raise ValueError(
+                    f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} "
+                    f"is not {encoding.upper()}. The text may be WINDOWS-1252 or UTF-16: convert it, for example "
+                    "with `iconv -f WINDOWS-1252 -t UTF-8`."
+                )
+            if "\0" in line:
+                raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
+            if len(line) == limit:
+                raise ValueError(f"{path}, line {number}: {TOO_LONG}")
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+                if _EXCEL.fullmatch(line):
+                    raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
+            yield number, line
+
+
+@contextmanager
+def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Raise a `ValueError` that names the file in place of the errors by which its damage is known."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"{path}: cannot be read to its end: {error}. Copy or download it again.") from None
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
@@ -141,9 +154,6 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         ) from None
 
 
-Row = tuple[int, Sequence]
-
-
 @dataclass
 class Table:
     """Rows of cells in named columns.
@@ -154,8 +164,6 @@ class Table:
         rows (`Callable`): Yields the line or row number, from 1, and the cells of the given columns for every row.
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
-        positional (`bool`, *optional*, defaults to `False`): Whether columns have no names but their positions.
-        has_header (`bool`, *optional*, defaults to `False`): Whether the first line names the columns.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
             be lost without a word.
@@ -166,8 +174,6 @@ class Table:
     rows: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
     source: Path | Dataset | None = None
-    positional: bool = False
-    has_header: bool = False
     refuse_late_keys: bool = False
 
     def sample(self) -> list[Sequence]:
@@ -180,24 +186,23 @@ class Table:
 
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
-    """Open numbered rows that are objects, arrays of equal length, or texts."""
+    """Open numbered rows that are objects, texts, or arrays of equal length, whose cells are named by their places."""
     first = next((value for _, value in values()), None)
     if first is None:
         raise ValueError(f"{name}: there are no rows.")
 
     def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
-            if isinstance(first, dict) and isinstance(value, dict):
-                yield number, value
+            if isinstance(first, str):
+                value = {"text": value}
             elif is_list(first) and is_list(value) and len(value) == len(first):
-                yield number, {str(place): cell for place, cell in enumerate(value)}
-            elif isinstance(first, str):
-                yield number, {"text": value}
-            else:
+                value = {f"sent{place}": cell for place, cell in enumerate(value)}
+            elif is_list(first) or not isinstance(value, dict):
                 raise ValueError(
                     f'{name}, {unit} {number}: every row must be an object such as {{"sent0": "..."}}, an array as '
                     f"long as the first, or a text; got {value!r:.100}."
                 )
+            yield number, value
 
     keys: dict = {}  # a set that keeps its order
     for _, record in islice(records(), SAMPLE_ROWS):
@@ -214,7 +219,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
                     )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, list(keys), rows, unit, positional=is_list(first))
+    table = Table(name, list(keys), rows, unit)
     return table
 
 
@@ -222,7 +227,7 @@ class DataFileNotFoundError(FileNotFoundError, ValueError):
     """A data file does not exist."""
 
 
-def open_table(path: str | os.PathLike) -> Table:
+def open_table(path: StrPath) -> Table:
     """Open a file by its extension and read the names of its columns.
 
     A txt file has the one column `text`; blank lines are left out, and white space in a line is kept. The first row of
@@ -267,7 +272,7 @@ def open_table(path: str | os.PathLike) -> Table:
     return table
 
 
-def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[tuple[int, tuple[str]]]:
+def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the number and the one cell of each line that is not blank."""
     for number, line in decoded_lines(path):
         if line.strip():
@@ -279,6 +284,12 @@ def _open_csv(path: Path, delimiter: str) -> Table:
     names = [cell.strip() for cell in header]
     if not names:
         raise ValueError(f"{path}: the file holds no header and no rows, only blank lines.")
+    sentences = list(filter(looks_like_sentence, names))
+    if sentences:
+        logger.warning_once(
+            f"{path}: the first line is taken as the header, but {sentences[0]!r} looks like a sentence. If the file "
+            "has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
+        )
     if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
         raise ValueError(
             f"{path}: the header is one column, {names[0]!r}. Separate the cells of a .csv file by commas and those "
@@ -297,7 +308,7 @@ def _open_csv(path: Path, delimiter: str) -> Table:
                 raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
             yield number, [cells[index] for index in indices]
 
-    return Table(str(path), names, rows, "line", has_header=True)
+    return Table(str(path), names, rows, "line")
 
 
 def _open_json(path: Path) -> Table:
@@ -321,37 +332,29 @@ def _open_json(path: Path) -> Table:
     if first.startswith("[") and not is_row:
         array = parse(1, "".join(line for _, line in decoded_lines(path)))
         return open_records(str(path), lambda: enumerate(array, 1), "row")
-
-    def values() -> Iterator[tuple[int, Any]]:
-        for number, (line,) in _lines(path):
-            yield number, parse(number, line)
-
-    return open_records(str(path), values, "line")
+    return open_records(str(path), lambda: ((number, parse(number, line)) for number, (line,) in _lines(path)), "line")
 
 
 def _open_parquet(path: Path) -> Table:
-    advice = "Write or download it again."
-    try:
+    # Damaged pages and odd dates are among these errors.
+    readable = partial(_readable, path, EOFError, OSError, ValueError, OverflowError, zlib.error, pa.ArrowException)
+    with readable():
         # Parquet is read from its end, so it is unpacked into memory.
         source: Any = path
         if path.suffix.lower() == ".gz":
             source = pa.BufferReader(gzip.decompress(path.read_bytes()))
         file = pq.ParquetFile(source)
         names = file.schema_arrow.names
-    except (EOFError, OSError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
-        raise ValueError(f"{path}: not a readable parquet file: {error}. {advice}") from None
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
-        try:
+        with readable():
             for batch in file.iter_batches(10_000, columns=list(columns)):
                 cells = [batch.column(column).to_pylist() for column in columns]
                 yield from enumerate(zip(*cells, strict=True), number + 1)
                 number += len(batch)
-        except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # damaged pages or odd dates
-            raise ValueError(f"{path}: cannot be read to its end: {error}. {advice}") from None
-        if number != file.metadata.num_rows:
-            raise ValueError(f"{path}: holds {number} rows where its metadata says {file.metadata.num_rows}. {advice}")
+            if number != file.metadata.num_rows:
+                raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}")
 
     return Table(str(path), names, rows, "row")
 
@@ -389,10 +392,12 @@ class RowCleaner:
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[int]] = field(default_factory=dict)
 
-    def widen(self, cells: Sequence) -> None:
-        """Make room for the hard negatives of a row, of which a cell lists some."""
-        self.has_lists = True
-        self.width = max(self.width, 2 + sum(map(has_text, flatten(cells[2:]))))
+    def widen(self, max_rows: int | None = None) -> None:
+        """Make room for the longest list of hard negatives of the first rows, or of all of them."""
+        for _, cells in islice(self.table.rows(self.columns), max_rows):
+            if any(map(is_list, cells[2:])):
+                self.has_lists = True
+                self.width = max(self.width, 2 + sum(map(has_text, flatten(cells[2:]))))
 
     def clean(self, number: int, cells: Sequence) -> list[list[str | None]]:
         """Return the rows of texts that a row gives: one for each positive that it lists, and none if it lacks a text.
@@ -471,44 +476,34 @@ class RowCleaner:
                 )
 
 
-def text_column(path: str | os.PathLike, column: str | None = None) -> tuple[Table, str]:
+def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = ()) -> tuple[Table, str]:
     """Open a file and choose its column of texts.
 
     Args:
         path (`str | os.PathLike`): The file; see [`open_table`].
         column (`str`, *optional*): The column. Defaults to the only one, or to the one named `sent0`, `text` or
             `sentence`.
+        keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns that there must be.
 
     Returns:
         `tuple[Table, str]`: The table and the name of the column.
 
     Raises:
-        ValueError: If the file cannot be read, the column is missing, or there are several that may be meant.
+        ValueError: If the file cannot be read, a column is missing, or there are several that may be meant.
     """
     table = open_table(path)
     table.refuse_late_keys = column is None
     if column is None:
-        known = table.columns
-        if len(known) > 1:
-            known = [name for name in known if name in PART_NAMES["text"]]
+        known = [name for name in table.columns if name in PART_NAMES["text"] or len(table.columns) == 1]
         if len(known) != 1:
             raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
         [column] = known
-    elif column not in table.columns:
-        raise ValueError(f"{table.name}: no column {column!r}; the columns are {quote(table.columns)}.")
+    resolve_columns(table.columns, name=table.name, columns=[column, *keep])
     return table, column
 
 
-def stream_texts(path: str | os.PathLike, column: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the line or row number, from 1, and the text of every row of a file; see [`stream_rows`]."""
-    for number, (text,) in stream_rows(path, column):
-        yield number, text
-
-
-def stream_rows(
-    path: str | os.PathLike, column: str | None = None, keep: Sequence[str] = ()
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of a file one by one, with the cells of other columns.
+def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] = ()) -> Iterator[tuple]:
+    """Yield the texts of a file one by one, each with its place and the cells of other columns.
 
     Blank lines of a txt file are skipped. An empty cell of a table is a text like any other, so that embeddings stay
     aligned with the rows of the table.
@@ -521,23 +516,14 @@ def stream_rows(
             missing value is an empty text.
 
     Yields:
-        `tuple[int, list[str]]`: The line or row number, from 1; and the text, followed by the other cells.
+        `tuple`: The line or row number, from 1, the text, and the other cells.
 
     Raises:
         ValueError: If the file cannot be read, its columns are unclear, or a cell holds no text. The message names the
             line or row.
     """
-    table, column = text_column(path, column)
-    others = {*table.columns} - {column}
-    missing = {*keep} - others
-    if missing:
-        raise ValueError(
-            f"{table.name}: no column {quote(sorted(missing))} to keep beside {column!r}; the other columns: "
-            f"{quote(sorted(others)) or 'none'}."
-        )
+    table, column = text_column(path, column, keep)
     for number, (text, *cells) in table.rows([column, *keep]):
         where = table.at(number)
-        row = [check_text(text, f"{where}, column {column!r}")]
-        for cell in cells:
-            row.append("" if cell is None else check_text(str(cell), where))
-        yield number, row
+        others = ["" if cell is None else check_text(str(cell), where) for cell in cells]
+        yield number, check_text(text, f"{where}, column {column!r}"), *others

@@ -59,8 +59,12 @@ class Template:
         tokenized = []
         for ids in encoded["input_ids"]:
             text = [replaced.get(token, token) for token in ids[:room]]
-            tokenized.append([*self.before, *text, *self.after])
+            tokenized.append(self.put_around(text))
         return tokenized
+
+    def put_around(self, ids: Sequence[int]) -> list[int]:
+        """Return the token ids of a text with those of the template."""
+        return [*self.before, *ids, *self.after]
 
     def full_length(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
         """Return how many tokens a text and its template have together when the text is too long and is cut.
@@ -103,13 +107,13 @@ def read_template(template: str, tokenizer: PreTrainedTokenizerBase) -> Template
     if template.count(TEXT) != 1 or template.count(MASK) != 1:
         raise ValueError(f"a template must contain {TEXT} once and {MASK} once, got {template!r}")
     before, after = template.replace(MASK, tokenizer.mask_token).split(TEXT)
-    first, last = special_tokens(tokenizer)
+    around = special_tokens(tokenizer)
     # White space before the text belongs to the text: the first token of a byte-level tokenizer depends on it.
     stripped = before.rstrip()
     ids_before, ids_after = tokenizer([stripped, after], add_special_tokens=False)["input_ids"]
     if [*ids_before, *ids_after].count(tokenizer.mask_token_id) != 1:
         raise ValueError(f"the tokenizer does not recognise the mask token in the template {template!r}")
-    return Template(first + ids_before, ids_after + last, space=before != stripped)
+    return Template(around.before + ids_before, ids_after + around.after, space=before != stripped)
 
 
 def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict:
@@ -130,11 +134,11 @@ def template_settings(templates: Sequence[str], tokenizer: PreTrainedTokenizerBa
     return {"mask_token_id": tokenizer.mask_token_id, "template_edges": edges}
 
 
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return the token ids that the tokenizer puts before and after a text."""
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> Template:
+    """Return the token ids that the tokenizer puts before and after a text, as a template."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]
     start = 0
     while full[start : start + len(bare)] != bare:
         start += 1
-    return full[:start], full[start + len(bare) :]
+    return Template(full[:start], full[start + len(bare) :])

@@ -1,7 +1,7 @@
 """Tokenize a training set once: rows of texts become rows of token ids."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from operator import ge
 from typing import Any
@@ -62,11 +62,10 @@ def tokenize_dataset(
     backend("", truncation=True, max_length=row_tokenizer.columns[0].length)
     # A slow tokenizer keeps its rules (merges, normalization, lower-casing) in Python objects: it is hashed whole.
     rules = backend.backend_tokenizer.to_str() if backend.is_fast else Hasher.hash(backend)
-    columns = [asdict(column) for column in row_tokenizer.columns]
     tokenized = cached_map(
         dataset,
         row_tokenizer,
-        [dataset.column_names, rules, tokenizer.truncation_side, columns],
+        [dataset.column_names, rules, tokenizer.truncation_side, row_tokenizer.columns],
         remove_columns=[name for name in dataset.column_names if name not in NO_TEXT],
         desc="Tokenizing",
     )

@@ -96,13 +96,13 @@ class ViewDataset(SeededDataset):
             )
         if len(self.texts) == 0:
             raise ValueError("the dataset to make views of is empty.")
-        self._before, self._after = special_tokens(self.tokenizer)
+        self._special = special_tokens(self.tokenizer)
+        self._text_view = self.view if isinstance(self.view, TextView) else TextView()
+        self._token_view = self.view if isinstance(self.view, TokenView) else TokenView()
+        num_special = self._special.num_tokens
+        longest = self._token_view.max_length(self.max_seq_length - num_special) + num_special
         #: The largest number of tokens of a row's text, special tokens included.
-        self.max_length = self.max_seq_length
-        if isinstance(self.view, TokenView):
-            num_special = len(self._before) + len(self._after)
-            longest = self.view.max_length(self.max_seq_length - num_special) + num_special
-            self.max_length = max(self.max_seq_length, min(longest, self.tokenizer.model_max_length))
+        self.max_length = max(self.max_seq_length, min(longest, self.tokenizer.model_max_length))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -120,22 +120,18 @@ class ViewDataset(SeededDataset):
         Returns:
             `list[dict[str, Any]]`: The rows.
         """
-        view = self.view
-        before = self._before
-        after = self._after
+        special = self._special
         sentences = []
         for text, rng in zip(texts, rngs, strict=True):
-            for is_changed in (self.both, True):
-                sentences.append(view(text, rng) if is_changed and isinstance(view, TextView) else text)
+            first = self._text_view(text, rng) if self.both else text
+            sentences += [first, self._text_view(text, rng)]
         tokenized = to_token_ids(self.tokenizer, sentences, truncation=True, max_length=self.max_seq_length)
-        room = self.max_length - len(before) - len(after)
+        room = self.max_length - special.num_tokens
         rows: list[dict] = []
         for rng, *pair in zip(rngs, tokenized[::2], tokenized[1::2], strict=True):
             for branch in range(0 if self.both else 1, 2):
-                if isinstance(view, TokenView):
-                    words = pair[branch][len(before) : len(pair[branch]) - len(after)]
-                    changed = view(words, rng)
-                    pair[branch] = [*before, *changed[:room], *after]
+                words = pair[branch][len(special.before) : len(pair[branch]) - len(special.after)]
+                pair[branch] = special.put_around(self._token_view(words, rng)[:room])
             row: dict = {"input_ids": pair}
             if self.with_view_seed:
                 row["view_seed"] = rng.getrandbits(63)

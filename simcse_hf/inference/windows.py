@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.templates import Template, read_template, special_tokens
+from ..data.templates import read_template, special_tokens
 from .encoding import TOKENIZER_LOCK, unchanged
 
 #: What happens to texts that are longer than the model reads.
@@ -66,7 +66,7 @@ def split_long(
     if not long:
         return windows
     with TOKENIZER_LOCK, unchanged(tokenizer):
-        around = read_template(templates[0], tokenizer) if templates else Template(*special_tokens(tokenizer))
+        around = read_template(templates[0], tokenizer) if templates else special_tokens(tokenizer)
         lead = " " if around.space else ""
         batch = [lead + text for text in long.values()]
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data.columns import list_texts
-from ..data.table import stream_rows
+from ..data.table import stream_texts
 from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import StrPath, digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from .exact import ExactIndex, comparable
@@ -196,7 +196,7 @@ class SentenceIndex:
         """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         total = None
         if isinstance(sentences, (str, os.PathLike)):
-            rows = (row for _, row in stream_rows(sentences, column, self.kept))
+            rows = (row for _, *row in stream_texts(sentences, column, self.kept))
         else:
             if self.kept:
                 raise ValueError(f"the index keeps the columns {', '.join(self.kept)}, so sentences come from a file.")

@@ -614,7 +614,7 @@ class MixtureRows(Rows):
         self.plan = run.rows  # of rows of no data set, such as those of an evaluation
         self.name = "train_dataset"
         self.parts = {name: read_rows(reader, plan, data[name], plan.source) for name, plan in run.datasets.items()}
-        self.tokens = MixedRows({name: part.tokens for name, part in self.parts.items()})
+        self.tokens = MixedRows([part.tokens for part in self.parts.values()])
         self.known = self.tokens
         self.num_sentences = next(iter(self.parts.values())).num_sentences
         self.longest = max(part.longest for part in self.parts.values())
@@ -626,9 +626,8 @@ class MixtureRows(Rows):
         for name, part in self.parts.items():
             orders[name] = part.sampler(batch_size, PermutedSampler(len(part.tokens), args.rows_seed))
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
-        starts = self.tokens.starts[:-1].tolist()
         block = batch_size * args.world_size
-        return MixtureSampler(orders, starts, shares or args.dataset_shares, block, args.rows_seed)
+        return MixtureSampler(orders, self.tokens.starts, shares or args.dataset_shares, block, args.rows_seed)
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
@@ -752,7 +751,7 @@ def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_
     for part, rows in data.items():
         tokens = read_rows(reader, run.datasets.get(part, run.rows), rows, name, with_views=False).tokens
         if part in run.datasets:
-            tokens = MixedRows({part: tokens}, first=list(run.datasets).index(part))
+            tokens = MixedRows([tokens], first=list(run.datasets).index(part))
         tokenized[part] = tokens
     return tokenized
 

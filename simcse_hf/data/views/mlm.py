@@ -34,29 +34,22 @@ class MaskedLMView(nn.Module):
             the tokenizer has, or the tokenizer has no mask token.
     """
 
-    special: Tensor
-
     def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
         super().__init__()
         self.rate = check_rate(rate)
         if tokenizer.mask_token_id is None:
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
-        masked_lm: Any = model
-        if not isinstance(model, nn.Module):
-            try:
-                masked_lm = load_masked_lm(model)
-            except ValueError as error:
-                raise ValueError(f"view mlm: {error}. Name a masked-LM by --view_model.") from error
+        masked_lm: Any = model if isinstance(model, nn.Module) else load_masked_lm(model)
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             raise ValueError(
                 f"view mlm: {masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer of the model in "
-                f"training has {len(tokenizer)}. Choose a masked-LM with the same vocabulary with --view_model."
+                f"training has {len(tokenizer)}. Start from a masked-LM with the same vocabulary."
             )
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
-        self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
+        self.special = torch.tensor(tokenizer.all_special_ids)
 
     def train(self, mode: bool = True) -> "MaskedLMView":
         """Stay in evaluation mode, whatever the mode of the model in training."""
@@ -76,26 +69,22 @@ class MaskedLMView(nn.Module):
         """
         special = self.special.to(input_ids.device)
         replaceable = attention_mask.bool() & ~torch.isin(input_ids, special)
-        selected = torch.zeros(input_ids.shape, dtype=torch.bool)
-        uniform = torch.zeros(input_ids.shape, dtype=torch.float64)
+        uniform = torch.full(input_ids.shape, -1.0, dtype=torch.float64)  # negative for tokens that stay
         for row, candidates in enumerate(replaceable.cpu()):
             rng = random.Random(int(view_seed[row]))
             places = candidates.nonzero()[:, 0].tolist()
             for place in sorted(rng.sample(places, draw_count(self.rate, len(places), rng))):
-                selected[row, place] = True
                 uniform[row, place] = rng.random()
-        tensors = (input_ids, attention_mask, selected.to(input_ids.device), uniform.to(input_ids.device))
+        tensors = (input_ids, attention_mask, uniform.to(input_ids.device))
         replaced = []
-        for ids, mask, chosen, draws in zip(*[tensor.split(_ROWS_PER_PASS) for tensor in tensors], strict=True):
-            new_ids = ids.clone()
-            if chosen.any():
-                masked = ids.masked_fill(chosen, self.mask_token_id)
-                logits = self.model(input_ids=masked, attention_mask=mask).logits[chosen][:, : self.vocabulary].float()
-                logits[:, special] = float("-inf")
-                logits.scatter_(1, ids[chosen][:, None], float("-inf"))
-                # The sample is the first token whose cumulative probability exceeds a uniform number.
-                cumulative = logits.softmax(1).double().cumsum(1)
-                drawn = draws[chosen][:, None] * cumulative[:, -1:]
-                new_ids[chosen] = torch.searchsorted(cumulative, drawn, right=True)[:, 0]
-            replaced.append(new_ids)
+        for ids, mask, draws in zip(*[tensor.split(_ROWS_PER_PASS) for tensor in tensors], strict=True):
+            chosen = draws >= 0
+            masked = ids.masked_fill(chosen, self.mask_token_id)
+            logits = self.model(input_ids=masked, attention_mask=mask).logits[chosen][:, : self.vocabulary].float()
+            logits[:, special] = float("-inf")
+            logits.scatter_(1, ids[chosen][:, None], float("-inf"))
+            # The sample is the first token whose cumulative probability exceeds a uniform number.
+            cumulative = logits.softmax(1).double().cumsum(1)
+            drawn = draws[chosen][:, None] * cumulative[:, -1:]
+            replaced.append(ids.masked_scatter(chosen, torch.searchsorted(cumulative, drawn, right=True)))
         return torch.cat(replaced)

@@ -158,16 +158,15 @@ class WordNetSynonyms:
                 f"the views synonyms and eda need WordNet, and nltk finds none. Get it with `{_DOWNLOAD}`, or set "
                 f"NLTK_DATA to a folder with corpora/wordnet in it (searched: {', '.join(nltk.data.path)})."
             ) from None
-        _wordnet(self._root, os.getpid())
+        _wordnet(self._root)
 
     def __call__(self, word: str) -> tuple[str, ...]:
         """Return the synonyms of a word without punctuation, or `()` if there are none."""
-        # The reader seeks in open files, and a forked process shares their positions with its parent.
-        return _synonyms(self._root, os.getpid(), word.lower())
+        return _synonyms(self._root, word.lower())
 
 
 @cache
-def _wordnet(root: Any, process: int) -> Any:
+def _wordnet(root: Any) -> Any:
     from nltk.corpus.reader import WordNetCorpusReader
 
     with warnings.catch_warnings():
@@ -178,10 +177,15 @@ def _wordnet(root: Any, process: int) -> Any:
             raise ValueError(f"{root}: not a complete WordNet: {error}. Get it with `{_DOWNLOAD}`.") from error
 
 
+# The reader seeks in open files, and a forked process shares their positions with its parent.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_wordnet.cache_clear)
+
+
 @cache
-def _synonyms(root: Any, process: int, word: str) -> tuple[str, ...]:
+def _synonyms(root: Any, word: str) -> tuple[str, ...]:
     synonyms = set()
-    for synset in _wordnet(root, process).synsets(word):
+    for synset in _wordnet(root).synsets(word):
         for name in synset.lemma_names():
             synonym = re.sub(r"\((a|p|ip)\)$", "", name).replace("_", " ")
             if synonym.lower() != word:
