@@ -175,7 +175,9 @@ def mine_hard_negatives(
         distinct.setdefault(fold_text(text), text)
     candidate_of = {key: number for number, key in enumerate(distinct)}
     candidate_texts = list(distinct.values())
-    anchor_texts = [first[own_pairs[0]] for own_pairs in pairs.values()]
+    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
+    groups = sorted(pairs.items(), key=lambda group: len(group[1]))
+    anchor_texts = [first[own_pairs[0]] for _, own_pairs in groups]
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
 
@@ -193,17 +195,14 @@ def mine_hard_negatives(
     positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
     draw = random.Random(options.seed)
-    groups = list(pairs.items())
-    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
-    order = sorted(range(len(groups)), key=lambda anchor: len(groups[anchor][1]))
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        _, most_pairs = groups[block[-1]]
+    for start in range(0, len(groups), _BLOCK):
+        block = groups[start : start + _BLOCK]
+        vectors = anchors[start : start + _BLOCK]
+        _, most_pairs = block[-1]
         reach = options.last_rank + len(most_pairs) + 1
-        scores, found = index.search(anchors[block], min(reach, len(index)))
-        searched = zip(block, scores.tolist(), found.tolist(), strict=True)
-        for anchor, row_scores, row in searched:
-            key, own_pairs = groups[anchor]
+        scores, found = index.search(vectors, min(reach, len(index)))
+        searched = zip(block, vectors, scores.tolist(), found.tolist(), strict=True)
+        for (key, own_pairs), vector, row_scores, row in searched:
             positives = [candidate_of[fold_text(second[pair])] for pair in own_pairs]
             taboo = set(positives)
             ranked = []
@@ -215,8 +214,8 @@ def mine_hard_negatives(
                 elif candidate >= 0:  # faiss gives -1 where it finds fewer
                     ranked.append((candidate, score))
             ranked = ranked[options.range_min : options.last_rank]
-            own_vector = torch.as_tensor(anchors[[anchor]])
-            own_scores = similarity_matrix(own_vector, torch.as_tensor(candidates[positives]), similarity)
+            own_vectors = torch.as_tensor(candidates[positives])
+            own_scores = similarity_matrix(torch.as_tensor(vector[None]), own_vectors, similarity)
             for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
                 positive_scores.append(positive_score)
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
