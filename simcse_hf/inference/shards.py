@@ -52,6 +52,7 @@ _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give th
 #: the size of a batch.
 _MAY_CHANGE = ("input file", "model name_or_path", "model revision", "settings token_budget")
 Row = tuple[int, str]  # the line or row number, from 1, and the text
+_AGAIN = "delete it and run `simcse-hf encode` again with --resume."
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
@@ -170,10 +171,15 @@ def encode_file(
         shards = _shards(folder, manifest)
         missing = {}  # of those that this process has to write
         for number, (path, count) in enumerate(shards.items()):
-            if number % processes == rank and _count(path) != count:
-                if path.is_symlink():
-                    raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
-                missing[number] = path
+            if number % processes == rank:
+                try:
+                    _read(path, count)
+                except ValueError as error:
+                    if path.is_symlink():
+                        raise ValueError(
+                            f"{path} is a link to a shard that is missing or damaged: remove the link."
+                        ) from error
+                    missing[number] = path
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
         total = sum(shards[path] for path in missing.values())
@@ -326,28 +332,12 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
         ValueError: If a shard is missing or damaged.
     """
     first = None
-    shards = _shards(folder, read_manifest(folder))
-    for path, rows in shards.items():
-        if not path.exists():
-            raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
-        try:
-            if path.suffix == ".npy":
-                shard = read_npy(path)
-            else:
-                column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
-                if not pa.types.is_fixed_size_list(column.type) or column.null_count:
-                    raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
-                shard = column.flatten().to_numpy().reshape(len(column), -1)
-            if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
-                raise ValueError(f"it holds an array of shape {shard.shape}")
-            kind = (shard.dtype, shard.shape[1])
-            first = first or kind
-            if kind != first:
-                raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
-        except _DAMAGE as error:
-            raise ValueError(
-                f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
-            ) from error
+    for path, rows in _shards(folder, read_manifest(folder)).items():
+        shard = _read(path, rows)
+        kind = f"{shard.dtype} in {shard.shape[1]} dimensions"
+        first = first or kind
+        if kind != first:
+            raise ValueError(f"{path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}")
         yield shard
 
 
@@ -485,14 +475,23 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
                 yield number, text or ""  # a hard negative that a row does not have
 
 
-def _count(path: Path) -> int | None:
-    """Return the number of rows of a shard without reading them; `None` if it is missing or damaged."""
+def _read(path: Path, rows: int) -> np.ndarray:
+    """Map a shard of this many rows from its npy file, or read it from parquet; refuse a missing or damaged one."""
+    if not path.exists():
+        raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
     try:
-        if path.suffix == ".npy":  # the file is as long as its header says, or mapping it fails
-            return len(np.lib.format.open_memmap(path, mode="r"))
-        return pq.read_metadata(path).num_rows
-    except _DAMAGE:
-        return None
+        if path.suffix == ".npy":
+            shard = np.asarray(np.lib.format.open_memmap(path, mode="c"))  # changes never reach the file
+        else:
+            column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
+            if not pa.types.is_fixed_size_list(column.type) or column.null_count:
+                raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+            shard = column.flatten().to_numpy().reshape(len(column), -1)
+        if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
+            raise ValueError(f"it holds an array of shape {shard.shape}")
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: damaged ({error}); {_AGAIN}") from error
+    return shard
 
 
 def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:
