@@ -182,13 +182,11 @@ def encode_file(
                     missing[number] = path
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
-        total = sum(shards[path] for path in missing.values())
         hidden = not show_progress_bar or rank != 0
-        with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-            for number, rows, vectors in encode(missing, shard_size):
-                _write(missing[number], rows, quantize(vectors, precision, ranges))
-                bar.update(len(rows))
-        texts.check_unchanged()
+        encoded = encode(missing, shard_size)
+        bar = tqdm(encoded, "Encoding", len(missing), unit="text", unit_scale=shard_size, disable=hidden)
+        for number, rows, vectors in bar:
+            _write(missing[number], rows, quantize(vectors, precision, ranges))
     return list(shards)
 
 
@@ -502,8 +500,7 @@ def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], n
             check_ranges(ranges, ranges.shape[-1])
         except ARRAY_DAMAGE as error:
             raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
-        return ranges
-    if ranges is None:
+    elif ranges is None:
         ranges = calibrate_ranges(sample())
     write_npy(path, ranges)
     return ranges

@@ -40,11 +40,9 @@ class InvertibleLinear(nn.Module):
         rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64)).Q
         permutation, lower, upper = torch.linalg.lu(rotation)
         dtype = torch.get_default_dtype()
-        self.permutation: Tensor
-        self.sign: Tensor
-        self.register_buffer("permutation", permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
+        self.permutation = nn.Buffer(permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
         diagonal = upper.diagonal()
-        self.register_buffer("sign", diagonal.sign().to(dtype))
+        self.sign = nn.Buffer(diagonal.sign().to(dtype))
         self.lower = nn.Parameter(lower.tril(-1).to(dtype))
         self.upper = nn.Parameter(upper.triu(1).to(dtype))
         self.log_diagonal = nn.Parameter(diagonal.abs().log().to(dtype))
