@@ -182,16 +182,13 @@ def mine_hard_negatives(
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
 
     similarity = getattr(model, "similarity_fn_name", "cosine")
-    for name in ("max_score", "min_score"):
-        score = getattr(options, name)
+    for score in (options.max_score, options.min_score):
         if similarity == "cosine" and score is not None and abs(score) > 1:
-            raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
+            raise ValueError(f"max_score and min_score must be cosines, between -1 and 1, got {score}")
     index = new_index(candidates.shape[1], backend, similarity)
     index.add(candidates)
-    dropped: Counter[str] = Counter()
-    dropped["repeated candidate"] = len(texts) - len(candidates)
-    dropped["the anchor itself"] = 0
-    dropped["positive of the same anchor"] = 0
+    repeated = len(texts) - len(candidates)
+    dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
     positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
     draw = random.Random(options.seed)

@@ -20,7 +20,17 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_rows
 from ..ops.errors import NotFiniteError, check_finite
-from ..ops.files import StrPath, digest, entries, hold, read_json_object, remove, write_atomically, write_json
+from ..ops.files import (
+    StrPath,
+    digest,
+    entries,
+    full_name,
+    hold,
+    read_json_object,
+    remove,
+    write_atomically,
+    write_json,
+)
 from .exact import ExactIndex, comparable
 from .faiss_index import FaissIndex, new_index
 
@@ -125,7 +135,7 @@ class SentenceIndex:
         self.similarity = _similarity_of(model)
         self.kept = [name.removeprefix(_KEPT) for name in rows.column_names[1:]]
         self.truncate_dim = truncate_dim
-        self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
+        self._saved: dict[Path, str] = {}  # folders with this index, and the data folder in each
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -280,16 +290,14 @@ class SentenceIndex:
         self.check_threshold(threshold)
 
         # 1. The embeddings of the queries.
-        single = isinstance(queries, str)
         if isinstance(queries, (ndarray, torch.Tensor)):
-            embeddings = torch.as_tensor(queries).float().cpu().numpy()
-            single = embeddings.ndim == 1
-            embeddings = np.atleast_2d(embeddings)
-            if embeddings.shape[1:] != (self.vectors.dim,):
-                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
+            given = torch.as_tensor(queries).float().cpu().numpy()
         else:
             encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
+            given = encode(queries, truncate_dim=self.truncate_dim, convert_to_numpy=True)
+        embeddings = np.atleast_2d(given)
+        if embeddings.shape[1:] != (self.vectors.dim,):
+            raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
         check_finite(embeddings, "query {}")
         embeddings = comparable(embeddings, self.similarity)
 
@@ -327,7 +335,7 @@ class SentenceIndex:
                     f"{len(empty)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
                     f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
                 )
-        return results[0] if single else results
+        return results[0] if given.ndim == 1 else results
 
     def check_threshold(self, threshold: float | None) -> None:
         """Raise a `ValueError` if no score can be compared with a threshold: NaN, or a cosine beyond 1."""
@@ -350,11 +358,8 @@ class SentenceIndex:
         """
         check_target(folder)
         model = self.model
-        name = str(getattr(model, "name_or_path", type(model).__name__))
-        if Path(name).is_dir():  # an absolute path, so that the index can be searched from any folder
-            name = str(Path(name).resolve())
         description = {
-            "model": name,
+            "model": full_name(getattr(model, "name_or_path", type(model).__name__)),
             **{entry: getattr(model, *attribute) for entry, attribute in _SETTINGS.items()},
             "document_prompt": getattr(model, "prompts", {}).get("document"),
             "backend": self.backend,
@@ -369,7 +374,7 @@ class SentenceIndex:
                 saved = None
                 if (target / _DESCRIPTION).exists():
                     saved = describe(target)["data"]
-                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
+                if self._saved.get(target, saved) != saved:
                     raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
@@ -382,7 +387,7 @@ class SentenceIndex:
                         remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
             raise ValueError(f"cannot write the index to {folder}, which is as it was: {error}. Make room.") from error
-        self._saved = target, data
+        self._saved[target] = data
 
     @classmethod
     def load(cls, folder: StrPath, model: Any, *, parameters: str | None = None) -> "SentenceIndex":
@@ -420,7 +425,7 @@ class SentenceIndex:
         if parameters is not None:
             vectors.set_parameters(parameters)
         index = cls(model, vectors, rows, described["truncate_dim"])
-        index._saved = folder, described["data"]
+        index._saved[folder] = described["data"]
         return index
 
 
@@ -462,7 +467,7 @@ def check_target(folder: StrPath) -> None:
     """
     path = Path(folder).expanduser()
     try:
-        if path.is_dir() and (path / _DESCRIPTION).exists():
+        if (path / _DESCRIPTION).exists():
             describe(path)
             return
         for each in entries(path):
