@@ -140,28 +140,27 @@ def encode_file(
     if columns is not None:
         settings["columns"] = list(columns)
 
-    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[tuple[int, list[Row]], list[str]]]:
+    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], list[str]]]:
         stream = texts.read()
-        last = max(chosen, default=-1)
-        for number in range(last + 1):
+        for number in range(max(chosen, default=-1) + 1):
             rows = list(islice(stream, size))
             if number in chosen:
-                yield (number, rows), [text for _, text in rows]
+                yield rows, [text for _, text in rows]
 
-    def encode(chosen: Collection[int], size: int) -> Iterator[tuple[int, list[Row], np.ndarray]]:
-        """Encode the shards of these numbers, with their rows."""
+    def encode(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], np.ndarray]]:
+        """Yield the rows and the vectors of the shards of these numbers, which ascend."""
         encoded = model.encode_stream(windows(chosen, size), prefix, split_over_processes=False, **options)
-        for (number, rows), vectors in encoded:
+        for rows, vectors in encoded:
             texts.check_unchanged()
             try:
                 check_finite(vectors, "")
             except NotFiniteError as error:
                 line, _ = rows[error.position]
                 raise NotFiniteError(f"{texts.name}: the text of line or row {line}", error.position) from None
-            yield number, rows, vectors.numpy()
+            yield rows, vectors.numpy()
 
     def sample() -> np.ndarray:
-        _, _, vectors = next(encode([0], min(shard_size, _RANGE_TEXTS)))
+        _, vectors = next(encode([0], min(shard_size, _RANGE_TEXTS)))
         return vectors
 
     folder = Path(output_dir).expanduser()
@@ -185,8 +184,8 @@ def encode_file(
         hidden = not show_progress_bar or rank != 0
         encoded = encode(missing, shard_size)
         bar = tqdm(encoded, "Encoding", len(missing), unit="text", unit_scale=shard_size, disable=hidden)
-        for number, rows, vectors in bar:
-            _write(missing[number], rows, quantize(vectors, precision, ranges))
+        for path, (rows, vectors) in zip(missing.values(), bar, strict=True):
+            _write(path, rows, quantize(vectors, precision, ranges))
     return list(shards)
 
 

@@ -130,9 +130,7 @@ class SimCSE:
                 pooler_type = fit.pooler  # without the transform too: no other file may name it
         self.model: Any
         if backend == "torch":
-            loading: dict[str, Any] = {"do_mlm": False}  # that head serves training only
-            if head is not None:
-                loading["head"] = head
+            loading: dict[str, Any] = {"head": head or "auto", "do_mlm": False}  # the latter serves training only
             if pooler_type is not None:
                 if pooler_type not in POOLER_TYPES:
                     raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
@@ -342,8 +340,7 @@ class SimCSE:
         check_truncate_dim(truncate_dim, self.dim)
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
-        long_texts = check_long_texts(long_texts or self.long_texts)
-        pad_token_id = self.tokenizer.pad_token_id
+        long_texts = long_texts or self.long_texts
 
         def tokenized() -> Iterator[tuple[Any, list[Any]]]:
             for key, texts in windows:
@@ -353,7 +350,7 @@ class SimCSE:
             rows = token_ids
             if long_texts == "mean":
                 rows = list(chain.from_iterable(token_ids))
-            embeddings = encode_token_ids(self.model, rows, pad_token_id, **batching)
+            embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
             if long_texts == "mean":
                 embeddings = mean_of_windows(embeddings, token_ids)
             if self.postprocessing is not None:
@@ -437,8 +434,7 @@ class SimCSE:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
             return prompt
-        if prompt_name is None:
-            prompt_name = self.default_prompt_name
+        prompt_name = prompt_name or self.default_prompt_name
         if prompt_name is None:
             return ""
         if prompt_name not in self.prompts:
@@ -640,7 +636,7 @@ class SimCSE:
         with replace_model(save_directory) as folder:
             self.save_settings(folder)
             self.model.save_pretrained(folder)
-            if self.postprocessing is not None and self.postprocessing_fit is not None:
+            if self.postprocessing and self.postprocessing_fit:
                 save_transform(folder, self.postprocessing, self.postprocessing_fit)
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:

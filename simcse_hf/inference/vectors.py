@@ -122,9 +122,9 @@ class RowVectors:
             vectors = np.stack([shards[number][row] for number, row in zip(numbers, inside, strict=True)])
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             has_direction = (norms > 0) & np.isfinite(norms)
-            wrong = np.flatnonzero(~has_direction)
+            wrong = places[~has_direction.ravel()]
             if len(wrong):
-                row = places[wrong[0]] // self.width
+                row = wrong[0] // self.width
                 raise ValueError(
                     f"{folder}: the vector of training row {row + 1} is zero or not finite, so it has no direction: "
                     "encode the file again."
