@@ -25,7 +25,7 @@ from ..ops.files import (
     ARRAY_DAMAGE,
     digest,
     entries,
-    read_json_object,
+    read_json,
     read_npy,
     write_atomically,
     write_json,
@@ -170,15 +170,10 @@ def encode_file(
         shards = _shards(folder, manifest)
         missing = {}  # of those that this process has to write
         for number, (path, count) in enumerate(shards.items()):
-            if number % processes == rank:
-                try:
-                    _read(path, count)
-                except ValueError as error:
-                    if path.is_symlink():
-                        raise ValueError(
-                            f"{path} is a link to a shard that is missing or damaged: remove the link."
-                        ) from error
-                    missing[number] = path
+            if number % processes == rank and not _is_whole(path, count):
+                if path.is_symlink():
+                    raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
+                missing[number] = path
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
         hidden = not show_progress_bar or rank != 0
@@ -300,20 +295,15 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
         raise ValueError(
             f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
         )
-    manifest = read_json_object(path, "input", "model", "settings", advice="Encode into a new folder.")
-    try:
-        settings = manifest["settings"]
-        rows = manifest["input"]["rows"]
-        size = settings["shard_size"]
-        sound = settings["format"] in FORMATS and isinstance(settings["precision"], str)
-        sound = sound and type(rows) is type(size) is int and 1 <= rows <= size * _MAX_SHARDS
-    except (KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise ValueError(
-            f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder."
-        )
-    return manifest
+    manifest = read_json(path, "Encode into a new folder.")
+    match manifest:
+        case {
+            "input": {"rows": int(rows)},
+            "model": {},
+            "settings": {"shard_size": int(size), "format": "npy" | "parquet", "precision": str()},
+        } if rows is not True and 1 <= rows <= size * _MAX_SHARDS:
+            return manifest
+    raise ValueError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
 def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
@@ -489,6 +479,17 @@ def _read(path: Path, rows: int) -> np.ndarray:
     except _DAMAGE as error:
         raise ValueError(f"{path}: damaged ({error}); {_AGAIN}") from error
     return shard
+
+
+def _is_whole(path: Path, rows: int) -> bool:
+    """Say whether a shard has this many rows; of parquet, which takes seconds to read, only the end of the file."""
+    try:
+        if path.suffix == ".parquet":
+            return pq.read_metadata(path).num_rows == rows
+        _read(path, rows)
+    except _DAMAGE:
+        return False
+    return True
 
 
 def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:

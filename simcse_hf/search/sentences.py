@@ -26,7 +26,7 @@ from ..ops.files import (
     entries,
     full_name,
     hold,
-    read_json_object,
+    read_json,
     remove,
     write_atomically,
     write_json,
@@ -52,20 +52,6 @@ _ROWS = "rows.parquet"
 _DATA = re.compile(r"data-[0-9a-f]{16}")
 #: What a save may remove: an interrupted one leaves some of them.
 _OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial")
-#: The entries of the description and their types.
-_ENTRIES: dict[str, Any] = {
-    "model": str,
-    "revision": str | None,
-    "pooler": str | None,
-    "max_length": int | None,
-    "document_prompt": str | None,
-    "backend": str,
-    "truncate_dim": int | None,
-    "count": int,
-    "probe": list,
-    "data": str,
-    "digests": dict,
-}
 #: The attribute of a model behind each of these entries, and its value for a model that has none.
 _SETTINGS = {
     "revision": ("revision", None),
@@ -444,16 +430,23 @@ def describe(folder: StrPath) -> dict[str, Any]:
     path = Path(folder).expanduser() / _DESCRIPTION
     if path.is_symlink() or not path.is_file():
         raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
-    described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
-    for name, kind in _ENTRIES.items():
-        sound = isinstance(described[name], kind)
-        if sound and name == "data":  # it must not lead out of the folder
-            sound = _DATA.fullmatch(described[name]) is not None
-        if sound and name == "probe":
-            sound = {type(value) for value in described[name]} == {float}
-        if not sound:
-            raise ValueError(f"{path}: damaged ({name} holds another kind of value). {_DAMAGED}")
-    return described
+    described = read_json(path, _DAMAGED)
+    match described:
+        case {
+            "model": str(),
+            "revision": str() | None,
+            "pooler": str() | None,
+            "max_length": int() | None,
+            "document_prompt": str() | None,
+            "backend": str(),
+            "truncate_dim": int() | None,
+            "count": int(),
+            "probe": [float(), *_],
+            "data": str(data),
+            "digests": {},
+        } if _DATA.fullmatch(data):  # it must not lead out of the folder
+            return described
+    raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {_DAMAGED}")
 
 
 def check_target(folder: StrPath) -> None:
