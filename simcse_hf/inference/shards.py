@@ -140,16 +140,16 @@ def encode_file(
     if columns is not None:
         settings["columns"] = list(columns)
 
-    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], list[str]]]:
+    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], list[Any]]]:
         stream = texts.read()
         for number in range(max(chosen, default=-1) + 1):
             rows = list(islice(stream, size))
             if number in chosen:
-                yield rows, [text for _, text in rows]
+                yield rows, model.tokenize([text for _, text in rows], prefix)
 
     def encode(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], np.ndarray]]:
         """Yield the rows and the vectors of the shards of these numbers, which ascend."""
-        encoded = model.encode_stream(windows(chosen, size), prefix, split_over_processes=False, **options)
+        encoded = model.encode_stream(windows(chosen, size), split_over_processes=False, **options)
         for rows, vectors in encoded:
             texts.check_unchanged()
             try:

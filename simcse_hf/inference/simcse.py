@@ -282,11 +282,13 @@ class SimCSE:
         if device is not None:
             self.to(device)
         check_precision(precision)
-        parts = [torch.zeros(0, truncate_dim or self.dim)]
-        for _, vectors in self.encode_stream(
-            ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW)),
-            self.resolve_prompt(prompt, prompt_name),
-            max_length=max_length,
+        prefix = self.resolve_prompt(prompt, prompt_name)
+        windows = (
+            (start, self.tokenize(texts[start : start + _WINDOW], prefix, max_length, long_texts))
+            for start in range(0, len(texts), _WINDOW)
+        )
+        stream = self.encode_stream(
+            windows,
             long_texts=long_texts,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
@@ -294,9 +296,9 @@ class SimCSE:
             token_budget=token_budget,
             show_progress_bar=show_progress_bar,
             split_over_processes=split_over_processes,
-        ):
-            parts.append(vectors)
-        embeddings = torch.cat(parts)
+        )
+        parts = [vectors for _, vectors in stream]
+        embeddings = torch.cat([*parts, torch.zeros(0, truncate_dim or self.dim)])
         check_finite_texts(embeddings, texts)
         if precision != "float32":
             embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
@@ -310,22 +312,19 @@ class SimCSE:
 
     def encode_stream(
         self,
-        windows: Iterable[tuple[Any, Sequence[str]]],
-        prefix: str = "",
+        windows: Iterable[tuple[Any, list[Any]]],
         *,
-        max_length: int | None = None,
         long_texts: str | None = None,
         normalize_embeddings: bool | str | None = "auto",
         truncate_dim: int | None = None,
         **batching: Any,
     ) -> Iterator[tuple[Any, torch.Tensor]]:
-        """Compute the embeddings of windows of texts, of which a background thread tokenizes the next one.
+        """Compute the embeddings of windows of tokenized texts, of which a background thread makes the next one.
 
         Args:
-            windows (`Iterable[tuple[Any, Sequence[str]]]`): What the caller calls a window, and its texts.
-            prefix (`str`, *optional*, defaults to `""`): The prompt.
-            max_length (`int`, *optional*): As in [`SimCSE.encode`], as the others.
-            long_texts (`str`, *optional*): `"cut"` or `"mean"`.
+            windows (`Iterable[tuple[Any, list[Any]]]`): What the caller calls a window, and what [`SimCSE.tokenize`]
+                returned for its texts.
+            long_texts (`str`, *optional*): `"cut"` or `"mean"`, as the texts were tokenized.
             normalize_embeddings (`bool`, *optional*): Scale embeddings to unit length.
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
             **batching (`Any`): Further arguments of [`encode_token_ids`].
@@ -340,18 +339,11 @@ class SimCSE:
         check_truncate_dim(truncate_dim, self.dim)
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
-        long_texts = long_texts or self.long_texts
-
-        def tokenized() -> Iterator[tuple[Any, list[Any]]]:
-            for key, texts in windows:
-                yield key, self.tokenize(texts, prefix, max_length, long_texts)
-
-        for key, token_ids in one_ahead(tokenized()):
-            rows = token_ids
-            if long_texts == "mean":
-                rows = list(chain.from_iterable(token_ids))
+        averages = (long_texts or self.long_texts) == "mean"
+        for key, token_ids in one_ahead(windows):
+            rows = list(chain.from_iterable(token_ids)) if averages else token_ids
             embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
-            if long_texts == "mean":
+            if averages:
                 embeddings = mean_of_windows(embeddings, token_ids)
             if self.postprocessing is not None:
                 embeddings = self.postprocessing.transform(embeddings)
