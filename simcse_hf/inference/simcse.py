@@ -161,7 +161,7 @@ class SimCSE:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.to(device).model.eval()
         if max_length is None:
-            saved_length = fit and fit.max_length
+            saved_length = fit.max_length if fit else None
             max_length = length_limit(config, self.model.settings, self.tokenizer, saved_length)
         else:
             check_max_length(max_length, config)

@@ -138,11 +138,9 @@ class SentenceIndex:
         *,
         backend: str = "exact",
         parameters: str | None = None,
-        column: str | None = None,
         keep: Sequence[str] = (),
         truncate_dim: int | None = None,
-        vectors: Iterable[ndarray] | None = None,
-        show_progress_bar: bool = False,
+        **options: Any,
     ) -> "SentenceIndex":
         """Encode sentences and index them.
 
@@ -153,13 +151,10 @@ class SentenceIndex:
             backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding. `"hnsw"`, `"ivf"`
                 and descriptions for faiss's `index_factory` such as `"IVF4096,SQ8"` are faiss, see [`FaissIndex`].
             parameters (`str`, *optional*): Parameters of a faiss index, such as `"efSearch=256"`.
-            column (`str`, *optional*): The column of sentences, if the file has several columns.
             keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep. Searches return
                 them, and can be filtered by them.
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
-            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
-                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
-            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            **options (`Any`): `column`, `vectors` and `show_progress_bar`, as in [`SentenceIndex.add`].
 
         Returns:
             `SentenceIndex`: The index.
@@ -176,7 +171,7 @@ class SentenceIndex:
         names = [_SENTENCE, *(_KEPT + name for name in keep)]
         schema = pa.schema([(name, pa.large_string()) for name in names])
         index = cls(model, empty, schema.empty_table(), truncate_dim)
-        index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
+        index.add(sentences, **options)
         if not len(index):
             raise ValueError("there are no sentences to index: give at least one")
         return index
@@ -189,7 +184,18 @@ class SentenceIndex:
         vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> None:
-        """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
+        """Append sentences, window by window.
+
+        Args:
+            sentences (`str`, `os.PathLike` or `Sequence[str]`): As in [`SentenceIndex.build`].
+            column (`str`, *optional*): The column of sentences, if the file has several columns.
+            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
+                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+
+        Raises:
+            ValueError: As [`SentenceIndex.build`].
+        """
         total = None
         if isinstance(sentences, (str, os.PathLike)):
             rows = (row for _, row in stream_rows(sentences, column, self.kept))
@@ -308,8 +314,8 @@ class SentenceIndex:
             scores, rows = self.vectors.search(embeddings, top_k, among)
             for number, result in enumerate(results):
                 for row, score in zip(rows[number].tolist(), scores[number].tolist(), strict=True):
-                    is_found = row >= 0  # faiss gives -1 where it finds fewer
-                    if is_found and (threshold is None or score >= threshold):
+                    # faiss gives -1 where it finds fewer.
+                    if row >= 0 and (threshold is None or score >= threshold):
                         sentence, *cells = (column[row].as_py() for column in self.rows.columns)
                         match = Match(sentence, score)
                         match.row = row
