@@ -49,9 +49,8 @@ class InvertibleLinear(nn.Module):
 
     def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
-        identity = torch.eye(len(self.sign)).to(self.lower)
         diagonal = torch.diag(self.sign * self.log_diagonal.exp())
-        lower = self.lower.tril(-1) + identity
+        lower = self.lower.tril(-1).fill_diagonal_(1)
         upper = self.upper.triu(1) + diagonal
         weight = lower[self.permutation] @ upper
         return x @ weight.T, self.log_diagonal.sum()
