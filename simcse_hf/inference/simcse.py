@@ -190,9 +190,7 @@ class SimCSE:
     @property
     def dim(self) -> int:
         """Return the embedding size, after the whitening or flow if the model has one."""
-        if self.postprocessing is None:
-            return self.model.embedding_dim
-        return self.postprocessing.output_dim
+        return self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
 
     @property
     def similarity_fn_name(self) -> str:

@@ -114,8 +114,7 @@ class RowVectors:
         Raises:
             ValueError: If a file is missing or damaged, or a vector is not finite or zero.
         """
-        firsts = rows[:, None] * self.width
-        places = (firsts + np.arange(self.width)).ravel()
+        places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
         found = []
         for (folder, factor), shards in zip(self._folders, self._shards, strict=True):
             numbers, inside = np.divmod(places, len(shards[0]))
@@ -142,7 +141,7 @@ class RowVectors:
 
         Returns:
             `np.ndarray`: Row numbers of shape `(rows, number)`, the most similar first, mapped from their file. The
-            row itself is among them.
+            row itself is among them. There are fewer columns if there are fewer rows.
         """
         path = _cache() / f"neighbors-{self.digest}-{number}.npy"
         if not on_first_process(path.exists):
@@ -158,9 +157,7 @@ class RowVectors:
                 index = ExactIndex(vectors.shape[1])
                 index.add(vectors)
                 _, places = index.search(vectors, min(number, len(rows)))
-                lacking = number - places.shape[1]
-                found = np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
-                write_npy(parts[block], found)
+                write_npy(parts[block], rows[places])
             wait_for_all()
 
             def join() -> None:

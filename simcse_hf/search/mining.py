@@ -170,11 +170,13 @@ def mine_hard_negatives(
     for pair, text in enumerate(first):
         pairs.setdefault(fold_text(text), []).append(pair)
     texts = [*second, *chain(*given), *corpus]
-    distinct: dict[str, str] = {}
+    candidate_of: dict[str, int] = {}
+    candidate_texts = []
     for text in texts:
-        distinct.setdefault(fold_text(text), text)
-    candidate_of = {key: number for number, key in enumerate(distinct)}
-    candidate_texts = list(distinct.values())
+        key = fold_text(text)
+        if key not in candidate_of:
+            candidate_of[key] = len(candidate_texts)
+            candidate_texts.append(text)
     # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
     groups = sorted(pairs.items(), key=lambda group: len(group[1]))
     anchor_texts = [first[own_pairs[0]] for _, own_pairs in groups]
