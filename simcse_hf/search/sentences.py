@@ -208,9 +208,9 @@ class SentenceIndex:
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
-                columns = [pa.array(cells, pa.large_string()) for cells in zip(*part, strict=True)]
+                added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
                 self.vectors.add(embeddings)
-                self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
+                self.rows = pa.concat_tables([self.rows, added])
                 bar.update(len(part))
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
