@@ -171,7 +171,7 @@ def mine_hard_negatives(
         pairs.setdefault(fold_text(text), []).append(pair)
     texts = [*second, *chain(*given), *corpus]
     candidate_of: dict[str, int] = {}
-    candidate_texts = []
+    candidate_texts: list[str] = []
     for text in texts:
         key = fold_text(text)
         if key not in candidate_of:
