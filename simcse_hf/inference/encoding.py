@@ -50,8 +50,6 @@ def tokenize_texts(
     with TOKENIZER_LOCK, unchanged(tokenizer):
         if templates:
             return read_template(templates[0], tokenizer).tokenize(tokenizer, texts, max_length)
-        if not texts:
-            return []
         return to_token_ids(tokenizer, list(texts), truncation=max_length is not None, max_length=max_length)
 
 

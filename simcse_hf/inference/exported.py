@@ -84,10 +84,11 @@ class ExportedModel(nn.Module):
         self.dtype = dtype
         self.settings = settings_of_config(config)
         self.streams = torch.get_num_threads()
-        if backend == "onnx":
-            self.compute, self.embedding_dim = _open_onnx(path)
-        else:
-            self.compute, self.embedding_dim = _open_openvino(path, self.streams, dtype)
+        self.compute = _open_onnx(path) if backend == "onnx" else _open_openvino(path, self.streams, dtype)
+        # The first call prepares what all calls share. Two first calls in two threads have waited for each other for
+        # ever: one held Python's lock, and the other that of OpenVINO's preparation.
+        first = self.compute(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64))
+        self.embedding_dim = first.shape[1]
         self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
@@ -121,20 +122,19 @@ def refuse_changes(**asked: Any) -> None:
             )
 
 
-def _open_onnx(path: str) -> tuple[Compute, int]:
+def _open_onnx(path: str) -> Compute:
     onnxruntime = require_extra("onnxruntime", "onnx", "the backend onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    widths = {output.name: output.shape[-1] for output in session.get_outputs()}
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
 
-    return compute, widths[EMBEDDING]
+    return compute
 
 
-def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute, int]:
+def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> Compute:
     openvino = require_extra("openvino", "openvino", "the backend openvino")
     options = {
         "INFERENCE_NUM_THREADS": streams,
@@ -148,8 +148,4 @@ def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Compute
         # A request of its own for each call, so that threads may share the model.
         return compiled.create_infer_request().infer([ids, mask])[output].copy()
 
-    # The first call prepares what all calls share. Two first calls in two threads have waited for each other for ever:
-    # one held Python's lock, and the other that of the preparation.
-    compute(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64))
-
-    return compute, output.partial_shape[-1].get_length()
+    return compute

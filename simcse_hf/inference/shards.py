@@ -25,7 +25,7 @@ from ..ops.files import (
     ARRAY_DAMAGE,
     digest,
     entries,
-    read_json_object,
+    read_json,
     read_npy,
     write_atomically,
     write_json,
@@ -52,6 +52,7 @@ _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give th
 #: the size of a batch.
 _MAY_CHANGE = ("input file", "model name_or_path", "model revision", "settings token_budget")
 Row = tuple[int, str]  # the line or row number, from 1, and the text
+_AGAIN = "delete it and run `simcse-hf encode` again with --resume."
 #: Exceptions for a damaged shard.
 _DAMAGE = (*ARRAY_DAMAGE, KeyError, pa.ArrowException)
 
@@ -139,28 +140,27 @@ def encode_file(
     if columns is not None:
         settings["columns"] = list(columns)
 
-    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[tuple[int, list[Row]], list[str]]]:
+    def windows(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], list[Any]]]:
         stream = texts.read()
-        last = max(chosen, default=-1)
-        for number in range(last + 1):
+        for number in range(max(chosen, default=-1) + 1):
             rows = list(islice(stream, size))
             if number in chosen:
-                yield (number, rows), [text for _, text in rows]
+                yield rows, model.tokenize([text for _, text in rows], prefix)
 
-    def encode(chosen: Collection[int], size: int) -> Iterator[tuple[int, list[Row], np.ndarray]]:
-        """Encode the shards of these numbers, with their rows."""
-        encoded = model.encode_stream(windows(chosen, size), prefix, split_over_processes=False, **options)
-        for (number, rows), vectors in encoded:
+    def encode(chosen: Collection[int], size: int) -> Iterator[tuple[list[Row], np.ndarray]]:
+        """Yield the rows and the vectors of the shards of these numbers, which ascend."""
+        encoded = model.encode_stream(windows(chosen, size), split_over_processes=False, **options)
+        for rows, vectors in encoded:
             texts.check_unchanged()
             try:
                 check_finite(vectors, "")
             except NotFiniteError as error:
                 line, _ = rows[error.position]
                 raise NotFiniteError(f"{texts.name}: the text of line or row {line}", error.position) from None
-            yield number, rows, vectors.numpy()
+            yield rows, vectors.numpy()
 
     def sample() -> np.ndarray:
-        _, _, vectors = next(encode([0], min(shard_size, _RANGE_TEXTS)))
+        _, vectors = next(encode([0], min(shard_size, _RANGE_TEXTS)))
         return vectors
 
     folder = Path(output_dir).expanduser()
@@ -170,19 +170,17 @@ def encode_file(
         shards = _shards(folder, manifest)
         missing = {}  # of those that this process has to write
         for number, (path, count) in enumerate(shards.items()):
-            if number % processes == rank and _count(path) != count:
+            if number % processes == rank and not _is_whole(path, count):
                 if path.is_symlink():
                     raise ValueError(f"{path} is a link to a shard that is missing or damaged: remove the link.")
                 missing[number] = path
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
-        total = sum(shards[path] for path in missing.values())
         hidden = not show_progress_bar or rank != 0
-        with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
-            for number, rows, vectors in encode(missing, shard_size):
-                _write(missing[number], rows, quantize(vectors, precision, ranges))
-                bar.update(len(rows))
-        texts.check_unchanged()
+        encoded = encode(missing, shard_size)
+        bar = tqdm(encoded, "Encoding", len(missing), unit="text", unit_scale=shard_size, disable=hidden)
+        for path, (rows, vectors) in zip(missing.values(), bar, strict=True):
+            _write(path, rows, quantize(vectors, precision, ranges))
     return list(shards)
 
 
@@ -297,20 +295,15 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
         raise ValueError(
             f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
         )
-    manifest = read_json_object(path, "input", "model", "settings", advice="Encode into a new folder.")
-    try:
-        settings = manifest["settings"]
-        rows = manifest["input"]["rows"]
-        size = settings["shard_size"]
-        sound = settings["format"] in FORMATS and isinstance(settings["precision"], str)
-        sound = sound and type(rows) is type(size) is int and 1 <= rows <= size * _MAX_SHARDS
-    except (KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise ValueError(
-            f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder."
-        )
-    return manifest
+    manifest = read_json(path, "Encode into a new folder.")
+    match manifest:
+        case {
+            "input": {"rows": int(rows)},
+            "model": {},
+            "settings": {"shard_size": int(size), "format": "npy" | "parquet", "precision": str()},
+        } if rows is not True and 1 <= rows <= size * _MAX_SHARDS:
+            return manifest
+    raise ValueError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
 def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
@@ -326,28 +319,12 @@ def read_shards(folder: str | os.PathLike) -> Iterator[np.ndarray]:
         ValueError: If a shard is missing or damaged.
     """
     first = None
-    shards = _shards(folder, read_manifest(folder))
-    for path, rows in shards.items():
-        if not path.exists():
-            raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
-        try:
-            if path.suffix == ".npy":
-                shard = read_npy(path)
-            else:
-                column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
-                if not pa.types.is_fixed_size_list(column.type) or column.null_count:
-                    raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
-                shard = column.flatten().to_numpy().reshape(len(column), -1)
-            if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
-                raise ValueError(f"it holds an array of shape {shard.shape}")
-            kind = (shard.dtype, shard.shape[1])
-            first = first or kind
-            if kind != first:
-                raise ValueError(f"it holds {shard.dtype} of shape {shard.shape}, unlike the shards before it")
-        except _DAMAGE as error:
-            raise ValueError(
-                f"{path}: damaged ({error}); delete it and run `simcse-hf encode` again with --resume."
-            ) from error
+    for path, rows in _shards(folder, read_manifest(folder)).items():
+        shard = _read(path, rows)
+        kind = f"{shard.dtype} in {shard.shape[1]} dimensions"
+        first = first or kind
+        if kind != first:
+            raise ValueError(f"{path}: damaged (it holds {kind}, unlike the shards before it, {first}); {_AGAIN}")
         yield shard
 
 
@@ -485,14 +462,34 @@ def texts_of_rows(rows: Dataset) -> Iterator[Row]:
                 yield number, text or ""  # a hard negative that a row does not have
 
 
-def _count(path: Path) -> int | None:
-    """Return the number of rows of a shard without reading them; `None` if it is missing or damaged."""
+def _read(path: Path, rows: int) -> np.ndarray:
+    """Map a shard of this many rows from its npy file, or read it from parquet; refuse a missing or damaged one."""
+    if not path.exists():
+        raise ValueError(f"{path} is missing, because the run was interrupted: finish it with --resume.")
     try:
-        if path.suffix == ".npy":  # the file is as long as its header says, or mapping it fails
-            return len(np.lib.format.open_memmap(path, mode="r"))
-        return pq.read_metadata(path).num_rows
+        if path.suffix == ".npy":
+            shard = np.asarray(np.lib.format.open_memmap(path, mode="c"))  # changes never reach the file
+        else:
+            column = pq.read_table(path, columns=["vector"])["vector"].combine_chunks()
+            if not pa.types.is_fixed_size_list(column.type) or column.null_count:
+                raise ValueError(f"the column 'vector' holds {column.type} with {column.null_count} nulls")
+            shard = column.flatten().to_numpy().reshape(len(column), -1)
+        if shard.ndim != 2 or len(shard) != rows or not shard.shape[1]:
+            raise ValueError(f"it holds an array of shape {shard.shape}")
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: damaged ({error}); {_AGAIN}") from error
+    return shard
+
+
+def _is_whole(path: Path, rows: int) -> bool:
+    """Say whether a shard has this many rows; of parquet, which takes seconds to read, only the end of the file."""
+    try:
+        if path.suffix == ".parquet":
+            return pq.read_metadata(path).num_rows == rows
+        _read(path, rows)
     except _DAMAGE:
-        return None
+        return False
+    return True
 
 
 def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], np.ndarray]) -> np.ndarray:
@@ -503,8 +500,7 @@ def _common_ranges(path: Path, ranges: np.ndarray | None, sample: Callable[[], n
             check_ranges(ranges, ranges.shape[-1])
         except ARRAY_DAMAGE as error:
             raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
-        return ranges
-    if ranges is None:
+    elif ranges is None:
         ranges = calibrate_ranges(sample())
     write_npy(path, ranges)
     return ranges

@@ -29,7 +29,7 @@ from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained
 from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import FOLDER, METHODS, Fit, find_transform, save_transform
+from ..postprocessing.transform import FOLDER, METHODS, Fit, VectorTransform, find_transform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from ..search import SentenceIndex
 from ..search.sentences import PROBE, SAME, Results
@@ -88,6 +88,8 @@ class SimCSE:
     """
 
     index: SentenceIndex | None = None
+    postprocessing: VectorTransform | None = None
+    postprocessing_fit: Fit | None = None
     _warned_of_length: int | None = None
     _warned_of_unknown = False
 
@@ -117,22 +119,18 @@ class SimCSE:
         if hasattr(config, SECTION):
             own_pooler = settings_of_config(config).inference_pooler
         transform, fit = find_transform(name_or_path, hub_arguments)
-        if transform and fit:
+        if fit:
             if postprocess and pooler_type not in (None, fit.pooler):
                 raise ValueError(
-                    f"{name_or_path} has a {transform.method} that was fitted on embeddings of pooler_type "
+                    f"{name_or_path} has a transform that was fitted on embeddings of pooler_type "
                     f"{fit.pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
                     "model with postprocess=False."
                 )
             if pooler_type is None and fit.pooler != own_pooler:
                 pooler_type = fit.pooler  # without the transform too: no other file may name it
-        self.postprocessing = transform if postprocess else None
-        self.postprocessing_fit = fit if postprocess else None
         self.model: Any
         if backend == "torch":
-            loading: dict[str, Any] = {"do_mlm": False}  # that head serves training only
-            if head is not None:
-                loading["head"] = head
+            loading: dict[str, Any] = {"head": head or "auto", "do_mlm": False}  # the latter serves training only
             if pooler_type is not None:
                 if pooler_type not in POOLER_TYPES:
                     raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
@@ -143,12 +141,10 @@ class SimCSE:
                 name_or_path, dtype=dtype or torch.float32, **loading, **hub_arguments
             )
         else:
-            dtypes = [None, torch.float32]
-            if backend == "openvino":
-                dtypes.append(torch.bfloat16)
+            can_round = backend == "openvino" and dtype == torch.bfloat16
             refuse_changes(
                 pooler_type=pooler_type not in (None, own_pooler),
-                dtype=dtype not in dtypes,
+                dtype=dtype not in (None, torch.float32) and not can_round,
                 device=str(device or "cpu") != "cpu",
                 head=head,
             )
@@ -163,8 +159,7 @@ class SimCSE:
             )
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
-        self.model.to(self.device).eval()
+        self.to(device).model.eval()
         if max_length is None:
             saved_length = fit.max_length if fit else None
             max_length = length_limit(config, self.model.settings, self.tokenizer, saved_length)
@@ -174,14 +169,17 @@ class SimCSE:
         self.revision = getattr(self.model.config, "_commit_hash", None)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
-        if fit and postprocess and fit.probe is not None:
-            probe = self._probe(fit.max_length)
-            saved = torch.tensor(fit.probe)
-            if probe.shape != saved.shape or probe @ saved < SAME:
-                raise ValueError(
-                    f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit "
-                    "them again, or load the model with postprocess=False."
-                )
+        if fit and postprocess:
+            if fit.probe is not None:
+                probe = self._probe(fit.max_length)
+                saved = torch.tensor(fit.probe)
+                if probe.shape != saved.shape or probe @ saved < SAME:
+                    raise ValueError(
+                        f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: "
+                        "fit them again, or load the model with postprocess=False."
+                    )
+            self.postprocessing = transform
+            self.postprocessing_fit = fit
 
     def __repr__(self) -> str:
         return (
@@ -192,9 +190,7 @@ class SimCSE:
     @property
     def dim(self) -> int:
         """Return the embedding size, after the whitening or flow if the model has one."""
-        if self.postprocessing is None:
-            return self.model.embedding_dim
-        return self.postprocessing.output_dim
+        return self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
 
     @property
     def similarity_fn_name(self) -> str:
@@ -284,11 +280,13 @@ class SimCSE:
         if device is not None:
             self.to(device)
         check_precision(precision)
-        parts = [torch.zeros(0, truncate_dim or self.dim)]
-        for _, vectors in self.encode_stream(
-            ((start, texts[start : start + _WINDOW]) for start in range(0, len(texts), _WINDOW)),
-            self.resolve_prompt(prompt, prompt_name),
-            max_length=max_length,
+        prefix = self.resolve_prompt(prompt, prompt_name)
+        windows = (
+            (start, self.tokenize(texts[start : start + _WINDOW], prefix, max_length, long_texts))
+            for start in range(0, len(texts), _WINDOW)
+        )
+        stream = self.encode_stream(
+            windows,
             long_texts=long_texts,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
@@ -296,9 +294,9 @@ class SimCSE:
             token_budget=token_budget,
             show_progress_bar=show_progress_bar,
             split_over_processes=split_over_processes,
-        ):
-            parts.append(vectors)
-        embeddings = torch.cat(parts)
+        )
+        parts = [vectors for _, vectors in stream]
+        embeddings = torch.cat([*parts, torch.zeros(0, truncate_dim or self.dim)])
         check_finite_texts(embeddings, texts)
         if precision != "float32":
             embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
@@ -312,22 +310,19 @@ class SimCSE:
 
     def encode_stream(
         self,
-        windows: Iterable[tuple[Any, Sequence[str]]],
-        prefix: str = "",
+        windows: Iterable[tuple[Any, list[Any]]],
         *,
-        max_length: int | None = None,
         long_texts: str | None = None,
         normalize_embeddings: bool | str | None = "auto",
         truncate_dim: int | None = None,
         **batching: Any,
     ) -> Iterator[tuple[Any, torch.Tensor]]:
-        """Compute the embeddings of windows of texts, of which a background thread tokenizes the next one.
+        """Compute the embeddings of windows of tokenized texts, of which a background thread makes the next one.
 
         Args:
-            windows (`Iterable[tuple[Any, Sequence[str]]]`): What the caller calls a window, and its texts.
-            prefix (`str`, *optional*, defaults to `""`): The prompt.
-            max_length (`int`, *optional*): As in [`SimCSE.encode`], as the others.
-            long_texts (`str`, *optional*): `"cut"` or `"mean"`.
+            windows (`Iterable[tuple[Any, list[Any]]]`): What the caller calls a window, and what [`SimCSE.tokenize`]
+                returned for its texts.
+            long_texts (`str`, *optional*): `"cut"` or `"mean"`, as the texts were tokenized.
             normalize_embeddings (`bool`, *optional*): Scale embeddings to unit length.
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
             **batching (`Any`): Further arguments of [`encode_token_ids`].
@@ -342,21 +337,12 @@ class SimCSE:
         check_truncate_dim(truncate_dim, self.dim)
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
-        long_texts = check_long_texts(long_texts or self.long_texts)
-        pad_token_id = self.tokenizer.pad_token_id
-
-        def tokenized() -> Iterator[tuple[Any, list[Any]]]:
-            for key, texts in windows:
-                yield key, self.tokenize(texts, prefix, max_length, long_texts)
-
-        for key, token_ids in one_ahead(tokenized()):
-            rows = token_ids
-            if long_texts == "mean":
-                rows = list(chain.from_iterable(token_ids))
-            embeddings = encode_token_ids(self.model, rows, pad_token_id, **batching)
-            if long_texts == "mean":
-                lengths = [[len(row) for row in text] for text in token_ids]
-                embeddings = mean_of_windows(embeddings, lengths)
+        averages = (long_texts or self.long_texts) == "mean"
+        for key, token_ids in one_ahead(windows):
+            rows = list(chain.from_iterable(token_ids)) if averages else token_ids
+            embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
+            if averages:
+                embeddings = mean_of_windows(embeddings, token_ids)
             if self.postprocessing is not None:
                 embeddings = self.postprocessing.transform(embeddings)
             if normalize_embeddings is False and self.model.settings.normalize:
@@ -385,14 +371,15 @@ class SimCSE:
             `list[list[int]]` or `list[list[list[int]]]`: The token ids of each text or, with `long_texts="mean"`, of
                 each window of each text.
         """
-        if max_length is not None:
+        if max_length is None:
+            max_length = self.max_length
+        else:
             check_max_length(max_length, self.model.config)
         if prefix:
             texts = [prefix + text for text in texts]
-        limit = self.max_length if max_length is None else max_length
         templates = self.model.settings.templates
-        full = full_length(self.tokenizer, limit, templates, prefix)
-        rows: Any = tokenize_texts(self.tokenizer, texts, limit, templates)
+        full = full_length(self.tokenizer, max_length, templates, prefix)
+        rows: Any = tokenize_texts(self.tokenizer, texts, max_length, templates)
         mean = check_long_texts(long_texts or self.long_texts) == "mean"
         if mean:
             rows = split_long(self.tokenizer, texts, rows, full, templates, prefix)
@@ -437,8 +424,7 @@ class SimCSE:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
             return prompt
-        if prompt_name is None:
-            prompt_name = self.default_prompt_name
+        prompt_name = prompt_name or self.default_prompt_name
         if prompt_name is None:
             return ""
         if prompt_name not in self.prompts:
@@ -588,15 +574,14 @@ class SimCSE:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
         named: Sequence[str | None] = columns or [None]
         columns = [text_column(sentences, column)[1] for column in named]
-        count = 0
+        texts = chain.from_iterable(stream_texts(sentences, column) for column in columns)
+        probe = self._probe(self.max_length).tolist()
+        sizes = []
 
         def windows() -> Iterator[torch.Tensor]:
-            nonlocal count
-            for column in columns:
-                texts = (text for _, text in stream_texts(sentences, column))
-                while window := list(islice(texts, _FILE_WINDOW)):
-                    count += len(window)
-                    yield self.encode(window, normalize_embeddings=None, token_budget=token_budget)
+            while window := [text for _, text in islice(texts, _FILE_WINDOW)]:
+                sizes.append(len(window))
+                yield self.encode(window, normalize_embeddings=None, token_budget=token_budget)
 
         embedded = tqdm(windows(), "Encoding", unit="window", disable=not show_progress_bar)
         history = None
@@ -614,10 +599,10 @@ class SimCSE:
             max_length=self.max_length,
             file=Path(sentences).name,
             columns=columns,
-            sentences=count,
+            sentences=sum(sizes),
             settings=settings,
             log_likelihood=history,
-            probe=self._probe(self.max_length).tolist(),
+            probe=probe,
         )
         vars(self).pop("threshold", None)  # it was checked against the embeddings before
         return self.postprocessing_fit
@@ -641,7 +626,7 @@ class SimCSE:
         with replace_model(save_directory) as folder:
             self.save_settings(folder)
             self.model.save_pretrained(folder)
-            if self.postprocessing is not None and self.postprocessing_fit is not None:
+            if self.postprocessing and self.postprocessing_fit:
                 save_transform(folder, self.postprocessing, self.postprocessing_fit)
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
@@ -727,10 +712,15 @@ class SimCSE:
         return commit.pr_url or commit.commit_url
 
     def _probe(self, max_length: int | None) -> torch.Tensor:
-        """Return the unit embedding of a sentence before any transform."""
-        ids = tokenize_texts(self.tokenizer, [PROBE], max_length, self.model.settings.templates)
-        embeddings = encode_token_ids(self.model, ids, self.tokenizer.pad_token_id, split_over_processes=False)
-        return F.normalize(embeddings[0], dim=-1)
+        """Return the unit embedding of a sentence, by which a fit knows the weights that it was made for."""
+        return self.encode(
+            PROBE,
+            prompt="",
+            max_length=max_length,
+            long_texts="cut",
+            normalize_embeddings=True,
+            split_over_processes=False,
+        )
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):

@@ -4,7 +4,6 @@ import math
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -26,7 +25,7 @@ from .shards import (
     encode_file,
     find_own,
     read_manifest,
-    shard_paths,
+    read_shards,
     texts_of_rows,
 )
 from .simcse import SimCSE
@@ -64,7 +63,7 @@ class RowVectors:
         weighted = [split_weight(source) for source in sources]
         total = sum(weight for _, weight in weighted)
         contents = []
-        self._teachers: list[_Vectors] = []
+        self._folders: list[tuple[Path, float]] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
             has_shards = find_own(folder, MANIFEST).is_file()
@@ -87,12 +86,21 @@ class RowVectors:
                     "again with --precision float32 --format npy"
                 )
             factor = math.sqrt(weight / total)
-            self._teachers.append(_Vectors(factor, settings["shard_size"], shard_paths(folder)))
+            self._folders.append((folder, factor))
             model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
             contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
         self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
+
+    @cached_property
+    def _shards(self) -> list[list[np.ndarray]]:
+        """The shards of each folder, mapped by each process when it first reads them."""
+        return [list(read_shards(folder)) for folder, _ in self._folders]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the mapped files, which a loader's worker maps itself."""
+        return {name: value for name, value in vars(self).items() if name != "_shards"}
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some rows.
@@ -106,21 +114,21 @@ class RowVectors:
         Raises:
             ValueError: If a file is missing or damaged, or a vector is not finite or zero.
         """
-        firsts = rows[:, None] * self.width
-        places = (firsts + np.arange(self.width)).ravel()
+        places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
         found = []
-        for teacher in self._teachers:
-            vectors = teacher.read(places)
+        for (folder, factor), shards in zip(self._folders, self._shards, strict=True):
+            numbers, inside = np.divmod(places, len(shards[0]))
+            vectors = np.stack([shards[number][row] for number, row in zip(numbers, inside, strict=True)])
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             has_direction = (norms > 0) & np.isfinite(norms)
-            wrong = np.flatnonzero(~has_direction)
+            wrong = places[~has_direction.ravel()]
             if len(wrong):
-                row = places[wrong[0]] // self.width
+                row = wrong[0] // self.width
                 raise ValueError(
-                    f"{teacher.paths[0].parent}: the vector of training row {row + 1} is zero or not finite, so it "
-                    "has no direction: encode the file again."
+                    f"{folder}: the vector of training row {row + 1} is zero or not finite, so it has no direction: "
+                    "encode the file again."
                 )
-            found.append(teacher.factor * vectors / norms)
+            found.append(factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
 
     def neighbors(self, number: int) -> np.ndarray:
@@ -133,7 +141,7 @@ class RowVectors:
 
         Returns:
             `np.ndarray`: Row numbers of shape `(rows, number)`, the most similar first, mapped from their file. The
-            row itself is among them.
+            row itself is among them. There are fewer columns if there are fewer rows.
         """
         path = _cache() / f"neighbors-{self.digest}-{number}.npy"
         if not on_first_process(path.exists):
@@ -149,9 +157,7 @@ class RowVectors:
                 index = ExactIndex(vectors.shape[1])
                 index.add(vectors)
                 _, places = index.search(vectors, min(number, len(rows)))
-                lacking = number - places.shape[1]
-                found = np.pad(rows[places], ((0, 0), (0, lacking)), mode="edge")
-                write_npy(parts[block], found)
+                write_npy(parts[block], rows[places])
             wait_for_all()
 
             def join() -> None:
@@ -161,41 +167,6 @@ class RowVectors:
 
             on_first_process(join)
         return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-@dataclass
-class _Vectors:
-    """The shards of one teacher, mapped by each process when it first reads them."""
-
-    factor: float
-    shard_size: int
-    paths: list[Path]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Leave out the mapped files, which a loader's worker maps itself."""
-        return _Vectors, (self.factor, self.shard_size, self.paths)
-
-    @cached_property
-    def shards(self) -> list[np.ndarray]:
-        found: list[np.ndarray] = []
-        for path in self.paths:
-            try:
-                found.append(np.lib.format.open_memmap(path, mode="r"))
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"{path}: missing or damaged ({error}); finish the encoding with --resume."
-                ) from error
-        return found
-
-    def read(self, places: np.ndarray) -> np.ndarray:
-        dim = self.shards[0].shape[1]
-        vectors = np.empty((len(places), dim), np.float32)
-        numbers = places // self.shard_size
-        for number in np.unique(numbers):
-            chosen = numbers == number
-            inside = places[chosen] - number * self.shard_size
-            vectors[chosen] = self.shards[number][inside]
-        return vectors
 
 
 def _cache() -> Path:

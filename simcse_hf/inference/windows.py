@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -124,22 +124,18 @@ def split_tokens(text: str, ends: Sequence[int] | np.ndarray, room: int) -> list
     return starts
 
 
-def mean_of_windows(embeddings: torch.Tensor, lengths: Sequence[Sequence[int]]) -> torch.Tensor:
+def mean_of_windows(embeddings: torch.Tensor, texts: Sequence[Sequence[list[int]]]) -> torch.Tensor:
     """Average the embeddings of each text's windows, weighted by their tokens.
 
     Args:
         embeddings (`torch.Tensor`): Embeddings of all windows, of shape `(windows, dim)`.
-        lengths (`Sequence[Sequence[int]]`): The number of tokens of each window of each text.
+        texts (`Sequence[Sequence[list[int]]]`): The token ids of each window of each text.
 
     Returns:
         `torch.Tensor`: Of shape `(texts, dim)`. A text of one window keeps its embedding, bit by bit.
     """
-    shares = []
-    text_of = []
-    for text, row in enumerate(lengths):
-        total = sum(row)
-        text_of += [text] * len(row)
-        shares += [length / total for length in row]
-    means = embeddings.new_zeros(len(lengths), embeddings.shape[1])
-    weighted = embeddings * torch.tensor(shares)[:, None]
-    return means.index_add_(0, torch.tensor(text_of), weighted)
+    numbers = torch.tensor([len(windows) for windows in texts])
+    tokens = torch.tensor([float(len(window)) for window in chain.from_iterable(texts)])
+    totals = torch.segment_reduce(tokens, "sum", lengths=numbers)
+    shares = tokens / totals.repeat_interleave(numbers)
+    return torch.segment_reduce(embeddings * shares[:, None], "sum", lengths=numbers)

@@ -40,20 +40,17 @@ class InvertibleLinear(nn.Module):
         rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64)).Q
         permutation, lower, upper = torch.linalg.lu(rotation)
         dtype = torch.get_default_dtype()
-        self.permutation: Tensor
-        self.sign: Tensor
-        self.register_buffer("permutation", permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
+        self.permutation = nn.Buffer(permutation.argmax(dim=1))  # row i of P L is row permutation[i] of L
         diagonal = upper.diagonal()
-        self.register_buffer("sign", diagonal.sign().to(dtype))
+        self.sign = nn.Buffer(diagonal.sign().to(dtype))
         self.lower = nn.Parameter(lower.tril(-1).to(dtype))
         self.upper = nn.Parameter(upper.triu(1).to(dtype))
         self.log_diagonal = nn.Parameter(diagonal.abs().log().to(dtype))
 
     def forward(self, x: Tensor) -> _Mapped:
         """Return z and log |det dz/dx|."""
-        identity = torch.eye(len(self.sign)).to(self.lower)
         diagonal = torch.diag(self.sign * self.log_diagonal.exp())
-        lower = self.lower.tril(-1) + identity
+        lower = self.lower.tril(-1).fill_diagonal_(1)
         upper = self.upper.triu(1) + diagonal
         weight = lower[self.permutation] @ upper
         return x @ weight.T, self.log_diagonal.sum()
@@ -175,7 +172,7 @@ def fit_flow(
         batch_size (`int`, *optional*, defaults to `256`): Embeddings per step.
         learning_rate (`float`, *optional*, defaults to `1e-3`): Learning rate of the first step.
         seed (`int`, *optional*, defaults to `42`): Seed of the initial weights and the order.
-        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar over the steps.
+        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar over the epochs.
 
     Returns:
         `tuple[Flow, list[float]]`: The flow, and the mean log-likelihood of the embeddings in nats per dimension,
@@ -214,8 +211,8 @@ def fit_flow(
         steps = epochs * math.ceil(count / batch_size)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
         history = [_mean_log_likelihood(flow, vectors)]
-        bar = tqdm(total=steps, desc="Fitting the flow", unit="step", disable=not show_progress_bar)
-        for epoch in range(1, epochs + 1):
+        numbers = range(1, epochs + 1)
+        for epoch in tqdm(numbers, "Fitting the flow", unit="epoch", disable=not show_progress_bar):
             for rows in torch.randperm(count).split(batch_size):
                 loss = -flow.log_likelihood(vectors[rows]).mean() / dim
                 optimizer.zero_grad()
@@ -223,15 +220,12 @@ def fit_flow(
                 nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
                 optimizer.step()
                 schedule.step()
-                bar.update()
             history.append(_mean_log_likelihood(flow, vectors))
-            bar.set_postfix(nats_per_dim=f"{history[-1]:.3f}")
             if not math.isfinite(history[-1]):
                 raise ValueError(
                     f"the flow diverged in epoch {epoch} (log-likelihood {history[-1]}): lower the learning rate of "
                     f"{learning_rate}"
                 )
-        bar.close()
     return flow.requires_grad_(False).eval(), history
 
 

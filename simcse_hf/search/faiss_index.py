@@ -89,24 +89,25 @@ class FaissIndex:
 
     def add(self, vectors: ndarray) -> None:
         """Append a copy of embeddings of shape `(n, dim)`; the first one gets the position `len(self)`."""
-        self._read_whole()
-        vectors = np.array(vectors, dtype=np.float32, order="C")
+        self._waiting.append(np.array(vectors, dtype=np.float32, order="C"))
         if self._index.is_trained:
-            self._index.add(vectors)
-        else:
-            self._waiting.append(vectors)
+            self._complete()
 
-    def _train(self) -> None:
-        if not self._waiting:
-            return
-        index = self._create(len(self))
-        vectors = np.concatenate(self._waiting)
-        with _explained(f"{len(vectors)} embeddings cannot train the backend {self.backend!r}"):
-            index.train(vectors)
-        index.add(vectors)
-        self._index = index
-        self._waiting = []
+    def _complete(self) -> None:
+        """Read the lists that are still on the disk, or train the index, and add the embeddings that wait."""
+        if self._mapped is not None:  # faiss neither extends nor copies lists on the disk
+            self._index = self._faiss.read_index(str(self._mapped))
+            self._mapped = None
+        elif self._waiting and not self._index.is_trained:
+            index = self._create(len(self))
+            vectors = np.concatenate(self._waiting)
+            with _explained(f"{len(vectors)} embeddings cannot train the backend {self.backend!r}"):
+                index.train(vectors)
+            self._index = index
         self.set_parameters(self._parameters)
+        for vectors in self._waiting:
+            self._index.add(vectors)
+        self._waiting = []
 
     def search(self, queries: ndarray, top_k: int, among: ndarray | None = None) -> tuple[ndarray, ndarray]:
         """Find embeddings with large inner products; arguments as in [`ExactIndex.search`].
@@ -117,7 +118,8 @@ class FaissIndex:
         Raises:
             ValueError: If `among` is given and the index takes no filter.
         """
-        self._train()
+        if self._waiting:
+            self._complete()
         faiss = self._faiss
         index = self._index
         queries = np.ascontiguousarray(queries, dtype=np.float32)
@@ -141,21 +143,13 @@ class FaissIndex:
 
     def save(self, folder: Path) -> None:
         """Write faiss's own file."""
-        self._read_whole()
-        self._train()
+        self._complete()
         self._faiss.write_index(self._index, str(folder / self.FILE))
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote, and leave the lists of an inverted file on the disk."""
         self._mapped = folder / self.FILE
         self._index = self._faiss.read_index(str(self._mapped), self._faiss.IO_FLAG_MMAP)
-
-    def _read_whole(self) -> None:
-        """Read the lists that are still on the disk: faiss neither extends nor copies them there."""
-        if self._mapped is not None:
-            self._index = self._faiss.read_index(str(self._mapped))
-            self._mapped = None
-            self.set_parameters(self._parameters)
 
 
 def new_index(dim: int, backend: str, similarity: str) -> ExactIndex | FaissIndex:

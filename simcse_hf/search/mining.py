@@ -170,40 +170,38 @@ def mine_hard_negatives(
     for pair, text in enumerate(first):
         pairs.setdefault(fold_text(text), []).append(pair)
     texts = [*second, *chain(*given), *corpus]
-    distinct: dict[str, str] = {}
+    candidate_of: dict[str, int] = {}
+    candidate_texts: list[str] = []
     for text in texts:
-        distinct.setdefault(fold_text(text), text)
-    candidate_of = {key: number for number, key in enumerate(distinct)}
-    candidate_texts = list(distinct.values())
-    anchor_texts = [first[own_pairs[0]] for own_pairs in pairs.values()]
+        key = fold_text(text)
+        if key not in candidate_of:
+            candidate_of[key] = len(candidate_texts)
+            candidate_texts.append(text)
+    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
+    groups = sorted(pairs.items(), key=lambda group: len(group[1]))
+    anchor_texts = [first[own_pairs[0]] for _, own_pairs in groups]
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
 
     similarity = getattr(model, "similarity_fn_name", "cosine")
-    for name in ("max_score", "min_score"):
-        score = getattr(options, name)
+    for score in (options.max_score, options.min_score):
         if similarity == "cosine" and score is not None and abs(score) > 1:
-            raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
+            raise ValueError(f"max_score and min_score must be cosines, between -1 and 1, got {score}")
     index = new_index(candidates.shape[1], backend, similarity)
     index.add(candidates)
-    dropped: Counter[str] = Counter()
-    dropped["repeated candidate"] = len(texts) - len(candidates)
-    dropped["the anchor itself"] = 0
-    dropped["positive of the same anchor"] = 0
+    repeated = len(texts) - len(candidates)
+    dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
     positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
     draw = random.Random(options.seed)
-    groups = list(pairs.items())
-    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
-    order = sorted(range(len(groups)), key=lambda anchor: len(groups[anchor][1]))
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        _, most_pairs = groups[block[-1]]
+    for start in range(0, len(groups), _BLOCK):
+        block = groups[start : start + _BLOCK]
+        vectors = anchors[start : start + _BLOCK]
+        _, most_pairs = block[-1]
         reach = options.last_rank + len(most_pairs) + 1
-        scores, found = index.search(anchors[block], min(reach, len(index)))
-        searched = zip(block, scores.tolist(), found.tolist(), strict=True)
-        for anchor, row_scores, row in searched:
-            key, own_pairs = groups[anchor]
+        scores, found = index.search(vectors, min(reach, len(index)))
+        searched = zip(block, vectors, scores.tolist(), found.tolist(), strict=True)
+        for (key, own_pairs), vector, row_scores, row in searched:
             positives = [candidate_of[fold_text(second[pair])] for pair in own_pairs]
             taboo = set(positives)
             ranked = []
@@ -215,8 +213,8 @@ def mine_hard_negatives(
                 elif candidate >= 0:  # faiss gives -1 where it finds fewer
                     ranked.append((candidate, score))
             ranked = ranked[options.range_min : options.last_rank]
-            own_vector = torch.as_tensor(anchors[[anchor]])
-            own_scores = similarity_matrix(own_vector, torch.as_tensor(candidates[positives]), similarity)
+            own_vectors = torch.as_tensor(candidates[positives])
+            own_scores = similarity_matrix(torch.as_tensor(vector[None]), own_vectors, similarity)
             for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
                 positive_scores.append(positive_score)
                 negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)

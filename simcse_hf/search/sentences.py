@@ -20,7 +20,17 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_texts
 from ..ops.errors import NotFiniteError, check_finite
-from ..ops.files import StrPath, digest, entries, hold, read_json_object, remove, write_atomically, write_json
+from ..ops.files import (
+    StrPath,
+    digest,
+    entries,
+    full_name,
+    hold,
+    read_json,
+    remove,
+    write_atomically,
+    write_json,
+)
 from .exact import ExactIndex, comparable
 from .faiss_index import FaissIndex, new_index
 
@@ -42,20 +52,6 @@ _ROWS = "rows.parquet"
 _DATA = re.compile(r"data-[0-9a-f]{16}")
 #: What a save may remove: an interrupted one leaves some of them.
 _OWN = re.compile(rf"{_DATA.pattern}|\.({_DATA.pattern}|index\.json)\.\d+\.partial")
-#: The entries of the description and their types.
-_ENTRIES: dict[str, Any] = {
-    "model": str,
-    "revision": str | None,
-    "pooler": str | None,
-    "max_length": int | None,
-    "document_prompt": str | None,
-    "backend": str,
-    "truncate_dim": int | None,
-    "count": int,
-    "probe": list,
-    "data": str,
-    "digests": dict,
-}
 #: The attribute of a model behind each of these entries, and its value for a model that has none.
 _SETTINGS = {
     "revision": ("revision", None),
@@ -125,7 +121,7 @@ class SentenceIndex:
         self.similarity = _similarity_of(model)
         self.kept = [name.removeprefix(_KEPT) for name in rows.column_names[1:]]
         self.truncate_dim = truncate_dim
-        self._saved: tuple[Path, str] | None = None  # the folder and the data folder in it that hold this index
+        self._saved: dict[Path, str] = {}  # folders with this index, and the data folder in each
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -142,11 +138,9 @@ class SentenceIndex:
         *,
         backend: str = "exact",
         parameters: str | None = None,
-        column: str | None = None,
         keep: Sequence[str] = (),
         truncate_dim: int | None = None,
-        vectors: Iterable[ndarray] | None = None,
-        show_progress_bar: bool = False,
+        **options: Any,
     ) -> "SentenceIndex":
         """Encode sentences and index them.
 
@@ -157,13 +151,10 @@ class SentenceIndex:
             backend (`str`, *optional*, defaults to `"exact"`): `"exact"` compares every embedding. `"hnsw"`, `"ivf"`
                 and descriptions for faiss's `index_factory` such as `"IVF4096,SQ8"` are faiss, see [`FaissIndex`].
             parameters (`str`, *optional*): Parameters of a faiss index, such as `"efSearch=256"`.
-            column (`str`, *optional*): The column of sentences, if the file has several columns.
             keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep. Searches return
                 them, and can be filtered by them.
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
-            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
-                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
-            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            **options (`Any`): `column`, `vectors` and `show_progress_bar`, as in [`SentenceIndex.add`].
 
         Returns:
             `SentenceIndex`: The index.
@@ -180,7 +171,7 @@ class SentenceIndex:
         names = [_SENTENCE, *(_KEPT + name for name in keep)]
         schema = pa.schema([(name, pa.large_string()) for name in names])
         index = cls(model, empty, schema.empty_table(), truncate_dim)
-        index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
+        index.add(sentences, **options)
         if not len(index):
             raise ValueError("there are no sentences to index: give at least one")
         return index
@@ -193,7 +184,18 @@ class SentenceIndex:
         vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> None:
-        """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
+        """Append sentences, window by window.
+
+        Args:
+            sentences (`str`, `os.PathLike` or `Sequence[str]`): As in [`SentenceIndex.build`].
+            column (`str`, *optional*): The column of sentences, if the file has several columns.
+            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
+                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+
+        Raises:
+            ValueError: As [`SentenceIndex.build`].
+        """
         total = None
         if isinstance(sentences, (str, os.PathLike)):
             rows = (row for _, *row in stream_texts(sentences, column, self.kept))
@@ -206,9 +208,9 @@ class SentenceIndex:
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
                 check_finite(embeddings, "sentence {} of the index", first=len(self))
-                columns = [pa.array(cells, pa.large_string()) for cells in zip(*part, strict=True)]
+                added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
                 self.vectors.add(embeddings)
-                self.rows = pa.concat_tables([self.rows, pa.table(columns, schema=self.rows.schema)])
+                self.rows = pa.concat_tables([self.rows, added])
                 bar.update(len(part))
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
@@ -280,16 +282,14 @@ class SentenceIndex:
         self.check_threshold(threshold)
 
         # 1. The embeddings of the queries.
-        single = isinstance(queries, str)
         if isinstance(queries, (ndarray, torch.Tensor)):
-            embeddings = torch.as_tensor(queries).float().cpu().numpy()
-            single = embeddings.ndim == 1
-            embeddings = np.atleast_2d(embeddings)
-            if embeddings.shape[1:] != (self.vectors.dim,):
-                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
+            given = torch.as_tensor(queries).float().cpu().numpy()
         else:
             encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
+            given = encode(queries, truncate_dim=self.truncate_dim, convert_to_numpy=True)
+        embeddings = np.atleast_2d(given)
+        if embeddings.shape[1:] != (self.vectors.dim,):
+            raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
         check_finite(embeddings, "query {}")
         embeddings = comparable(embeddings, self.similarity)
 
@@ -314,8 +314,8 @@ class SentenceIndex:
             scores, rows = self.vectors.search(embeddings, top_k, among)
             for number, result in enumerate(results):
                 for row, score in zip(rows[number].tolist(), scores[number].tolist(), strict=True):
-                    is_found = row >= 0  # faiss gives -1 where it finds fewer
-                    if is_found and (threshold is None or score >= threshold):
+                    # faiss gives -1 where it finds fewer.
+                    if row >= 0 and (threshold is None or score >= threshold):
                         sentence, *cells = (column[row].as_py() for column in self.rows.columns)
                         match = Match(sentence, score)
                         match.row = row
@@ -327,7 +327,7 @@ class SentenceIndex:
                     f"{len(empty)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
                     f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
                 )
-        return results[0] if single else results
+        return results[0] if given.ndim == 1 else results
 
     def check_threshold(self, threshold: float | None) -> None:
         """Raise a `ValueError` if no score can be compared with a threshold: NaN, or a cosine beyond 1."""
@@ -350,11 +350,8 @@ class SentenceIndex:
         """
         check_target(folder)
         model = self.model
-        name = str(getattr(model, "name_or_path", type(model).__name__))
-        if Path(name).is_dir():  # an absolute path, so that the index can be searched from any folder
-            name = str(Path(name).resolve())
         description = {
-            "model": name,
+            "model": full_name(getattr(model, "name_or_path", type(model).__name__)),
             **{entry: getattr(model, *attribute) for entry, attribute in _SETTINGS.items()},
             "document_prompt": getattr(model, "prompts", {}).get("document"),
             "backend": self.backend,
@@ -369,7 +366,7 @@ class SentenceIndex:
                 saved = None
                 if (target / _DESCRIPTION).exists():
                     saved = describe(target)["data"]
-                if self._saved is not None and self._saved[0] == target and self._saved[1] != saved:
+                if self._saved.get(target, saved) != saved:
                     raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
                     temporary.mkdir()
@@ -382,7 +379,7 @@ class SentenceIndex:
                         remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
             raise ValueError(f"cannot write the index to {folder}, which is as it was: {error}. Make room.") from error
-        self._saved = target, data
+        self._saved[target] = data
 
     @classmethod
     def load(cls, folder: StrPath, model: Any, *, parameters: str | None = None) -> "SentenceIndex":
@@ -420,7 +417,7 @@ class SentenceIndex:
         if parameters is not None:
             vectors.set_parameters(parameters)
         index = cls(model, vectors, rows, described["truncate_dim"])
-        index._saved = folder, described["data"]
+        index._saved[folder] = described["data"]
         return index
 
 
@@ -439,16 +436,23 @@ def describe(folder: StrPath) -> dict[str, Any]:
     path = Path(folder).expanduser() / _DESCRIPTION
     if path.is_symlink() or not path.is_file():
         raise ValueError(f"{folder}: no {_DESCRIPTION}, so it is not a folder that an index was saved in.")
-    described = read_json_object(path, *_ENTRIES, advice=_DAMAGED)
-    for name, kind in _ENTRIES.items():
-        sound = isinstance(described[name], kind)
-        if sound and name == "data":  # it must not lead out of the folder
-            sound = _DATA.fullmatch(described[name]) is not None
-        if sound and name == "probe":
-            sound = {type(value) for value in described[name]} == {float}
-        if not sound:
-            raise ValueError(f"{path}: damaged ({name} holds another kind of value). {_DAMAGED}")
-    return described
+    described = read_json(path, _DAMAGED)
+    match described:
+        case {
+            "model": str(),
+            "revision": str() | None,
+            "pooler": str() | None,
+            "max_length": int() | None,
+            "document_prompt": str() | None,
+            "backend": str(),
+            "truncate_dim": int() | None,
+            "count": int(),
+            "probe": [float(), *_],
+            "data": str(data),
+            "digests": {},
+        } if _DATA.fullmatch(data):  # it must not lead out of the folder
+            return described
+    raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {_DAMAGED}")
 
 
 def check_target(folder: StrPath) -> None:
@@ -462,7 +466,7 @@ def check_target(folder: StrPath) -> None:
     """
     path = Path(folder).expanduser()
     try:
-        if path.is_dir() and (path / _DESCRIPTION).exists():
+        if (path / _DESCRIPTION).exists():
             describe(path)
             return
         for each in entries(path):

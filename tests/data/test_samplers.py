@@ -86,5 +86,5 @@ def test_neighbours_of_a_row_follow_it_and_every_row_is_drawn_once():
 
 def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
     circle = np.array([[(row + step) % 20 for step in range(20)] for row in range(20)])
-    padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` fills them
+    padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` once filled them
     assert sorted(NeighborSampler(padded, 15, seed=1)) == list(range(20))
