@@ -177,10 +177,11 @@ def encode_file(
         if precision in SCALAR_PRECISIONS:
             ranges = on_first_process(lambda: _common_ranges(find_own(folder, RANGES), ranges, sample))
         hidden = not show_progress_bar or rank != 0
-        encoded = encode(missing, shard_size)
-        bar = tqdm(encoded, "Encoding", len(missing), unit="text", unit_scale=shard_size, disable=hidden)
-        for path, (rows, vectors) in zip(missing.values(), bar, strict=True):
-            _write(path, rows, quantize(vectors, precision, ranges))
+        total = sum(shards[path] for path in missing.values())
+        with tqdm(total=total, desc="Encoding", unit="text", disable=hidden) as bar:
+            for path, (rows, vectors) in zip(missing.values(), encode(missing, shard_size), strict=True):
+                _write(path, rows, quantize(vectors, precision, ranges))
+                bar.update(len(rows))
     return list(shards)
 
 

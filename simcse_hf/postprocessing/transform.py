@@ -144,8 +144,9 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
             write_json(folder / "config.json", dense)
     if (directory / MODULES).exists():
         modules = [module for module in read_json(directory / MODULES) if module["path"] != FOLDER]
-        modules.append({"path": FOLDER, "type": module_type})
-        modules.sort(key=lambda module: module["type"].endswith(".Normalize"))  # which stays the last one
+        types = [module["type"].rpartition(".")[2] for module in modules]
+        place = types.index("Normalize") if "Normalize" in types else len(types)
+        modules.insert(place, {"path": FOLDER, "type": module_type})
         for number, module in enumerate(modules):
             module |= {"idx": number, "name": str(number)}
         write_json(directory / MODULES, modules)

@@ -184,9 +184,10 @@ def mine_hard_negatives(
     candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
 
     similarity = getattr(model, "similarity_fn_name", "cosine")
-    for score in (options.max_score, options.min_score):
+    for name in ("max_score", "min_score"):
+        score = getattr(options, name)
         if similarity == "cosine" and score is not None and abs(score) > 1:
-            raise ValueError(f"max_score and min_score must be cosines, between -1 and 1, got {score}")
+            raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
     index = new_index(candidates.shape[1], backend, similarity)
     index.add(candidates)
     repeated = len(texts) - len(candidates)

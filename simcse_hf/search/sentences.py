@@ -140,7 +140,9 @@ class SentenceIndex:
         parameters: str | None = None,
         keep: Sequence[str] = (),
         truncate_dim: int | None = None,
-        **options: Any,
+        column: str | None = None,
+        vectors: Iterable[ndarray] | None = None,
+        show_progress_bar: bool = False,
     ) -> "SentenceIndex":
         """Encode sentences and index them.
 
@@ -154,7 +156,10 @@ class SentenceIndex:
             keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns of the file to keep. Searches return
                 them, and can be filtered by them.
             truncate_dim (`int`, *optional*): Use only the leading dimensions.
-            **options (`Any`): `column`, `vectors` and `show_progress_bar`, as in [`SentenceIndex.add`].
+            column (`str`, *optional*): The column of sentences, if the file has several columns.
+            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
+                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
 
         Returns:
             `SentenceIndex`: The index.
@@ -171,7 +176,7 @@ class SentenceIndex:
         names = [_SENTENCE, *(_KEPT + name for name in keep)]
         schema = pa.schema([(name, pa.large_string()) for name in names])
         index = cls(model, empty, schema.empty_table(), truncate_dim)
-        index.add(sentences, **options)
+        index.add(sentences, column=column, vectors=vectors, show_progress_bar=show_progress_bar)
         if not len(index):
             raise ValueError("there are no sentences to index: give at least one")
         return index
@@ -184,18 +189,7 @@ class SentenceIndex:
         vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> None:
-        """Append sentences, window by window.
-
-        Args:
-            sentences (`str`, `os.PathLike` or `Sequence[str]`): As in [`SentenceIndex.build`].
-            column (`str`, *optional*): The column of sentences, if the file has several columns.
-            vectors (`Iterable[np.ndarray]`, *optional*): Embeddings of these sentences that were computed before, as
-                arrays of shape `(n, dim)` one after the other (see `inference.shards.read_shards`).
-            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
-
-        Raises:
-            ValueError: As [`SentenceIndex.build`].
-        """
+        """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
         total = None
         if isinstance(sentences, (str, os.PathLike)):
             rows = (row for _, *row in stream_texts(sentences, column, self.kept))
