@@ -51,19 +51,6 @@ def keep_mask(shape: Sequence[int], p: float) -> tuple[Tensor, float]:
     return mask.view(*shape), _LEVELS / (_LEVELS - dropped)
 
 
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        mask, ctx.scale = keep_mask(x.shape, p)
-        ctx.save_for_backward(mask)
-        return mask.to(x.dtype).mul_(x).mul_(ctx.scale)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
-
-
 class FastDropout(nn.Dropout):
     """Dropout as `nn.Dropout` has it, several times faster on a CPU and with other masks.
 
@@ -75,16 +62,16 @@ class FastDropout(nn.Dropout):
         """Apply dropout in training mode."""
         draws_mask = self.training and x.device.type == "cpu" and 0 < self.p < 1
         if draws_mask and not torch.compiler.is_compiling():
-            return _Dropout.apply(x, self.p)
+            mask, scale = keep_mask(x.shape, self.p)
+            return (x * mask).mul_(scale)
         return super().forward(x)
 
 
 def use_fast_dropout(model: nn.Module) -> None:
     """Replace each plain `nn.Dropout` in `model` by a [`FastDropout`]; weights and module names stay the same."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout and not child.inplace:
-                setattr(module, name, FastDropout(child.p).train(child.training))
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if type(module) is nn.Dropout and not module.inplace:
+            model.set_submodule(name, FastDropout(module.p).train(module.training))
 
 
 class FastLinear(TorchFunctionMode):
