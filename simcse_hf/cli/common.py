@@ -282,12 +282,10 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     try:
         return SimCSE(name, **options | settings)
     except (OSError, HFValidationError) as error:
-        reason = _first_line(error)
-        if "Repo id must" in str(error):
-            reason = "there is no such folder"
-        elif "couldn't connect" in reason:
-            reason = f"there is no such folder, and the hub cannot be reached ({reason})"
-        raise ValueError(f"no model could be loaded from {name!r}: {reason}") from error
+        raise ValueError(
+            f"{name!r} is neither the folder of a model nor the name of one on the hub that can be reached "
+            f"({_first_line(error)})"
+        ) from error
 
 
 def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
@@ -416,15 +414,14 @@ def messages_of(package: str, quiet: bool) -> Iterator[None]:
 
     set_up_logging()
     levels = {
+        "transformers": ERROR,
         "simcse_hf": ERROR,
         "simcse_hf.evaluation.user_tasks": WARNING,
         package: WARNING if quiet else INFO,
     }
     before = {name: getLogger(name).level for name in levels}
-    verbosity = logging.get_verbosity()
     for name, level in levels.items():
         getLogger(name).setLevel(level)
-    logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
     try:
@@ -432,6 +429,5 @@ def messages_of(package: str, quiet: bool) -> Iterator[None]:
     finally:
         for name, level in before.items():
             getLogger(name).setLevel(level)
-        logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
         datasets.enable_progress_bars()

@@ -1,6 +1,5 @@
 """The commands `simcse-hf mine` and `simcse-hf build-nli`, which write training files."""
 
-from argparse import ArgumentParser
 from dataclasses import asdict, fields
 
 from .common import (
@@ -23,7 +22,18 @@ _LABELS = ("entailment", "neutral", "contradiction")
 SAMPLING_STRATEGIES = ("top", "random")
 
 
-def _mine_parser() -> ArgumentParser:
+def mine_main(argv: list[str]) -> int:
+    """Run `simcse-hf mine`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf mine`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If no pair has enough negatives.
+    """
     parser = command_parser(
         "mine", "Turn pairs into triplets: for each anchor, find similar texts that are not its positives."
     )
@@ -69,22 +79,7 @@ def _mine_parser() -> ArgumentParser:
         help="n-tuple: a row for each pair with a column for each negative, pairs with too few are left out; "
         "triplet: a row for each negative; default: n-tuple",
     )
-    return parser
-
-
-def mine_main(argv: list[str]) -> int:
-    """Run `simcse-hf mine`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf mine`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If no pair has enough negatives.
-    """
-    arguments = _mine_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     check_output_file(arguments, TABLE_SUFFIXES)
 
     from ..data.read import load_text_dataset
