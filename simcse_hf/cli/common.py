@@ -240,7 +240,7 @@ def add_output_options(parser: ArgumentParser, help: str, *, required: bool = Tr
 
 
 def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
-    """Load the model that a command line names.
+    """Load the model that a command line names, in each of the processes that the launcher has started.
 
     Args:
         name (`str`): Folder or hub name.
@@ -259,7 +259,10 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     from transformers.utils import logging
 
     from ..inference.simcse import SimCSE
+    from ..ops.launch import join_processes
 
+    state = join_processes()
+    own_device = str(state.device) if state.num_processes > 1 else None
     if arguments.quiet:
         disable_progress_bars()  # which TQDM_DISABLE does not reach
         logging.set_verbosity_warning()
@@ -274,7 +277,7 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
-        "device": arguments.device,
+        "device": arguments.device or own_device,
         "postprocess": not arguments.no_postprocess,
         "long_texts": arguments.long_texts or "cut",
         "backend": arguments.model_backend,
@@ -286,23 +289,6 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
             f"{name!r} is neither the folder of a model nor the name of one on the hub that can be reached "
             f"({_first_line(error)})"
         ) from error
-
-
-def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
-    """Load a model in each of the processes that the launcher has started, among which it divides its texts.
-
-    Args:
-        name (`str`): Folder or hub name.
-        arguments (`argparse.Namespace`): The options of `add_model_options`.
-
-    Returns:
-        `SimCSE`: The model of this process, on its own device.
-    """
-    from ..ops.launch import join_processes
-
-    state = join_processes()
-    own_device = str(state.device) if state.num_processes > 1 else None
-    return load_encoder(name, arguments, device=arguments.device or own_device)
 
 
 def _first_line(error: BaseException) -> str:

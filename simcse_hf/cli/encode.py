@@ -8,7 +8,7 @@ from .common import (
     add_prompt_options,
     add_text_options,
     command_parser,
-    load_in_each_process,
+    load_encoder,
     positive_int,
     report,
 )
@@ -91,7 +91,7 @@ def encode_main(argv: list[str]) -> int:
     if arguments.no_normalize:
         settings["normalize_embeddings"] = False
     paths = encode_file(
-        load_in_each_process(arguments.model, arguments),
+        load_encoder(arguments.model, arguments),
         arguments.input,
         arguments.output,
         ranges=ranges,

@@ -21,20 +21,13 @@ from .flash import flash_attention, supports_flash
 
 ATTENTION_NAME = "sdpa_unpadded"
 
-#: For each supported model type, whether its position ids count tokens from `pad_token_id + 1` instead of columns from
-#: 0. An encoder may be listed if its forward takes position ids and hands further keyword arguments down to the
-#: attention function, if it mixes tokens nowhere else, and if its outputs were compared with those of padded encoding.
-_COUNTS_TOKENS = {
-    "albert": False,
-    "bert": False,
-    "camembert": True,
-    "distilbert": False,
-    "electra": False,
-    "modernbert": False,
-    "roberta": True,
-    "xlm-roberta": True,
-}
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
+#: The supported model types. An encoder may be listed if its forward takes position ids and hands further keyword
+#: arguments down to the attention function, if it mixes tokens nowhere else, and if its outputs were compared with
+#: those of padded encoding.
+_SUPPORTED = _HAS_BERT_LAYERS | {"albert", "distilbert", "modernbert"}
+#: Those whose position ids count tokens from `pad_token_id + 1` instead of columns from 0.
+_COUNTS_TOKENS = {"camembert", "roberta", "xlm-roberta"}
 REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
 WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
 SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
@@ -220,7 +213,7 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
         base_model (`transformers.PreTrainedModel`): A stock encoder.
     """
     config = base_model.config
-    if config.model_type not in _COUNTS_TOKENS or getattr(config, "is_decoder", False):
+    if config.model_type not in _SUPPORTED or getattr(config, "is_decoder", False):
         return
     if config._attn_implementation == "sdpa":
         base_model.set_attn_implementation(ATTENTION_NAME)
@@ -341,7 +334,7 @@ def run_encoder(
         packing = Packing(attention_mask, skip_last_layer, lengths)
         index = packing.token_index
         inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
-        if _COUNTS_TOKENS[config.model_type]:
+        if config.model_type in _COUNTS_TOKENS:
             is_token = input_ids.ne(config.pad_token_id).long()
             inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
         inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
