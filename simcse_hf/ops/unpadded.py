@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from .cpu import keep_mask
@@ -279,8 +279,7 @@ def run_encoder(
     unpadded: bool = True,
     all_layers: bool = False,
     first_only: bool = False,
-    pooled: bool = False,
-) -> BaseModelOutputWithPooling:
+) -> BaseModelOutput:
     """Compute `base_model(input_ids, attention_mask, token_type_ids)`, without computing the padding if possible.
 
     Values and gradients equal those of the padded pass. Dropout masks are drawn for tokens only. Threads may share an
@@ -299,13 +298,11 @@ def run_encoder(
         first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only, if padding
             is left out. Encoders with BERT's layers then compute queries, and all that follows them, for these tokens
             alone. Every row then needs a token.
-        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler for the first
-            token, wherever that is.
 
     Returns:
-        `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
-        `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
-        shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
+        `BaseModelOutput`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with `first_only`;
+        `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`. If padding is left out, its
+        states are zero.
     """
     config = base_model.config
     batch, length = input_ids.shape
@@ -325,43 +322,51 @@ def run_encoder(
             # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
             has_padding = lengths.min() < length
             inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
-        outputs: Any = base_model(**inputs, output_hidden_states=all_layers)
-        if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
-            first = first_tokens(outputs.last_hidden_state, attention_mask)
+        return base_model(**inputs, output_hidden_states=all_layers)
+    # 1. The tokens of all rows become one row.
+    skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
+    packing = Packing(attention_mask, skip_last_layer, lengths)
+    index = packing.token_index
+    inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
+    if config.model_type in _COUNTS_TOKENS:
+        is_token = input_ids.ne(config.pad_token_id).long()
+        inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+    inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
+    # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one they
+    # would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and nothing reads
+    # this.
+    no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
+    found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
+    # 3. Tokens return to their rows.
+    last = found.last_hidden_state.squeeze(0)
+    outputs = BaseModelOutput()
+    if first_only:
+        first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
+        if last.device.type == "cpu":  # the sentences are in another order
+            first = torch.empty_like(first).index_copy_(0, packing.rows, first)
+        outputs["last_hidden_state"] = first[:, None]
     else:
-        # 1. The tokens of all rows become one row.
-        skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-        packing = Packing(attention_mask, skip_last_layer, lengths)
-        index = packing.token_index
-        inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
-        if config.model_type in _COUNTS_TOKENS:
-            is_token = input_ids.ne(config.pad_token_id).long()
-            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
-        inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
-        # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one
-        # they would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and
-        # nothing reads this.
-        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
-        found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
-        # 3. Tokens return to their rows.
-        last = found.last_hidden_state.squeeze(0)
-        outputs = BaseModelOutputWithPooling()
-        if first_only or pooled:
-            first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
-            if len(first) < batch or last.device.type == "cpu":  # the sentences are not the rows, or in another order
-                zeros = last.new_zeros(batch, last.shape[-1])
-                first = zeros.index_copy_(0, packing.rows, first)
-        outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(last)
-        if all_layers:
-            unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
-            outputs["hidden_states"] = tuple(unpacked)
-    if pooled:
-        pooler: Any = base_model.pooler
-        if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-            outputs["pooler_output"] = torch.tanh(pooler(first))
-        else:
-            outputs["pooler_output"] = pooler(first[:, None])
+        outputs["last_hidden_state"] = packing.unpack(last)
+    if all_layers:
+        unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
+        outputs["hidden_states"] = tuple(unpacked)
     return outputs
+
+
+def apply_pooler(base_model: PreTrainedModel, first: Tensor) -> Tensor:
+    """Apply the encoder's own pooler to first tokens; in its forward pass it takes column 0, which may be padding.
+
+    Args:
+        base_model (`transformers.PreTrainedModel`): A stock encoder with a pooler.
+        first (`torch.Tensor`): The first tokens, of shape `(batch, dim)`.
+
+    Returns:
+        `torch.Tensor`: Of the same shape.
+    """
+    pooler: Any = base_model.pooler
+    if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+        return torch.tanh(pooler(first))
+    return pooler(first[:, None])
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
