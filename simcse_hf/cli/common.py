@@ -61,8 +61,6 @@ class CommandParser(ArgumentParser):
             is_name = number == 0 or word.startswith("--")
             if is_name and not any(other.startswith(name) for other in known):
                 wrong.append(name)
-        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
-            known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def world() -> tuple[int, int]:
     """Return (rank, number of processes), which is (0, 1) outside a process group."""
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 

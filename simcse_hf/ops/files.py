@@ -66,14 +66,11 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
 
 
-def full_name(name_or_path: str | os.PathLike | None) -> str | None:
+def full_name(name_or_path: str | None) -> str | None:
     """Return the absolute path of a model's folder, which holds in every working directory, or another name as is."""
-    if not name_or_path:
-        return None
-    path = Path(name_or_path)
-    if not path.exists():
-        return str(name_or_path)
-    return str(path.resolve())
+    if name_or_path and os.path.exists(name_or_path):
+        return os.path.realpath(name_or_path)
+    return name_or_path or None
 
 
 @contextmanager

@@ -428,7 +428,7 @@ def attend(
     if query.device.type != "cpu":
         return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)[None], None
     sees_all = window is None or packing.longest <= window + 1
-    prefers_blocks = 0 < dropout < 1 or (dropout == 0 and packing.longest <= SHORT)
+    prefers_blocks = dropout > 0 or packing.longest <= SHORT
     if sees_all and prefers_blocks:
         return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)[None], None
     # One call of torch's attention for each run of sentences of the same length.
@@ -491,8 +491,7 @@ def _attend_on_accelerator(
     k = packing.unpack(key)
     v = packing.unpack(value)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    out = out.transpose(1, 2)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling).transpose(1, 2)
     if first_only:
         return out.squeeze(1)
     return out.flatten(0, 1).index_select(0, packing.token_index)
