@@ -100,7 +100,12 @@ def own_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     return torch.arange(first, first + len(rows), device=rows.device)
 
 
-def gather_rows(rows: Tensor, over_processes: bool = True, missing: int = 0, value: int = 0) -> Tensor:
+def gather_rows(
+    rows: Tensor,
+    over_processes: bool = True,
+    missing: int = 0,
+    value: int = 0,
+) -> Tensor:
     """Stack the rows of all processes in rank order; the result is differentiable.
 
     If each process computes the mean loss of its own anchors against the gathered rows, DistributedDataParallel's mean

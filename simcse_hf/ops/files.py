@@ -170,7 +170,12 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def replace_files(folder: StrPath, last: str, patterns: Sequence[str], writes: bool = True) -> Iterator[Path]:
+def replace_files(
+    folder: StrPath,
+    last: str,
+    patterns: Sequence[str],
+    writes: bool = True,
+) -> Iterator[Path]:
     """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
 
     One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set

@@ -62,7 +62,12 @@ class Packing:
         longest (`int`): The largest of them.
     """
 
-    def __init__(self, attention_mask: Tensor, first_only: bool = False, lengths: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        attention_mask: Tensor,
+        first_only: bool = False,
+        lengths: np.ndarray | None = None,
+    ) -> None:
         device = attention_mask.device
         self.shape = attention_mask.shape
         self.first_only = first_only
@@ -184,22 +189,18 @@ def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
 
 
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
+    """Copy tensors to a device; the host does not wait for the copies.
 
     Args:
-        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
+        tensors (`Sequence[torch.Tensor]`): Tensors on the CPU.
         device (`torch.device`): The device.
 
     Returns:
         `list[torch.Tensor]`: The tensors on the device.
     """
-    parts = [x.flatten().view(torch.uint8) for x in tensors]
-    joined = torch.cat(parts)
     if device.type == "cuda":
-        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sizes = [len(part) for part in parts]
-    sent = joined.to(device, non_blocking=True).split(sizes)
-    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
+        tensors = [x.pin_memory() for x in tensors]  # from other memory, a copy would wait for the work before it
+    return [x.to(device, non_blocking=True) for x in tensors]
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
@@ -522,7 +523,10 @@ class _AttendInBlocks(torch.autograd.Function):
         out = torch.empty_like(queries)
         parts = [layout.matrices(x) for x in (*rows, out)]
         # 2. All dropout masks.
-        sizes = [len(q) * q.shape[1] * k.shape[1] for q, k in zip(parts[0], parts[1], strict=True)]
+        sizes = []
+        for q, k in zip(parts[0], parts[1], strict=True):
+            count, length = q.shape[:2]
+            sizes.append(count * length * k.shape[1])
         keeps: Sequence[Tensor | None] = [None] * len(sizes)
         keep_scale = 1.0
         if rate > 0:
@@ -535,7 +539,8 @@ class _AttendInBlocks(torch.autograd.Function):
             for padding, keep, q, k, v, o in zip(layout.paddings, keeps, *parts, strict=True):
                 scores = product(q, k.mT, alpha=scaling)
                 if padding is not None:
-                    scores.unflatten(0, (-1, heads)).masked_fill_(padding[:, None, None], -torch.inf)
+                    by_head = scores.unflatten(0, (-1, heads))
+                    by_head.masked_fill_(padding[:, None, None], -torch.inf)
                 # Weights have at least float32's precision; they are 0 at padding keys.
                 weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
                 if is_trained:
