@@ -269,7 +269,7 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
             torch.zeros(1, device=arguments.device).item()
         except (RuntimeError, AssertionError, ImportError) as error:  # unknown, absent, or not in this build of torch
             raise ValueError(
-                f"--device {arguments.device}: this machine cannot use it ({_first_line(error)}); leave out --device"
+                f"--device {arguments.device}: this machine cannot use it ({error}); leave out --device"
             ) from None
     options = {
         "pooler_type": arguments.pooler_type,
@@ -284,13 +284,8 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
         return SimCSE(name, **options | settings)
     except (OSError, HFValidationError) as error:
         raise ValueError(
-            f"{name!r} is neither the folder of a model nor the name of one on the hub that can be reached "
-            f"({_first_line(error)})"
+            f"{name!r} is neither the folder of a model nor the name of one on the hub that can be reached ({error})"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def check_output_file(arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:

@@ -21,7 +21,6 @@ _PROCESSOR: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
 _MKL_IS_SLOW = (
     str(_PROCESSOR.get("cpu_name")).startswith("AMD")
     and _PROCESSOR.get("avx512_f", False)
-    and torch.backends.mkldnn.is_available()
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 )
 

@@ -152,8 +152,11 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
     if not may_be_cut:
         problems["holds weights that its config.json has no place for:"] = info["unexpected_keys"]
     for problem, names in problems.items():
-        modules = {name: name.removeprefix(prefix).split(".")[0] for name in names if "position_ids" not in name}
-        wrong = sorted(name for name, module in modules.items() if module in encoder)
+        wrong = []
+        for name in sorted(names):
+            module = name.removeprefix(prefix).split(".")[0]
+            if module in encoder and "position_ids" not in name:
+                wrong.append(name)
         if wrong:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise ValueError(f"{source} {problem} {', '.join(wrong[:3])}{more}. Download or save the model again.")
