@@ -8,7 +8,6 @@ defines elsewhere. tests/cli/test_common.py compares the two.
 import json
 import os
 import re
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,19 +46,19 @@ class CommandParser(ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and remember the words for `error`."""
-        self._words = [*(sys.argv[1:] if args is None else args)]
+        self._words = list(args or ())
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that begin no option and are no choice."""
+        """End with a message, and with suggestions for the words that are no option and no choice."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
-            known += map(str, action.choices or ())
+            known.extend(action.choices or ())
         wrong = []
         for number, word in enumerate(self._words):
             name = word.partition("=")[0]
             is_name = number == 0 or word.startswith("--")
-            if is_name and not any(other.startswith(name) for other in known):
+            if is_name and name not in known:
                 wrong.append(name)
         super().error(message + did_you_mean(wrong, known))
 

@@ -267,8 +267,7 @@ def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
     try:
-        if lock.lock_counter == 1:
-            holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
         if lock.lock_counter == 1:
