@@ -109,19 +109,18 @@ def keep_freed_memory() -> None:
 
 def lacks_bfloat16() -> bool:
     """Return whether this x86 processor lacks bfloat16 instructions, which makes bfloat16 slower than float32."""
-    if _PROCESSOR.get("architecture") != "x86_64":
-        return False
-    return not any(_PROCESSOR.get(name) for name in ("amx_bf16", "avx512_bf16", "avx10_2"))
+    is_x86 = _PROCESSOR.get("architecture") == "x86_64"
+    return is_x86 and not any(_PROCESSOR.get(name) for name in ("amx_bf16", "avx512_bf16", "avx10_2"))
 
 
 def bfloat16_slowdown() -> float:
     """Measure how many times as long a product of two matrices takes in bfloat16 as in float32 on this processor."""
-    fastest = []
-    for dtype in (torch.float32, torch.bfloat16):
+
+    def seconds(dtype: torch.dtype) -> float:
         matrix = torch.ones(256, 256, dtype=dtype)
-        product = timeit.Timer("x @ x", globals={"x": matrix})
-        fastest.append(min(product.repeat(3, 1)))  # the first one is slower
-    return fastest[1] / fastest[0]
+        return min(timeit.repeat(lambda: matrix @ matrix, repeat=3, number=1))  # the first one is slower
+
+    return seconds(torch.bfloat16) / seconds(torch.float32)
 
 
 def has_only_cpu() -> bool:

@@ -61,7 +61,7 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     Returns:
         `str`, *optional*: The local path of the file, or `None` if the model does not have it.
     """
-    if name_or_path is None or not str(name_or_path):
+    if not name_or_path:
         return None
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
 
