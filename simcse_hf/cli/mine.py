@@ -18,6 +18,7 @@ from .common import (
 from .search import BACKEND_HELP
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
+_OUTPUT_HELP = f"file to write, ending in {', '.join(TABLE_SUFFIXES)}"
 _LABELS = ("entailment", "neutral", "contradiction")
 SAMPLING_STRATEGIES = ("top", "random")
 
@@ -71,7 +72,7 @@ def mine_main(argv: list[str]) -> int:
         help="take the most similar candidates that are left, or draw; default: top",
     )
     group.add_argument("--seed", type=int, default=0, help="seed of --sampling_strategy random; default: 0")
-    add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
+    add_output_options(parser, _OUTPUT_HELP)
     parser.add_argument(
         "--output_format",
         choices=OUTPUT_FORMATS,
@@ -154,7 +155,7 @@ def build_nli_main(argv: list[str]) -> int:
         help="labels that positives may have; default: entailment",
     )
     parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
-    add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
+    add_output_options(parser, _OUTPUT_HELP)
     arguments = parser.parse_args(argv)
     check_output_file(arguments, TABLE_SUFFIXES)
 
