@@ -30,8 +30,13 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], where: str
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the settings that differ, each with both values; one that is missing is `None`."""
-    values = {name: [before.get(name), now.get(name)] for name in {**before, **now}}
-    return {name: [old, new] for name, (old, new) in values.items() if old != new}
+    found = {}
+    for name in {**before, **now}:
+        old = before.get(name)
+        new = now.get(name)
+        if old != new:
+            found[name] = [old, new]
+    return found
 
 
 def require_extra(module: str, extra: str, purpose: str) -> ModuleType:
