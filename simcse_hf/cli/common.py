@@ -8,7 +8,6 @@ defines elsewhere. tests/cli/test_common.py compares the two.
 import json
 import os
 import re
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,22 +46,20 @@ class CommandParser(ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and remember the words for `error`."""
-        self._words = [*(sys.argv[1:] if args is None else args)]
+        self._words = list(args or ())
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that begin no option and are no choice."""
+        """End with a message, and with suggestions for the words that are no option and no choice."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
-            known += map(str, action.choices or ())
+            known.extend(action.choices or ())
         wrong = []
         for number, word in enumerate(self._words):
             name = word.partition("=")[0]
             is_name = number == 0 or word.startswith("--")
-            if is_name and not any(other.startswith(name) for other in known):
+            if is_name and name not in known:
                 wrong.append(name)
-        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
-            known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
 
 
@@ -240,7 +237,7 @@ def add_output_options(parser: ArgumentParser, help: str, *, required: bool = Tr
 
 
 def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
-    """Load the model that a command line names.
+    """Load the model that a command line names, in each of the processes that the launcher has started.
 
     Args:
         name (`str`): Folder or hub name.
@@ -259,7 +256,10 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     from transformers.utils import logging
 
     from ..inference.simcse import SimCSE
+    from ..ops.launch import join_processes
 
+    state = join_processes()
+    own_device = str(state.device) if state.num_processes > 1 else None
     if arguments.quiet:
         disable_progress_bars()  # which TQDM_DISABLE does not reach
         logging.set_verbosity_warning()
@@ -268,13 +268,13 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
             torch.zeros(1, device=arguments.device).item()
         except (RuntimeError, AssertionError, ImportError) as error:  # unknown, absent, or not in this build of torch
             raise ValueError(
-                f"--device {arguments.device}: this machine cannot use it ({_first_line(error)}); leave out --device"
+                f"--device {arguments.device}: this machine cannot use it ({error}); leave out --device"
             ) from None
     options = {
         "pooler_type": arguments.pooler_type,
         "max_length": arguments.max_length,
         "dtype": getattr(torch, DTYPES[arguments.dtype]),
-        "device": arguments.device,
+        "device": arguments.device or own_device,
         "postprocess": not arguments.no_postprocess,
         "long_texts": arguments.long_texts or "cut",
         "backend": arguments.model_backend,
@@ -282,33 +282,9 @@ def load_encoder(name: str, arguments: Namespace, **settings: Any) -> "SimCSE":
     try:
         return SimCSE(name, **options | settings)
     except (OSError, HFValidationError) as error:
-        reason = _first_line(error)
-        if "Repo id must" in str(error):
-            reason = "there is no such folder"
-        elif "couldn't connect" in reason:
-            reason = f"there is no such folder, and the hub cannot be reached ({reason})"
-        raise ValueError(f"no model could be loaded from {name!r}: {reason}") from error
-
-
-def load_in_each_process(name: str, arguments: Namespace) -> "SimCSE":
-    """Load a model in each of the processes that the launcher has started, among which it divides its texts.
-
-    Args:
-        name (`str`): Folder or hub name.
-        arguments (`argparse.Namespace`): The options of `add_model_options`.
-
-    Returns:
-        `SimCSE`: The model of this process, on its own device.
-    """
-    from ..ops.launch import join_processes
-
-    state = join_processes()
-    own_device = str(state.device) if state.num_processes > 1 else None
-    return load_encoder(name, arguments, device=arguments.device or own_device)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"{name!r} is neither the folder of a model nor the name of one on the hub that can be reached ({error})"
+        ) from error
 
 
 def check_output_file(arguments: Namespace, suffixes: tuple[str, ...] = ()) -> None:
@@ -416,15 +392,14 @@ def messages_of(package: str, quiet: bool) -> Iterator[None]:
 
     set_up_logging()
     levels = {
+        "transformers": ERROR,
         "simcse_hf": ERROR,
         "simcse_hf.evaluation.user_tasks": WARNING,
         package: WARNING if quiet else INFO,
     }
     before = {name: getLogger(name).level for name in levels}
-    verbosity = logging.get_verbosity()
     for name, level in levels.items():
         getLogger(name).setLevel(level)
-    logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
     try:
@@ -432,6 +407,5 @@ def messages_of(package: str, quiet: bool) -> Iterator[None]:
     finally:
         for name, level in before.items():
             getLogger(name).setLevel(level)
-        logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
         datasets.enable_progress_bars()

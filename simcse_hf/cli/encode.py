@@ -1,7 +1,5 @@
 """The command `simcse-hf encode`."""
 
-from argparse import ArgumentParser
-
 from .common import (
     TRUNCATE_HELP,
     add_batch_options,
@@ -10,7 +8,7 @@ from .common import (
     add_prompt_options,
     add_text_options,
     command_parser,
-    load_in_each_process,
+    load_encoder,
     positive_int,
     report,
 )
@@ -28,10 +26,22 @@ _SETTINGS = (
     "shard_size",
     "token_budget",
     "resume",
+    "overwrite",
 )
 
 
-def _parser() -> ArgumentParser:
+def encode_main(argv: list[str]) -> int:
+    """Run `simcse-hf encode`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf encode`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If the file of `--ranges` cannot be read.
+    """
     parser = command_parser(
         "encode",
         "Encode a file of texts into files of embeddings (shards). Under `accelerate launch` each process writes "
@@ -62,33 +72,15 @@ def _parser() -> ArgumentParser:
     add_batch_options(parser)
     add_output_options(parser, "folder for the shards and their manifest")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
-    return parser
-
-
-def encode_main(argv: list[str]) -> int:
-    """Run `simcse-hf encode`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf encode`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If the file of `--ranges` cannot be read.
-    """
-    arguments = _parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     if arguments.resume and arguments.overwrite:
         raise ValueError("--resume keeps the shards that --overwrite would replace: give one of the two")
 
-    from ..data.columns import resolve_columns
-    from ..data.table import open_table, text_column
-    from ..inference.shards import encode_file, read_manifest, remove_run
-    from ..ops.distributed import hold_together
-    from ..ops.files import ARRAY_DAMAGE, read_npy
-    from ..ops.launch import join_processes
+    from accelerate import PartialState
 
-    state = join_processes()
+    from ..inference.shards import encode_file, read_manifest
+    from ..ops.files import ARRAY_DAMAGE, read_npy
+
     ranges = None
     if arguments.ranges is not None:
         try:
@@ -98,26 +90,16 @@ def encode_main(argv: list[str]) -> int:
     settings = {name: getattr(arguments, name) for name in _SETTINGS}
     if arguments.no_normalize:
         settings["normalize_embeddings"] = False
-    # The texts must be there before an earlier run is removed.
-    if arguments.columns is None:
-        text_column(arguments.input, arguments.column)
-    else:
-        table = open_table(arguments.input)
-        resolve_columns(table.columns, name=table.name, columns=arguments.columns)
-    model = load_in_each_process(arguments.model, arguments)
-    with hold_together(arguments.output):
-        if arguments.overwrite and state.is_main_process:  # the others wait for the first process to start the run
-            remove_run(arguments.output)
-        paths = encode_file(
-            model,
-            arguments.input,
-            arguments.output,
-            ranges=ranges,
-            file_format=arguments.format,
-            show_progress_bar=not arguments.quiet,
-            **settings,
-        )
-    if state.is_main_process:
+    paths = encode_file(
+        load_encoder(arguments.model, arguments),
+        arguments.input,
+        arguments.output,
+        ranges=ranges,
+        file_format=arguments.format,
+        show_progress_bar=not arguments.quiet,
+        **settings,
+    )
+    if PartialState().is_main_process:
         rows = read_manifest(arguments.output)["input"]["rows"]
         document = {"output": arguments.output, "texts": rows, "shards": [path.name for path in paths]}
         report(arguments, document, f"{rows} texts in {len(paths)} shard(s) under {arguments.output}")

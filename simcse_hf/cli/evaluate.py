@@ -15,7 +15,7 @@ from .common import (
     add_task_option,
     check_output_file,
     command_parser,
-    load_in_each_process,
+    load_encoder,
     positive_int,
     report,
 )
@@ -163,7 +163,7 @@ def evaluate_main(argv: list[str]) -> int:
 
     # 2. Score the model.
     protocol, evaluate = _read_data(arguments)
-    model = load_in_each_process(arguments.model, arguments)
+    model = load_encoder(arguments.model, arguments)
     if arguments.threshold is not None and model.similarity_fn_name != "cosine":
         raise ValueError(f"--threshold chooses a cosine, and {arguments.model} compares by {model.similarity_fn_name}")
     evaluation = evaluate(model)
@@ -247,7 +247,7 @@ def compare_main(argv: list[str]) -> int:
     evaluations = {}
     for name in arguments.models:
         if name in models:
-            evaluations[name] = evaluate(load_in_each_process(name, arguments))
+            evaluations[name] = evaluate(load_encoder(name, arguments))
             continue
         document, scores = read_results(name)
         mode = document["protocol"]["mode"]

@@ -131,9 +131,8 @@ def _is_from_hub(error: Exception) -> bool:
 def _status_of(error: Exception) -> int | None:
     """Return the exit status of an error that one line can say, and None for a defect."""
     if traceback.extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE):
-        if hasattr(error, "exit_status"):
-            return int(error.exit_status)
-        if isinstance(error, FloatingPointError):  # the weights of a training run are not finite
+        # The input was right, and the run or the push failed; or weights or a loss are not finite.
+        if hasattr(error, "exit_status") or isinstance(error, FloatingPointError):
             return FAILED
         if isinstance(error, (ValueError, FileNotFoundError, ImportError)):
             return WRONG_USAGE

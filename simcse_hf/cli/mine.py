@@ -1,6 +1,5 @@
 """The commands `simcse-hf mine` and `simcse-hf build-nli`, which write training files."""
 
-from argparse import ArgumentParser
 from dataclasses import asdict, fields
 
 from .common import (
@@ -19,11 +18,23 @@ from .common import (
 from .search import BACKEND_HELP
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
+_OUTPUT_HELP = f"file to write, ending in {', '.join(TABLE_SUFFIXES)}"
 _LABELS = ("entailment", "neutral", "contradiction")
 SAMPLING_STRATEGIES = ("top", "random")
 
 
-def _mine_parser() -> ArgumentParser:
+def mine_main(argv: list[str]) -> int:
+    """Run `simcse-hf mine`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf mine`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If no pair has enough negatives.
+    """
     parser = command_parser(
         "mine", "Turn pairs into triplets: for each anchor, find similar texts that are not its positives."
     )
@@ -61,7 +72,7 @@ def _mine_parser() -> ArgumentParser:
         help="take the most similar candidates that are left, or draw; default: top",
     )
     group.add_argument("--seed", type=int, default=0, help="seed of --sampling_strategy random; default: 0")
-    add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
+    add_output_options(parser, _OUTPUT_HELP)
     parser.add_argument(
         "--output_format",
         choices=OUTPUT_FORMATS,
@@ -69,22 +80,7 @@ def _mine_parser() -> ArgumentParser:
         help="n-tuple: a row for each pair with a column for each negative, pairs with too few are left out; "
         "triplet: a row for each negative; default: n-tuple",
     )
-    return parser
-
-
-def mine_main(argv: list[str]) -> int:
-    """Run `simcse-hf mine`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf mine`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If no pair has enough negatives.
-    """
-    arguments = _mine_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     check_output_file(arguments, TABLE_SUFFIXES)
 
     from ..data.read import load_text_dataset
@@ -159,7 +155,7 @@ def build_nli_main(argv: list[str]) -> int:
         help="labels that positives may have; default: entailment",
     )
     parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
-    add_output_options(parser, f"file to write, ending in {', '.join(TABLE_SUFFIXES)}")
+    add_output_options(parser, _OUTPUT_HELP)
     arguments = parser.parse_args(argv)
     check_output_file(arguments, TABLE_SUFFIXES)
 

@@ -1,6 +1,5 @@
 """The command `simcse-hf postprocess`."""
 
-from argparse import ArgumentParser
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,18 @@ _OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
 _TRANSFORM_FILE = "postprocessing/postprocessing.json"
 
 
-def _parser() -> ArgumentParser:
+def postprocess_main(argv: list[str]) -> int:
+    """Run `simcse-hf postprocess`.
+
+    Args:
+        argv (`list[str]`): The words after `simcse-hf postprocess`.
+
+    Returns:
+        `int`: The exit status.
+
+    Raises:
+        ValueError: If the transform would stand in the model's own folder, whose files name another pooler.
+    """
     parser = command_parser(
         "postprocess",
         "Fit a transform of a model's sentence embeddings on unlabelled texts, and save it beside the model. A "
@@ -49,22 +59,7 @@ def _parser() -> ArgumentParser:
         for name, (kind, help) in options.items():
             group.add_argument(f"--{name}", type=kind, help=help)
     add_output_options(parser, "folder for the model with its transform; that of --model to add the transform there")
-    return parser
-
-
-def postprocess_main(argv: list[str]) -> int:
-    """Run `simcse-hf postprocess`.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf postprocess`.
-
-    Returns:
-        `int`: The exit status.
-
-    Raises:
-        ValueError: If the transform would stand in the model's own folder, whose files name another pooler.
-    """
-    arguments = _parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     settings = {}
     for method, options in _OPTIONS.items():
         for name in options:

@@ -31,22 +31,6 @@ SAVED = "saved"  # of --threshold
 _FIXED = ("backend", "parameters", "truncate_dim", "prompt", "prompt_name", "keep")
 
 
-def _index_parser() -> ArgumentParser:
-    parser = command_parser("index", "Build a search index over the texts of a file, or add texts to an index.")
-    add_model_options(parser, default="with --add, the model that the index names")
-    add_text_options(parser)
-    add_prompt_options(parser)
-    group = parser.add_argument_group("index")
-    group.add_argument("--vectors", metavar="FOLDER", help="what `simcse-hf encode` wrote for this --input and model")
-    group.add_argument("--add", action="store_true", help="add to the index that is in --output")
-    group.add_argument("--backend", help=BACKEND_HELP)
-    group.add_argument("--parameters", help=_PARAMETERS_HELP)
-    group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
-    group.add_argument("--keep", nargs="+", metavar="COLUMN", help="columns of --input to return and to filter by")
-    add_output_options(parser, "folder of the index")
-    return parser
-
-
 def index_main(argv: list[str]) -> int:
     """Run `simcse-hf index`.
 
@@ -59,7 +43,19 @@ def index_main(argv: list[str]) -> int:
     Raises:
         ValueError: If the vectors of `--vectors` are not those of `--input`.
     """
-    arguments = _index_parser().parse_args(argv)
+    parser = command_parser("index", "Build a search index over the texts of a file, or add texts to an index.")
+    add_model_options(parser, default="with --add, the model that the index names")
+    add_text_options(parser)
+    add_prompt_options(parser)
+    group = parser.add_argument_group("index")
+    group.add_argument("--vectors", metavar="FOLDER", help="what `simcse-hf encode` wrote for this --input and model")
+    group.add_argument("--add", action="store_true", help="add to the index that is in --output")
+    group.add_argument("--backend", help=BACKEND_HELP)
+    group.add_argument("--parameters", help=_PARAMETERS_HELP)
+    group.add_argument("--truncate_dim", type=positive_int, help=TRUNCATE_HELP)
+    group.add_argument("--keep", nargs="+", metavar="COLUMN", help="columns of --input to return and to filter by")
+    add_output_options(parser, "folder of the index")
+    arguments = parser.parse_args(argv)
     folder = Path(arguments.output).expanduser()
     if arguments.add:
         if any(getattr(arguments, name) is not None for name in _FIXED):
@@ -83,8 +79,6 @@ def index_main(argv: list[str]) -> int:
         problem = None
         if made_with["precision"] != "float32":
             problem = f"{made_with['precision']} codes; an index is made of float32 vectors"
-        elif "columns" in made_with:
-            problem = f"the vectors of several columns ({', '.join(made_with['columns'])})"
         elif digest(Path(arguments.input).expanduser()) != source.get("blake2b"):
             problem = f"the vectors of another file ({source['file']}) than --input {arguments.input}"
         elif arguments.column not in (None, made_with["column"]):
@@ -120,24 +114,6 @@ def _set_prompt(model: "SimCSE", role: str, arguments: Namespace) -> None:
     """Replace the prompt of a model for queries or documents with that of the command line, if there is one."""
     if arguments.prompt is not None or arguments.prompt_name is not None:
         model.prompts[role] = model.resolve_prompt(arguments.prompt, arguments.prompt_name)
-
-
-def _search_parser() -> ArgumentParser:
-    parser = command_parser("search", "Find the sentences of an index that are most similar to each query.")
-    parser.add_argument("queries", nargs="*", help="texts to search for; default: the lines of standard input")
-    add_search_options(parser)
-    add_prompt_options(parser)
-    add_model_options(parser, default="the model that the index names")
-    parser.add_argument(
-        "--filter",
-        type=_condition,
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        help="look only among sentences whose kept column holds this value; given several times, all must hold",
-    )
-    add_general_options(parser)
-    return parser
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -180,12 +156,11 @@ def find_threshold(index: "SentenceIndex", arguments: Namespace) -> float | None
     if arguments.threshold != SAVED:
         index.check_threshold(arguments.threshold)
         return arguments.threshold
-    prompts = [name for name in ("query", "document") if index.model.prompts[name]]
-    if prompts or index.truncate_dim is not None:
-        why = f"the prompt {prompts[0]!r}" if prompts else f"{index.truncate_dim} dimensions only"
+    prompts = index.model.prompts
+    if prompts["query"] or prompts["document"] or index.truncate_dim is not None:
         raise ValueError(
-            f"--threshold saved was chosen for pairs of texts, but this index is searched with {why}, which gives "
-            "other cosines. Give a number."
+            "--threshold saved was chosen for pairs of texts, but this index is searched with a prompt or with the "
+            "leading dimensions only, which gives other cosines. Give a number."
         )
     return index.model.threshold
 
@@ -202,7 +177,21 @@ def search_main(argv: list[str]) -> int:
     Raises:
         ValueError: If `--filter` names a column twice.
     """
-    arguments = _search_parser().parse_args(argv)
+    parser = command_parser("search", "Find the sentences of an index that are most similar to each query.")
+    parser.add_argument("queries", nargs="*", help="texts to search for; default: the lines of standard input")
+    add_search_options(parser)
+    add_prompt_options(parser)
+    add_model_options(parser, default="the model that the index names")
+    parser.add_argument(
+        "--filter",
+        type=_condition,
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="look only among sentences whose kept column holds this value; given several times, all must hold",
+    )
+    add_general_options(parser)
+    arguments = parser.parse_args(argv)
     filters = dict(arguments.filter)
     if len(filters) < len(arguments.filter):
         raise ValueError("--filter names a column twice: give each column one value")

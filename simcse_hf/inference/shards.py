@@ -71,6 +71,7 @@ def encode_file(
     shard_size: int = 50_000,
     file_format: str = "npy",
     resume: bool = False,
+    overwrite: bool = False,
     show_progress_bar: bool = False,
     **options: Any,
 ) -> list[Path]:
@@ -103,6 +104,8 @@ def encode_file(
         file_format (`str`, *optional*, defaults to `"npy"`): `"npy"`, or `"parquet"` with the columns `row` (1-based
             line or row of the source), `text` and `vector`.
         resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run.
+        overwrite (`bool`, *optional*, defaults to `False`): Remove an earlier run, once the input and the settings of
+            this one are checked.
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar on the first process, over
             its own rows.
         **options (`Any`): `normalize_embeddings`, `truncate_dim` and `token_budget`, as in [`SimCSE.encode`].
@@ -166,6 +169,8 @@ def encode_file(
     folder = Path(output_dir).expanduser()
     rank, processes = world()
     with hold_together(folder):
+        if overwrite:
+            on_first_process(lambda: remove_run(folder))
         manifest = on_first_process(lambda: _start(folder, model, texts, settings, resume))
         shards = _shards(folder, manifest)
         missing = {}  # of those that this process has to write
@@ -206,7 +211,7 @@ class _Source:
             self.read = partial(texts_of_rows, rows)
 
     def _version(self) -> tuple[int, int]:
-        state = self.path.stat()
+        state = os.stat(self.path)
         return state.st_size, state.st_mtime_ns
 
     def check_unchanged(self) -> None:

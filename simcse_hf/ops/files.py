@@ -63,19 +63,16 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     Returns:
         `str`, *optional*: The local path of the file, or `None` if the model does not have it.
     """
-    if name_or_path is None or not str(name_or_path):
+    if not name_or_path:
         return None
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
 
 
-def full_name(name_or_path: str | os.PathLike | None) -> str | None:
+def full_name(name_or_path: str | None) -> str | None:
     """Return the absolute path of a model's folder, which holds in every working directory, or another name as is."""
-    if not name_or_path:
-        return None
-    path = Path(name_or_path)
-    if not path.exists():
-        return str(name_or_path)
-    return str(path.resolve())
+    if name_or_path and os.path.exists(name_or_path):
+        return os.path.realpath(name_or_path)
+    return name_or_path or None
 
 
 @contextmanager
@@ -175,7 +172,12 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def replace_files(folder: StrPath, last: str, patterns: Sequence[str], writes: bool = True) -> Iterator[Path]:
+def replace_files(
+    folder: StrPath,
+    last: str,
+    patterns: Sequence[str],
+    writes: bool = True,
+) -> Iterator[Path]:
     """Yield a staging folder, whose files replace an earlier set of files in `folder` if the block ends without error.
 
     One file makes the set usable. It is removed first and written last, so a reader finds the earlier set, the new set
@@ -267,8 +269,7 @@ def hold(folder: StrPath, timeout: float = 0) -> Iterator[None]:
             f"{folder}: {name} is writing there. Wait until it has ended, or name another folder."
         ) from None
     try:
-        if lock.lock_counter == 1:
-            holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
         if lock.lock_counter == 1:
@@ -428,8 +429,7 @@ def folder_problem(folder: StrPath) -> str | None:
             size = path.stat().st_size
             if size != expected["bytes"]:
                 return f"{name} has {size:,} bytes in place of {expected['bytes']:,}"
-        for name, expected in files.items():  # the bytes are read last, because it takes longer
-            if digest(folder / name) != expected["blake2b"]:
+            if digest(path) != expected["blake2b"]:
                 return f"the content of {name} is damaged"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"

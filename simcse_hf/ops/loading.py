@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .files import StrPath, explain_damage, find_file, read_json_object, select_hub_arguments
@@ -18,10 +18,6 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "simcse.json"
 #: Weights of fewer bytes are read and written in less than a second.
 _QUICK = 100_000_000
-_IS_ADAPTER = (
-    "is an adapter of peft, not a whole model. Merge it first: load it with AutoModelForCL.from_pretrained, and save "
-    "the result together with its tokenizer."
-)
 
 
 def adapter_base(source: StrPath, **kwargs: Any) -> str | None:
@@ -96,8 +92,7 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         `Any`: What the function returns.
 
     Raises:
-        ValueError: If custom code is asked for or needed, a model is to be loaded from the folder of an adapter of
-            peft, or a file is damaged.
+        ValueError: If custom code is asked for or needed, or a file is damaged.
         OSError: If there is no such model, or the hub cannot be reached.
     """
     if kwargs.pop("trust_remote_code", None):
@@ -113,8 +108,6 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         base = adapter_base(source, **kwargs)
         if base is None:
             raise
-        if getattr(load, "__self__", None) not in (AutoConfig, AutoTokenizer):
-            raise ValueError(f"{source} {_IS_ADAPTER}") from error
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))
         if path and isinstance(loaded, PreTrainedConfig):
@@ -142,11 +135,15 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
         `tuple[PreTrainedModel, dict[str, Any]]`: The model and transformers' loading info.
 
     Raises:
-        ValueError: If weights are missing, have no place or are not finite, or as [`load_pretrained`].
+        ValueError: If the source is an adapter of peft, if weights are missing, have no place or are not finite, or as
+            [`load_pretrained`].
     """
+    if adapter_base(source, **kwargs) is not None:
+        raise ValueError(
+            f"{source} is an adapter of peft, not a whole model. Merge it first: load it with "
+            "AutoModelForCL.from_pretrained, and save the result together with its tokenizer."
+        )
     model, info = load_pretrained(load, source, *args, output_loading_info=True, **kwargs)
-    if getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError(f"{source} {_IS_ADAPTER}")
     prefix = f"{model.base_model_prefix}."
     encoder = {name for name, _ in model.base_model.named_children()} - {"pooler"}
     problems = {"lacks the weights": [name for name in info["missing_keys"] if name.startswith(prefix)]}
@@ -155,8 +152,11 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
     if not may_be_cut:
         problems["holds weights that its config.json has no place for:"] = info["unexpected_keys"]
     for problem, names in problems.items():
-        modules = {name: name.removeprefix(prefix).split(".")[0] for name in names if "position_ids" not in name}
-        wrong = sorted(name for name, module in modules.items() if module in encoder)
+        wrong = []
+        for name in sorted(names):
+            module = name.removeprefix(prefix).split(".")[0]
+            if module in encoder and "position_ids" not in name:
+                wrong.append(name)
         if wrong:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise ValueError(f"{source} {problem} {', '.join(wrong[:3])}{more}. Download or save the model again.")

@@ -19,7 +19,7 @@ from evaluation_helpers import (
 )
 
 from simcse_hf.cli import evaluate
-from simcse_hf.cli.common import load_in_each_process
+from simcse_hf.cli.common import load_encoder
 
 
 class Bag(BagOfWords):
@@ -43,9 +43,9 @@ def encoders(tmp_path, monkeypatch):
     sizes = {"wide": 64, "narrow": 2}
 
     def load(name, arguments):
-        return Bag(sizes[name]) if name in sizes else load_in_each_process(name, arguments)
+        return Bag(sizes[name]) if name in sizes else load_encoder(name, arguments)
 
-    monkeypatch.setattr(evaluate, "load_in_each_process", load)
+    monkeypatch.setattr(evaluate, "load_encoder", load)
 
 
 @pytest.fixture
