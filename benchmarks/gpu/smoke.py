@@ -84,7 +84,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, packing: Packing, **optio
 
 def _packing(lengths: Sequence[int], device: str, first_only: bool = False) -> Packing:
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Packing(mask.long().to(device), first_only)
+    return Packing.from_mask(mask.long().to(device), first_only)
 
 
 def synchronisations(device: str) -> str:

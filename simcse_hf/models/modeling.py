@@ -40,7 +40,6 @@ from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
 from ..ops.loading import check_finite_weights, load_base, load_pretrained, load_weights, without_bar
 from ..ops.unpadded import (
-    apply_pooler,
     avoid_cudnn_attention,
     install_unpadded_attention,
     reads_left_to_right,
@@ -342,7 +341,9 @@ class ContrastiveModel(PreTrainedModel):
         if outputs is None:
             outputs = self.encode_tokens(texts, pooler_type)
         states = outputs.last_hidden_state
-        if pooler_type == pooling.TEMPLATE_POOLER:
+        if pooler_type == "cls" and self.has_own_pooler:
+            embeddings = outputs.pooler_output
+        elif pooler_type == pooling.TEMPLATE_POOLER:
             embeddings = pooling.at_mask(states, input_ids, self.settings.mask_token_id)
             if self.template_head is not None:
                 embeddings = self.template_head(embeddings, self._template_states(texts))
@@ -351,9 +352,7 @@ class ContrastiveModel(PreTrainedModel):
             embeddings = pooling.masked_mean(features, mask)
         else:
             embeddings = pooling.pool(pooler_type, states, mask, outputs.hidden_states)
-            if pooler_type == "cls" and self.has_own_pooler:
-                embeddings = apply_pooler(self.base_model, embeddings)
-            elif pooler_type == "cls":
+            if pooler_type == "cls":
                 embeddings = self.sentence_head(embeddings)
         for layer in self.dense_layers:
             embeddings = layer(embeddings)
@@ -392,6 +391,7 @@ class ContrastiveModel(PreTrainedModel):
                 unpadded=self.runs_unpadded,
                 all_layers=pooler_type in pooling.SECOND_LAYER,
                 first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
+                pooled=pooler_type == "cls" and self.has_own_pooler,
             )
 
     def _template_states(self, texts: _Texts) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.distributed import gather_rows, world
+from ..ops.distributed import differentiable_sum, gather_rows, world
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 from .checks import check_options, check_rows
 
@@ -26,9 +26,9 @@ def standardise(rows: Tensor, over_processes: bool = False) -> Tensor:
     count = len(rows)
     if over_processes:
         count *= world()[1]
-    total = gather_rows(rows.sum(0, keepdim=True), over_processes).sum(0)
+    total = differentiable_sum(rows.sum(0), over_processes)
     centred = rows - total / count
-    squares = gather_rows(centred.square().sum(0, keepdim=True), over_processes).sum(0)
+    squares = differentiable_sum(centred.square().sum(0), over_processes)
     return centred * torch.rsqrt(squares / count + EPSILON)
 
 

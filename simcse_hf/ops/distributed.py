@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.nn.functional import all_gather
+from torch.distributed.nn.functional import all_gather, all_reduce
 
 from .files import StrPath, hold
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def world() -> tuple[int, int]:
     """Return (rank, number of processes), which is (0, 1) outside a process group."""
-    if dist.is_initialized():
+    if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
@@ -41,19 +41,22 @@ def on_first_process(function: Callable[[], T]) -> T:
     rank, processes = world()
     if processes == 1:
         return function()
-    outcome: list[Any] = [None, None]
-    failure = None
     if rank == 0:
         try:
-            outcome[0] = function()
+            result = function()
         except Exception as error:  # The other processes have to learn of it, or they would wait for ever.
-            failure = error
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            outcome[1] = f"{kind}{error}"
+            problem = str(error)
+            if not isinstance(error, ValueError):
+                problem = f"{type(error).__name__}: {problem}"
+            dist.broadcast_object_list([None, problem])
+            raise
+        dist.broadcast_object_list([result, None])
+        return result
+    outcome: list[Any] = [None, None]
     dist.broadcast_object_list(outcome)
     result, problem = outcome
     if problem is not None:
-        raise failure or ValueError(problem)
+        raise ValueError(problem)
     return result
 
 
@@ -95,17 +98,13 @@ def same_noise(seed: int) -> Iterator[None]:
 
 def own_rows(rows: Tensor, over_processes: bool = True) -> Tensor:
     """Return the numbers of this process's rows among those of all processes, each of which has as many."""
+    number = len(rows)
     rank, _ = world()
-    first = rank * len(rows) if over_processes else 0
-    return torch.arange(first, first + len(rows), device=rows.device)
+    first = rank * number if over_processes else 0
+    return torch.arange(first, first + number, device=rows.device)
 
 
-def gather_rows(
-    rows: Tensor,
-    over_processes: bool = True,
-    missing: int = 0,
-    value: int = 0,
-) -> Tensor:
+def gather_rows(rows: Tensor, over_processes: bool = True, missing: int = 0, value: int = 0) -> Tensor:
     """Stack the rows of all processes in rank order; the result is differentiable.
 
     If each process computes the mean loss of its own anchors against the gathered rows, DistributedDataParallel's mean
@@ -149,6 +148,24 @@ def missing_columns(rows: Tensor, over_processes: bool) -> int:
     width = rows.shape[1]
     widths = gather_rows(torch.tensor([width], device=rows.device))
     return int(widths.max()) - width
+
+
+def differentiable_sum(value: Tensor, over_processes: bool = True) -> Tensor:
+    """Sum a tensor over all processes; the result is differentiable.
+
+    As with [`gather_rows`], the mean of the gradients over the processes is the gradient that one process gets from
+    the whole batch.
+
+    Args:
+        value (`torch.Tensor`): Of the same shape in every process.
+        over_processes (`bool`, *optional*, defaults to `True`): With `False`, return `value`.
+
+    Returns:
+        `torch.Tensor`: The sum; in a single process, `value` itself.
+    """
+    if not over_processes or world()[1] == 1:
+        return value
+    return all_reduce(value)
 
 
 def sum_over_processes(value: Tensor) -> Tensor:

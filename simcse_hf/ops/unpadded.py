@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from .cpu import keep_mask
@@ -21,18 +22,26 @@ from .flash import flash_attention, supports_flash
 
 ATTENTION_NAME = "sdpa_unpadded"
 
+#: For each supported model type, whether its position ids count tokens from `pad_token_id + 1` instead of columns from
+#: 0. An encoder may be listed if its forward takes position ids and hands further keyword arguments down to the
+#: attention function, if it mixes tokens nowhere else, and if its outputs were compared with those of padded encoding.
+_COUNTS_TOKENS = {
+    "albert": False,
+    "bert": False,
+    "camembert": True,
+    "distilbert": False,
+    "electra": False,
+    "modernbert": False,
+    "roberta": True,
+    "xlm-roberta": True,
+}
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
-#: The supported model types. An encoder may be listed if its forward takes position ids and hands further keyword
-#: arguments down to the attention function, if it mixes tokens nowhere else, and if its outputs were compared with
-#: those of padded encoding.
-_SUPPORTED = _HAS_BERT_LAYERS | {"albert", "distilbert", "modernbert"}
-#: Those whose position ids count tokens from `pad_token_id + 1` instead of columns from 0.
-_COUNTS_TOKENS = {"camembert", "roberta", "xlm-roberta"}
 REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
 WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
 SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
 
 
+@dataclass
 class Packing:
     """Where the tokens of a padded batch `(batch, length)` lie in a packed row of T tokens.
 
@@ -45,33 +54,42 @@ class Packing:
         d e . .    8  9 10 11
 
     Args:
-        attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-        first_only (`bool`, *optional*, defaults to `False`): Whether the last layer computes the first token of each
-            sentence only.
-        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. The mask is
-            then not read. Without them, the host waits until an accelerator has computed the mask.
-
-    Attributes:
-        shape (`torch.Size`): Shape of the batch, `(batch, length)`.
-        token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`, on the device of
-            the mask, as are the next two.
+        shape (`tuple[int, int]`): Shape of the batch, `(batch, length)`.
+        token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`.
         rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
         bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)` and
             type int32, which flash attention reads.
         lengths (`torch.Tensor`): Number of tokens of each sentence, on the CPU.
         longest (`int`): The largest of them.
+        first_only (`bool`): Whether the last layer computes the first token of each sentence only.
     """
 
-    def __init__(
-        self,
-        attention_mask: Tensor,
-        first_only: bool = False,
-        lengths: np.ndarray | None = None,
-    ) -> None:
+    shape: tuple[int, int]
+    token_index: Tensor
+    rows: Tensor
+    bounds: Tensor
+    lengths: Tensor
+    longest: int
+    first_only: bool
+    _layouts: dict[int, "Layout"] = field(default_factory=dict)
+
+    @classmethod
+    def from_mask(
+        cls, attention_mask: Tensor, first_only: bool = False, lengths: np.ndarray | None = None
+    ) -> "Packing":
+        """Make the packing of a batch from its attention mask.
+
+        Args:
+            attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+            first_only (`bool`, *optional*, defaults to `False`): See the class.
+            lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. The mask
+                is then not read. Without them, the host waits until an accelerator has computed the mask.
+
+        Returns:
+            [`Packing`]: With its tensors on the device of the mask.
+        """
         device = attention_mask.device
-        self.shape = attention_mask.shape
-        self.first_only = first_only
-        length = self.shape[1]
+        batch, length = attention_mask.shape
         if lengths is None:
             mask = attention_mask.cpu().bool()
         else:
@@ -80,17 +98,14 @@ class Packing:
         rows = counts.nonzero()[:, 0]
         if device.type == "cpu":
             rows = rows[counts[rows].argsort(descending=True, stable=True)]
-        self.lengths = counts[rows]
-        self.longest = max(self.lengths.tolist(), default=0)
+        counts = counts[rows]
         sentences, columns = mask[rows].nonzero(as_tuple=True)
         index = rows[sentences] * length + columns
-        bounds = F.pad(self.lengths.cumsum(0), (1, 0)).int()
+        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
+        longest = max(counts.tolist(), default=0)
         if device.type != "cpu":
             index, rows, bounds = send([index, rows, bounds], device)
-        self.token_index = index
-        self.rows = rows
-        self.bounds = bounds
-        self._layouts: dict[int, Layout] = {}
+        return cls((batch, length), index, rows, bounds, counts, longest, first_only)
 
     def unpack(self, x: Tensor) -> Tensor:
         """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
@@ -104,61 +119,79 @@ class Packing:
         return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool))
 
     def layout(self, heads: int) -> "Layout":
-        """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers."""
-        if heads not in self._layouts:
-            self._layouts[heads] = Layout(self, heads)
+        """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers.
+
+        With two heads, the five tokens of the class are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0
+        e1. Both sentences fall into one block of width 16, which has 2 * 2 * 16 rows:
+
+            to_blocks     0 2 4 4 ... (a0 b0 c0 c0 ...)   1 3 5 5 ...   6 8 8 ... (d0 e0 e0 ...)   7 9 9 ...
+            from_blocks   0 16 1 17 2 18 (a0 a1 b0 b1 c0 c1)   32 48 33 49 (d0 d1 e0 e1)
+
+        One index for the whole batch copies faster than strided views of each block.
+
+        Args:
+            heads (`int`): Number of heads.
+
+        Returns:
+            [`Layout`]: The blocks and the two indices.
+        """
+        if heads in self._layouts:
+            return self._layouts[heads]
+        # The width of each sentence's block: 1, or a multiple of 8 that is at least 16.
+        steps = (self.lengths + WIDTH_STEP - 1) // WIDTH_STEP
+        widths = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH).masked_fill(self.lengths == 1, 1)
+        blocks = []
+        block_widths, counts = widths.unique_consecutive(return_counts=True)
+        lengths_by_block = self.lengths.split(counts.tolist())
+        for width, lengths in zip(block_widths.tolist(), lengths_by_block, strict=True):
+            is_padding = torch.arange(width) >= lengths[:, None]
+            padding = is_padding if is_padding.any() else None
+            blocks.append(Block(heads * len(lengths), width, padding))
+        # Where each head of each token lies in the blocks, and which of them each row of the blocks holds.
+        sentence = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+        column = torch.arange(len(sentence)) - self.bounds[sentence]
+        first_rows = heads * (widths.cumsum(0) - widths)
+        of_token = first_rows[sentence] + column
+        of_head = widths[sentence, None] * torch.arange(heads)
+        from_blocks = (of_token[:, None] + of_head).flatten()
+        last_tokens = self.bounds[1:, None].long() - 1
+        last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
+        to_blocks = last_rows.repeat_interleave(widths.repeat_interleave(heads))
+        to_blocks[from_blocks] = torch.arange(len(from_blocks))
+        self._layouts[heads] = Layout(blocks, to_blocks, from_blocks)
         return self._layouts[heads]
 
 
+@dataclass
+class Block:
+    """Neighbouring sentences whose lengths round up to one width.
+
+    Args:
+        count (`int`): Number of matrices: one for each sentence and head.
+        width (`int`): Rows of each matrix.
+        padding (`torch.Tensor`, *optional*): True where a sentence has no token, of shape `(sentences, width)`; `None`
+            if there is no padding.
+    """
+
+    count: int
+    width: int
+    padding: Tensor | None
+
+
+@dataclass
 class Layout:
     """The rows of all blocks: block by block, sentence by sentence, head by head, `width` rows each.
 
-    A block holds neighbouring sentences whose lengths round up to one width. With two heads, the five tokens of
-    [`Packing`] are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0 e1. Both sentences fall into one block
-    of width 16, which has 2 * 2 * 16 rows:
-
-        to_blocks     0 2 4 4 ... (a0 b0 c0 c0 ...)   1 3 5 5 ...   6 8 8 ... (d0 e0 e0 ...)   7 9 9 ...
-        from_blocks   0 16 1 17 2 18 (a0 a1 b0 b1 c0 c1)   32 48 33 49 (d0 d1 e0 e1)
-
-    One index for the whole batch copies faster than strided views of each block.
-
     Args:
-        packing (`Packing`): Where the sentences lie.
-        heads (`int`): Number of heads.
-
-    Attributes:
-        counts (`list[int]`): Number of matrices of each block: one for each sentence and head.
-        sizes (`list[int]`): Number of rows of each block.
-        paddings (`list[torch.Tensor | None]`): For each block, true where a sentence has no token, of shape
-            `(sentences, width)`; `None` if there is no padding.
+        blocks (`list[Block]`): The blocks.
         to_blocks (`torch.Tensor`): The row of packed heads `(T * heads, size)` that each row of the blocks holds. Rows
             beyond a sentence's end repeat its last token.
         from_blocks (`torch.Tensor`): The inverse: where in the blocks each row of packed heads is.
     """
 
-    def __init__(self, packing: Packing, heads: int) -> None:
-        lengths = packing.lengths
-        # The width of each sentence's block: 1, or a multiple of 8 that is at least 16.
-        steps = (lengths + WIDTH_STEP - 1) // WIDTH_STEP
-        widths = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH).masked_fill(lengths == 1, 1)
-        block_widths, sentences = widths.unique_consecutive(return_counts=True)
-        self.counts = (heads * sentences).tolist()
-        self.sizes = (heads * sentences * block_widths).tolist()
-        self.paddings: list[Tensor | None] = []
-        for width, in_block in zip(block_widths.tolist(), lengths.split(sentences.tolist()), strict=True):
-            is_padding = torch.arange(width) >= in_block[:, None]
-            self.paddings.append(is_padding if is_padding.any() else None)
-        # Where each head of each token lies in the blocks, and which of them each row of the blocks holds.
-        sentence = torch.arange(len(lengths)).repeat_interleave(lengths)
-        column = torch.arange(len(sentence)) - packing.bounds[sentence]
-        first_rows = heads * (widths.cumsum(0) - widths)
-        of_token = first_rows[sentence] + column
-        of_head = widths[sentence, None] * torch.arange(heads)
-        self.from_blocks = (of_token[:, None] + of_head).flatten()
-        last_tokens = packing.bounds[1:, None].long() - 1
-        last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
-        self.to_blocks = last_rows.repeat_interleave(widths.repeat_interleave(heads))
-        self.to_blocks[self.from_blocks] = torch.arange(len(self.from_blocks))
+    blocks: list[Block]
+    to_blocks: Tensor
+    from_blocks: Tensor
 
     def matrices(self, rows: Tensor) -> list[Tensor]:
         """View the rows of each block as its matrices.
@@ -169,9 +202,12 @@ class Layout:
         Returns:
             `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
         """
-        sizes = self.sizes if len(rows) == len(self.to_blocks) else self.counts
+        counts = [block.count for block in self.blocks]
+        sizes = counts
+        if len(rows) == len(self.to_blocks):
+            sizes = [block.count * block.width for block in self.blocks]
         parts = rows.split(sizes)
-        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, self.counts, strict=True)]
+        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
 
 
 def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
@@ -185,22 +221,26 @@ def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
     Returns:
         `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`, in ascending order.
     """
-    return Packing(mask, lengths=lengths).token_index.sort().values
+    return Packing.from_mask(mask, lengths=lengths).token_index.sort().values
 
 
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy tensors to a device; the host does not wait for the copies.
+    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
 
     Args:
-        tensors (`Sequence[torch.Tensor]`): Tensors on the CPU.
+        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
         device (`torch.device`): The device.
 
     Returns:
         `list[torch.Tensor]`: The tensors on the device.
     """
+    parts = [x.flatten().view(torch.uint8) for x in tensors]
+    joined = torch.cat(parts)
     if device.type == "cuda":
-        tensors = [x.pin_memory() for x in tensors]  # from other memory, a copy would wait for the work before it
-    return [x.to(device, non_blocking=True) for x in tensors]
+        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
+    sizes = [len(part) for part in parts]
+    sent = joined.to(device, non_blocking=True).split(sizes)
+    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
@@ -214,7 +254,7 @@ def install_unpadded_attention(base_model: PreTrainedModel) -> None:
         base_model (`transformers.PreTrainedModel`): A stock encoder.
     """
     config = base_model.config
-    if config.model_type not in _SUPPORTED or getattr(config, "is_decoder", False):
+    if config.model_type not in _COUNTS_TOKENS or getattr(config, "is_decoder", False):
         return
     if config._attn_implementation == "sdpa":
         base_model.set_attn_implementation(ATTENTION_NAME)
@@ -241,10 +281,13 @@ def supports_unpadded(base_model: PreTrainedModel, device_map: Mapping[str, Any]
     """
     if base_model.config._attn_implementation != ATTENTION_NAME:
         return False
-    accelerators = {str(device) for device in (device_map or {}).values()} - {"cpu", "disk"}
-    if len(accelerators) > 1:
-        return False
-    return not (base_model.training and base_model.is_gradient_checkpointing)  # inference need not walk the model
+    if device_map is not None:
+        accelerators = {str(device) for device in device_map.values()} - {"cpu", "disk"}
+        if len(accelerators) > 1:
+            return False
+    if not base_model.training:  # inference need not walk the model
+        return True
+    return not any(getattr(module, "gradient_checkpointing", False) for module in base_model.modules())
 
 
 def first_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
@@ -280,7 +323,8 @@ def run_encoder(
     unpadded: bool = True,
     all_layers: bool = False,
     first_only: bool = False,
-) -> BaseModelOutput:
+    pooled: bool = False,
+) -> BaseModelOutputWithPooling:
     """Compute `base_model(input_ids, attention_mask, token_type_ids)`, without computing the padding if possible.
 
     Values and gradients equal those of the padded pass. Dropout masks are drawn for tokens only. Threads may share an
@@ -299,11 +343,13 @@ def run_encoder(
         first_only (`bool`, *optional*, defaults to `False`): Return the first token of the last layer only, if padding
             is left out. Encoders with BERT's layers then compute queries, and all that follows them, for these tokens
             alone. Every row then needs a token.
+        pooled (`bool`, *optional*, defaults to `False`): Return the output of the encoder's own pooler for the first
+            token, wherever that is.
 
     Returns:
-        `BaseModelOutput`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with `first_only`;
-        `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`. If padding is left out, its
-        states are zero.
+        `BaseModelOutputWithPooling`: `last_hidden_state` of shape `(batch, length, dim)`, or `(batch, 1, dim)` with
+        `first_only`; `hidden_states`, a tuple of tensors `(batch, length, dim)`, with `all_layers`; `pooler_output` of
+        shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
     """
     config = base_model.config
     batch, length = input_ids.shape
@@ -323,51 +369,49 @@ def run_encoder(
             # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
             has_padding = lengths.min() < length
             inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
-        return base_model(**inputs, output_hidden_states=all_layers)
-    # 1. The tokens of all rows become one row.
-    skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-    packing = Packing(attention_mask, skip_last_layer, lengths)
-    index = packing.token_index
-    inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
-    if config.model_type in _COUNTS_TOKENS:
-        is_token = input_ids.ne(config.pad_token_id).long()
-        inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
-    inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
-    # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one they
-    # would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and nothing reads
-    # this.
-    no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
-    found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
-    # 3. Tokens return to their rows.
-    last = found.last_hidden_state.squeeze(0)
-    outputs = BaseModelOutput()
-    if first_only:
-        first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
-        if last.device.type == "cpu":  # the sentences are in another order
-            first = torch.empty_like(first).index_copy_(0, packing.rows, first)
-        outputs["last_hidden_state"] = first[:, None]
+        outputs: Any = base_model(**inputs, output_hidden_states=all_layers)
+        if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
+            first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:
-        outputs["last_hidden_state"] = packing.unpack(last)
-    if all_layers:
-        unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
-        outputs["hidden_states"] = tuple(unpacked)
+        # 1. The tokens of all rows become one row.
+        skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
+        packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
+        index = packing.token_index
+        inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
+        if _COUNTS_TOKENS[config.model_type]:
+            is_token = input_ids.ne(config.pad_token_id).long()
+            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
+        inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
+        # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one
+        # they would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and
+        # nothing reads this.
+        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
+        if len(index) > 0:
+            found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
+        else:
+            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+            layers = (nothing,) * (config.num_hidden_layers + 1)
+            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+        # 3. Tokens return to their rows.
+        last = found.last_hidden_state.squeeze(0)
+        outputs = BaseModelOutputWithPooling()
+        if first_only or pooled:
+            first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
+            if len(first) < batch or last.device.type == "cpu":  # the sentences are not the rows, or in another order
+                zeros = last.new_zeros(batch, last.shape[-1])
+                first = zeros.index_copy_(0, packing.rows, first)
+        outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(last)
+        if all_layers:
+            unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
+            outputs["hidden_states"] = tuple(unpacked)
+    if pooled:
+        pooler: Any = base_model.pooler
+        if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
+            activation: Any = getattr(base_model, "pooler_activation", None) or base_model.activation
+            outputs["pooler_output"] = activation(pooler(first))
+        else:
+            outputs["pooler_output"] = pooler(first[:, None])
     return outputs
-
-
-def apply_pooler(base_model: PreTrainedModel, first: Tensor) -> Tensor:
-    """Apply the encoder's own pooler to first tokens; in its forward pass it takes column 0, which may be padding.
-
-    Args:
-        base_model (`transformers.PreTrainedModel`): A stock encoder with a pooler.
-        first (`torch.Tensor`): The first tokens, of shape `(batch, dim)`.
-
-    Returns:
-        `torch.Tensor`: Of the same shape.
-    """
-    pooler: Any = base_model.pooler
-    if isinstance(pooler, nn.Linear):  # ALBERT and BigBird keep their tanh beside it
-        return torch.tanh(pooler(first))
-    return pooler(first[:, None])
 
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -417,8 +461,8 @@ def attend(
         `tuple[torch.Tensor, None]`: Outputs of shape `(1, T, heads, size)`, or `(1, sentences, heads, size)`.
     """
     if packing is None:
-        kwargs |= {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        options = {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window, **kwargs}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if all_tokens is not None:
         heads = (-1, query.shape[-1])
         key = module.key(all_tokens).unflatten(-1, heads).transpose(1, 2)
@@ -429,7 +473,7 @@ def attend(
     if query.device.type != "cpu":
         return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)[None], None
     sees_all = window is None or packing.longest <= window + 1
-    prefers_blocks = dropout > 0 or packing.longest <= SHORT
+    prefers_blocks = 0 < dropout < 1 or (dropout == 0 and packing.longest <= SHORT)
     if sees_all and prefers_blocks:
         return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)[None], None
     # One call of torch's attention for each run of sentences of the same length.
@@ -492,7 +536,8 @@ def _attend_on_accelerator(
     k = packing.unpack(key)
     v = packing.unpack(value)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling).transpose(1, 2)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    out = out.transpose(1, 2)
     if first_only:
         return out.squeeze(1)
     return out.flatten(0, 1).index_select(0, packing.token_index)
@@ -525,8 +570,8 @@ class _AttendInBlocks(torch.autograd.Function):
         # 2. All dropout masks.
         sizes = []
         for q, k in zip(parts[0], parts[1], strict=True):
-            count, length = q.shape[:2]
-            sizes.append(count * length * k.shape[1])
+            number, length = q.shape[:2]
+            sizes.append(number * length * k.shape[1])
         keeps: Sequence[Tensor | None] = [None] * len(sizes)
         keep_scale = 1.0
         if rate > 0:
@@ -536,14 +581,18 @@ class _AttendInBlocks(torch.autograd.Function):
         product = partial(torch.baddbmm, query.new_empty(()), beta=0)
         weights = []
         with torch.autocast("cpu", enabled=False):
-            for padding, keep, q, k, v, o in zip(layout.paddings, keeps, *parts, strict=True):
+            for block, keep, q, k, v, o in zip(layout.blocks, keeps, *parts, strict=True):
                 scores = product(q, k.mT, alpha=scaling)
-                if padding is not None:
+                if block.padding is not None:
                     by_head = scores.unflatten(0, (-1, heads))
-                    by_head.masked_fill_(padding[:, None, None], -torch.inf)
+                    by_head.masked_fill_(block.padding[:, None, None], -torch.inf)
                 # Weights have at least float32's precision; they are 0 at padding keys.
                 weight = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
                 if is_trained:
+                    if block.padding is not None and not first_only:
+                        # No gradient may flow from rows that stand for no token.
+                        by_head = weight.unflatten(0, (-1, heads))
+                        by_head.masked_fill_(block.padding[:, None, :, None], 0.0)
                     weights.append(weight)
                 dropped = weight
                 if keep is not None:
@@ -560,13 +609,13 @@ class _AttendInBlocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         layout, heads, first_only, scaling, keep_scale = ctx.settings
         saved = ctx.saved_tensors
-        end = 3 + len(layout.counts)
+        end = 3 + len(layout.blocks)
         rows = saved[:3]
         weights = saved[3:end]
         keeps = saved[end:]
         of_output = gradient.to(rows[0].dtype).flatten(0, 1)
-        if not first_only:  # no gradient flows from rows that stand for no token
-            of_output = torch.zeros_like(rows[0]).index_copy_(0, layout.from_blocks, of_output)
+        if not first_only:
+            of_output = of_output.index_select(0, layout.to_blocks)
         gradients = [torch.empty_like(x) for x in rows]
         parts = [layout.matrices(x) for x in (*rows, of_output, *gradients)]
         product = partial(torch.baddbmm, of_output.new_empty(()), beta=0)

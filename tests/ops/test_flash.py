@@ -34,7 +34,7 @@ def reference(query, key, value, bounds, longest, *, scaling, dropout=0.0, windo
 
 def packing_of(lengths, first_only=False, device="cpu"):
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    return Packing(mask.to(device), first_only, torch.tensor(lengths).numpy())
+    return Packing.from_mask(mask.to(device), first_only, torch.tensor(lengths).numpy())
 
 
 @pytest.mark.parametrize("has_flash", [False, True])
