@@ -23,6 +23,7 @@ OF_MODELS = {
     "length": (lambda model: model.encode("a cat", max_length=0), "max_"),
     "room": (lambda model: model.encode(["a"], prompt="the dog sang", max_length=5), "no room is left"),
     "prompt": (lambda model: model.encode(["a"], prompt_name="sts"), "no prompt named 'sts'; .* query, document"),
+    "no name of a prompt": (lambda model: model.encode(["a"], prompt_name=""), "no prompt named ''"),
     "precision": (lambda model: model.encode(["a"], precision="int4"), "precision must be one of"),
     "ranges": (lambda model: model.encode(["a"], precision="int8"), "int8 needs ranges"),
     "width": (lambda model: model.encode(["a"], truncate_dim=33), "between 1 and the model's 32"),
