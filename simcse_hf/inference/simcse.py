@@ -119,10 +119,10 @@ class SimCSE:
         if hasattr(config, SECTION):
             own_pooler = settings_of_config(config).inference_pooler
         transform, fit = find_transform(name_or_path, hub_arguments)
-        if fit:
+        if transform and fit:
             if postprocess and pooler_type not in (None, fit.pooler):
                 raise ValueError(
-                    f"{name_or_path} has a transform that was fitted on embeddings of pooler_type "
+                    f"{name_or_path} has a {transform.method} that was fitted on embeddings of pooler_type "
                     f"{fit.pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
                     "model with postprocess=False."
                 )
