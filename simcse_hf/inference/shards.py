@@ -18,7 +18,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from ..data.read import load_text_dataset
-from ..data.table import stream_texts, text_column
+from ..data.table import open_table, stream_texts, text_column
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import (
@@ -200,6 +200,7 @@ class _Source:
             return
         self.path = Path(source).expanduser()
         self.name = str(self.path)
+        open_table(self.path)  # refuses a file that is missing
         self._before = self._version()
         if columns is None:
             self.column = text_column(self.path, column)[1]

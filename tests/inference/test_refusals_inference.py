@@ -94,6 +94,7 @@ def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
     ranges = np.zeros((2, 32))
     for arguments, message in [
         ((texts, texts), "is a file"),
+        ((tmp_path / "no.txt", tmp_path / "out"), r"no\.txt: no such file"),
         ((texts, full), "holds other files"),
         ((bad, tmp_path / "out"), r"b\.jsonl, line 2.*: the text .* holds half of a surrogate pair"),
         ((texts, tmp_path / "out", {"file_format": "csv"}), "file_format must be one of npy, parquet, got 'csv'"),
