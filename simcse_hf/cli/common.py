@@ -50,7 +50,7 @@ class CommandParser(ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that are no option and no choice."""
+        """End with a message, and with suggestions for the words that begin no option and are no choice."""
         known = list(self._option_string_actions)
         for action in self._get_positional_actions():
             known.extend(action.choices or ())
@@ -58,8 +58,10 @@ class CommandParser(ArgumentParser):
         for number, word in enumerate(self._words):
             name = word.partition("=")[0]
             is_name = number == 0 or word.startswith("--")
-            if is_name and name not in known:
+            if is_name and not any(other.startswith(name) for other in known):
                 wrong.append(name)
+        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
+            known = re.findall(r"--\w+", message)
         super().error(message + did_you_mean(wrong, known))
 
 

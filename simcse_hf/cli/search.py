@@ -79,6 +79,8 @@ def index_main(argv: list[str]) -> int:
         problem = None
         if made_with["precision"] != "float32":
             problem = f"{made_with['precision']} codes; an index is made of float32 vectors"
+        elif "columns" in made_with:
+            problem = f"the vectors of several columns ({', '.join(made_with['columns'])})"
         elif digest(Path(arguments.input).expanduser()) != source.get("blake2b"):
             problem = f"the vectors of another file ({source['file']}) than --input {arguments.input}"
         elif arguments.column not in (None, made_with["column"]):

@@ -92,4 +92,4 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
         codes = np.packbits(embeddings > 0, axis=1)
     if precision in ("uint8", "ubinary"):
         return codes
-    return (codes - 128).view(np.int8)  # the difference wraps around, so that its bits are those of the signed number
+    return (codes.astype(np.int16) - 128).astype(np.int8)

@@ -18,7 +18,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from ..data.read import load_text_dataset
-from ..data.table import stream_texts, text_column
+from ..data.table import open_table, stream_texts, text_column
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import (
@@ -169,9 +169,7 @@ def encode_file(
     folder = Path(output_dir).expanduser()
     rank, processes = world()
     with hold_together(folder):
-        if overwrite:
-            on_first_process(lambda: remove_run(folder))
-        manifest = on_first_process(lambda: _start(folder, model, texts, settings, resume))
+        manifest = on_first_process(lambda: _start(folder, model, texts, settings, resume, overwrite))
         shards = _shards(folder, manifest)
         missing = {}  # of those that this process has to write
         for number, (path, count) in enumerate(shards.items()):
@@ -202,6 +200,7 @@ class _Source:
             return
         self.path = Path(source).expanduser()
         self.name = str(self.path)
+        open_table(self.path)  # refuses a file that is missing
         self._before = self._version()
         if columns is None:
             self.column = text_column(self.path, column)[1]
@@ -307,7 +306,7 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
             "input": {"rows": int(rows)},
             "model": {},
             "settings": {"shard_size": int(size), "format": "npy" | "parquet", "precision": str()},
-        } if rows is not True and 1 <= rows <= size * _MAX_SHARDS:
+        } if type(rows) is type(size) is int and 1 <= rows <= size * _MAX_SHARDS:
             return manifest
     raise ValueError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
@@ -401,8 +400,14 @@ def describe_model(model: SimCSE) -> dict[str, Any]:
     }
 
 
-def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any], resume: bool) -> dict[str, Any]:
+def _start(
+    folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any], resume: bool, overwrite: bool
+) -> dict[str, Any]:
     """Write the manifest of a new run, or compare with that of the run to resume; return it."""
+    size = settings["shard_size"]
+    if overwrite:
+        _sound_content(source, size)
+        remove_run(folder)
     if source.path is None:
         described = {"file": source.name, "blake2b": source.content[1]}
     else:
@@ -426,16 +431,21 @@ def _start(folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any
     elif entries(folder):
         raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
     else:
-        rows, texts = source.content
-        if not rows:
-            raise ValueError(f"{source.name}: there is no text to encode.")
-        size = settings["shard_size"]
-        if size < 1 or rows > size * _MAX_SHARDS:
-            raise ValueError(f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.")
+        rows, texts = _sound_content(source, size)
         manifest["input"] |= {"rows": rows, "texts": texts}
         write_json(folder / MANIFEST, manifest)
     _remove_leftovers(folder)
     return manifest
+
+
+def _sound_content(source: _Source, size: int) -> tuple[int, str]:
+    """Return the number of texts and their digest; refuse no texts, and a size of shards that does not fit them."""
+    rows, texts = source.content
+    if not rows:
+        raise ValueError(f"{source.name}: there is no text to encode.")
+    if size < 1 or rows > size * _MAX_SHARDS:
+        raise ValueError(f"shard_size {size} does not make 1 to {_MAX_SHARDS} shards of {rows} texts.")
+    return rows, texts
 
 
 def _remove_leftovers(folder: Path) -> None:

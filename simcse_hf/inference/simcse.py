@@ -119,10 +119,10 @@ class SimCSE:
         if hasattr(config, SECTION):
             own_pooler = settings_of_config(config).inference_pooler
         transform, fit = find_transform(name_or_path, hub_arguments)
-        if fit:
+        if transform and fit:
             if postprocess and pooler_type not in (None, fit.pooler):
                 raise ValueError(
-                    f"{name_or_path} has a transform that was fitted on embeddings of pooler_type "
+                    f"{name_or_path} has a {transform.method} that was fitted on embeddings of pooler_type "
                     f"{fit.pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
                     "model with postprocess=False."
                 )
@@ -130,7 +130,9 @@ class SimCSE:
                 pooler_type = fit.pooler  # without the transform too: no other file may name it
         self.model: Any
         if backend == "torch":
-            loading: dict[str, Any] = {"head": head or "auto", "do_mlm": False}  # the latter serves training only
+            loading: dict[str, Any] = {"do_mlm": False}  # that head serves training only
+            if head is not None:
+                loading["head"] = head
             if pooler_type is not None:
                 if pooler_type not in POOLER_TYPES:
                     raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
@@ -424,7 +426,8 @@ class SimCSE:
             if prompt_name is not None:
                 logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
             return prompt
-        prompt_name = prompt_name or self.default_prompt_name
+        if prompt_name is None:
+            prompt_name = self.default_prompt_name
         if prompt_name is None:
             return ""
         if prompt_name not in self.prompts:
@@ -712,15 +715,10 @@ class SimCSE:
         return commit.pr_url or commit.commit_url
 
     def _probe(self, max_length: int | None) -> torch.Tensor:
-        """Return the unit embedding of a sentence, by which a fit knows the weights that it was made for."""
-        return self.encode(
-            PROBE,
-            prompt="",
-            max_length=max_length,
-            long_texts="cut",
-            normalize_embeddings=True,
-            split_over_processes=False,
-        )
+        """Return the unit embedding of a sentence before any transform, by which a fit knows its weights."""
+        ids = tokenize_texts(self.tokenizer, [PROBE], max_length, self.model.settings.templates)
+        embeddings = encode_token_ids(self.model, ids, self.tokenizer.pad_token_id, split_over_processes=False)
+        return F.normalize(embeddings[0], dim=-1)
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):

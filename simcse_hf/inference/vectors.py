@@ -156,7 +156,7 @@ class RowVectors:
                 vectors = self(rows)[:, 0]
                 index = ExactIndex(vectors.shape[1])
                 index.add(vectors)
-                _, places = index.search(vectors, min(number, len(rows)))
+                _, places = index.search(vectors, min(number, len(blocks[-1])))  # the smallest block
                 write_npy(parts[block], rows[places])
             wait_for_all()
 

@@ -276,14 +276,16 @@ class SentenceIndex:
         self.check_threshold(threshold)
 
         # 1. The embeddings of the queries.
+        single = isinstance(queries, str)
         if isinstance(queries, (ndarray, torch.Tensor)):
-            given = torch.as_tensor(queries).float().cpu().numpy()
+            embeddings = torch.as_tensor(queries).float().cpu().numpy()
+            single = embeddings.ndim == 1
+            embeddings = np.atleast_2d(embeddings)
+            if embeddings.shape[1:] != (self.vectors.dim,):
+                raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
         else:
             encode = getattr(self.model, "encode_query", self.model.encode)
-            given = encode(queries, truncate_dim=self.truncate_dim, convert_to_numpy=True)
-        embeddings = np.atleast_2d(given)
-        if embeddings.shape[1:] != (self.vectors.dim,):
-            raise ValueError(f"queries have {embeddings.shape[-1]} dimensions, the index has {self.vectors.dim}")
+            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
         check_finite(embeddings, "query {}")
         embeddings = comparable(embeddings, self.similarity)
 
@@ -321,7 +323,7 @@ class SentenceIndex:
                     f"{len(empty)} of {len(results)} queries found no sentence with a {self.similarity} of at least "
                     f"{threshold}: their best score is {scores[empty].max():.4f}. Lower the threshold to see more."
                 )
-        return results[0] if given.ndim == 1 else results
+        return results[0] if single else results
 
     def check_threshold(self, threshold: float | None) -> None:
         """Raise a `ValueError` if no score can be compared with a threshold: NaN, or a cosine beyond 1."""
@@ -344,8 +346,9 @@ class SentenceIndex:
         """
         check_target(folder)
         model = self.model
+        name = str(getattr(model, "name_or_path", type(model).__name__))
         description = {
-            "model": full_name(getattr(model, "name_or_path", type(model).__name__)),
+            "model": full_name(name) or name,
             **{entry: getattr(model, *attribute) for entry, attribute in _SETTINGS.items()},
             "document_prompt": getattr(model, "prompts", {}).get("document"),
             "backend": self.backend,
@@ -441,10 +444,10 @@ def describe(folder: StrPath) -> dict[str, Any]:
             "backend": str(),
             "truncate_dim": int() | None,
             "count": int(),
-            "probe": [float(), *_],
+            "probe": [*probe],
             "data": str(data),
             "digests": {},
-        } if _DATA.fullmatch(data):  # it must not lead out of the folder
+        } if {type(value) for value in probe} == {float} and _DATA.fullmatch(data):  # it must stay in the folder
             return described
     raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {_DAMAGED}")
 

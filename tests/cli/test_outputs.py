@@ -92,6 +92,8 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     if command == "encode":
         for option in ("--column", "--columns"):
             assert run(output, "--overwrite", option, "nosuch") == 2 and files_of(output) == before
+        empty = write(tmp_path / "empty.txt", [""])
+        assert run(output, "--overwrite", "--input", str(empty)) == 2 and files_of(output) == before
     if "--input" in words:
         words[words.index("--input") + 1] = str(tmp_path / "nosuch.txt")
         assert run(output, "--overwrite") == 2 and files_of(output) == before

@@ -157,3 +157,12 @@ def test_a_transform_beside_other_weights_of_the_same_width_is_refused(fit, save
     with pytest.raises(ValueError, match=r"other/postprocessing were fitted on the embeddings of other weights"):
         load(other)
     assert load(other, postprocess=False).postprocessing is None
+
+
+def test_a_transform_fitted_without_a_limit_serves_a_model_that_cuts_texts(fit):
+    folder = fit("whitening")
+    path = folder / "postprocessing/postprocessing.json"
+    description = json.loads(path.read_text())
+    description["fit"]["max_length"] = None
+    path.write_text(json.dumps(description))
+    assert load(folder, max_length=5).postprocessing is not None

@@ -21,6 +21,7 @@ USAGE = {
     "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
     "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
     "an option that does not exist": (["train", "mlm", "--nonsense"], "--nonsense"),
+    "an option of other commands": (["export", "--model"], "--output$"),
     "an option without its value": (["search", "--index"], "--index: expected"),
     "nothing to evaluate": (["evaluate", *MODEL], "give --data_dir, --pairs, --task or --mteb"),
     "tasks and a set of tasks": (["evaluate", *MODEL, "--task_set", "sts", "--tasks", "MR"], "not allowed with"),

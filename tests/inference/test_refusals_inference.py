@@ -23,6 +23,7 @@ OF_MODELS = {
     "length": (lambda model: model.encode("a cat", max_length=0), "max_"),
     "room": (lambda model: model.encode(["a"], prompt="the dog sang", max_length=5), "no room is left"),
     "prompt": (lambda model: model.encode(["a"], prompt_name="sts"), "no prompt named 'sts'; .* query, document"),
+    "no name of a prompt": (lambda model: model.encode(["a"], prompt_name=""), "no prompt named ''"),
     "precision": (lambda model: model.encode(["a"], precision="int4"), "precision must be one of"),
     "ranges": (lambda model: model.encode(["a"], precision="int8"), "int8 needs ranges"),
     "width": (lambda model: model.encode(["a"], truncate_dim=33), "between 1 and the model's 32"),
@@ -93,6 +94,7 @@ def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
     ranges = np.zeros((2, 32))
     for arguments, message in [
         ((texts, texts), "is a file"),
+        ((tmp_path / "no.txt", tmp_path / "out"), r"no\.txt: no such file"),
         ((texts, full), "holds other files"),
         ((bad, tmp_path / "out"), r"b\.jsonl, line 2.*: the text .* holds half of a surrogate pair"),
         ((texts, tmp_path / "out", {"file_format": "csv"}), "file_format must be one of npy, parquet, got 'csv'"),

@@ -292,6 +292,7 @@ def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source
         *(b"", b"[]", b"null", b"\xff\xfe", b'{"a":' * 5000, b'{"manifest_version": 3}'),
         *({"input": None}, {"input": {}}, {"input": {"rows": 10**15}}, {"input": {"rows": 0}}),
         *({"input": {"rows": True}}, {"input": {"rows": "9"}}, {"settings": {}}),
+        {"settings": MANIFEST["settings"] | {"shard_size": True}},
         *(
             {"settings": {"shard_size": size, "format": kind, "precision": precision}}
             for size, kind, precision in ((-1, "npy", "float32"), (3, "../../x", "float32"), (3, "npy", None))

@@ -91,9 +91,9 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
 @pytest.mark.parametrize("key", ["model", "pooler", "count", "backend", "probe", "data", "digests"])
 def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key):
     described = describe(folder)
-    for value in ([[]], {"a": 1}, 10**30, *([".."] if key not in ("model", "pooler") else [])):
+    for value in ([[]], {"a": 1}, 10**30, [0.5, "x"], *([".."] if key not in ("model", "pooler") else [])):
         (folder / "index.json").write_text(json.dumps(described | {key: value}))
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=str(folder)):
             SentenceIndex.load(folder, model)
     del described[key]
     (folder / "index.json").write_text(json.dumps(described))

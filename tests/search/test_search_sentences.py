@@ -186,6 +186,7 @@ def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, 
     source.write_text("\n".join(lines))
     edited.write_text("\n".join([lines[0], lines[1], *lines[3:], lines[2]]))  # the first text is the same
     encode_file(model, source, tmp_path / "vectors", shard_size=30, file_format="parquet", column="text")
+    encode_file(model, source, tmp_path / "several", columns=["text", "n"])
     encode_file(model, source, tmp_path / "codes", precision="ubinary", column="text")
     common = ["--model", str(checkpoint), "--output", str(tmp_path / "index"), "--overwrite"]
     assert index_main([*common, "--input", str(source), "--vectors", str(tmp_path / "vectors")]) == 0
@@ -194,6 +195,7 @@ def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, 
     for path, folder, words, message in (
         (edited, "vectors", [], r"vectors holds the vectors of another file \(s\.csv\) than --input .*edited\.csv"),
         (source, "vectors", ["--column", "n"], "the vectors of column 'text', not 'n'"),
+        (source, "several", [], r"several holds the vectors of several columns \(text, n\)"),
         (source, "codes", [], "codes holds ubinary codes; an index is made of float32 vectors"),
     ):
         with pytest.raises(ValueError, match=message):
