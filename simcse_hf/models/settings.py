@@ -121,7 +121,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             # A bool is an int to Python, but `mlm_weight=True` is a mistake.
             kind: Any = setting.type
             is_bool = isinstance(value, bool)
-            if kind is float and isinstance(value, int) and not is_bool:
+            if kind is float and isinstance(value, (int, float)) and not is_bool:  # also those of numpy
                 object.__setattr__(self, name, float(value))
             elif not isinstance(value, kind) or (is_bool and kind is not bool):
                 wanted = getattr(kind, "__name__", kind)
