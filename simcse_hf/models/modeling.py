@@ -701,9 +701,8 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
-        with checkpoint.replace_model(
-            save_directory, self.save_adapter, writes=kwargs.get("is_main_process", True)
-        ) as folder:
+        writes = kwargs.get("is_main_process", True)
+        with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
             self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})

@@ -136,7 +136,7 @@ def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):
         (None, {"tables": {"pairs": {"objective_options": {"scale": 2}}}}, "'pairs' has objective_options, but no"),
         (None, {"tables": {"pairs": {"objective": "contrastive_tension"}}}, "contrastive_tension.*encoders"),
         (None, {"train_sampling_strategy": "sequential"}, "train_sampling_strategy = 'sequential' is for one data"),
-        (None, {"tables": {"pairs": {"max_seq_length": 2}}}, r"\['pairs'\]: max_seq_length must be at least 3"),
+        (None, {"tables": {"pairs": {"max_seq_length": 2}}}, r"\['pairs'\]: max_seq_length must be an integer"),
         (
             None,
             {"tables": {"pairs": {"prompts": {"positive": "the old cat "}, "max_seq_length": 5}}},
