@@ -131,6 +131,7 @@ def test_evaluation_data_of_a_data_set_has_its_objective(tmp_path, tokenizer):
         ([{"sent0": "a"}], {"tables": {"a": {}}}, "datasets has 'a', and train_dataset is one"),
         (None, {"tables": {"plain": {"share": 2}}}, "1 of 3 data sets have a share.*all of them one, or none"),
         (None, {"tables": {name: {"share": 0} for name in mixture()}}, "share must be a number above 0"),
+        (None, {"tables": {"plain": {"share": None}}}, "'plain': share must be a number above 0, got None"),
         (None, {"tables": {"plain": {"train_file": "x"}}}, "train_file is not known; a data set has objective"),
         (None, {"tables": "nli"}, "datasets must be a table"),
         (None, {"tables": {"pairs": {"objective_options": {"scale": 2}}}}, "'pairs' has objective_options, but no"),
