@@ -150,7 +150,7 @@ def resolve_columns(
     # 1. The columns that were asked for, or the only one
     if columns is not None:
         if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
-            raise ValueError(f"columns must be a non-empty list of different column names, got {columns!r}.")
+            raise ValueError(f"{name}: columns must be a non-empty list of different column names, got {columns!r}.")
         missing = [column for column in columns if column not in column_names]
         if missing:
             raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
@@ -216,11 +216,15 @@ def class_columns(
             there is no such column, or a row has several texts.
     """
     label = find_parts(column_names, ["label"]).get("label")
-    if label is None:
+    if label is None or len(column_names) == 1:
         return None
     if columns is None:
+        # Without the labels, the only other column is one of texts, even if these are numbers.
+        place = column_names.index(label)
+        others = [*column_names[:place], *column_names[place + 1 :]]
+        cells = [[*row[:place], *row[place + 1 :]] for row in sample]
         try:
-            columns = resolve_columns(column_names, name="", sample=sample)
+            columns = resolve_columns(others, name="", sample=cells)
         except ValueError:
             return None
     return [*columns, label] if len(columns) == 1 and columns[0] != label else None

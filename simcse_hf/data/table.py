@@ -167,6 +167,8 @@ class Table:
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
             be lost without a word.
+        has_names (`bool`, *optional*, defaults to `True`): Whether the columns have names of their own, and not those
+            of their places.
     """
 
     name: str
@@ -175,6 +177,7 @@ class Table:
     unit: str
     source: Path | Dataset | None = None
     refuse_late_keys: bool = False
+    has_names: bool = True
 
     def sample(self) -> list[Sequence]:
         """Return the cells of the first rows, in all columns."""
@@ -219,7 +222,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
                     )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, list(keys), rows, unit)
+    table = Table(name, list(keys), rows, unit, has_names=not is_list(first))
     return table
 
 
@@ -332,7 +335,12 @@ def _open_json(path: Path) -> Table:
     if first.startswith("[") and not is_row:
         array = parse(1, "".join(line for _, line in decoded_lines(path)))
         return open_records(str(path), lambda: enumerate(array, 1), "row")
-    return open_records(str(path), lambda: ((number, parse(number, line)) for number, (line,) in _lines(path)), "line")
+
+    def values() -> Iterator[tuple[int, Any]]:
+        for number, (line,) in _lines(path):
+            yield number, parse(number, line)
+
+    return open_records(str(path), values, "line")
 
 
 def _open_parquet(path: Path) -> Table:
@@ -494,7 +502,9 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
     table = open_table(path)
     table.refuse_late_keys = column is None
     if column is None:
-        known = [name for name in table.columns if name in PART_NAMES["text"] or len(table.columns) == 1]
+        known = table.columns
+        if len(known) > 1:
+            known = [name for name in known if table.has_names and name in PART_NAMES["text"]]
         if len(known) != 1:
             raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
         [column] = known

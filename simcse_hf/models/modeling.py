@@ -14,7 +14,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -491,19 +490,22 @@ class ContrastiveModel(PreTrainedModel):
             `bool`: Whether the embeddings are equal in all bits.
         """
         training = self.training
-        undone = nn.Dropout if only_attention_dropout else ()
-        # Attention weights have an axis of heads, and so four axes; states have fewer.
-        hook = register_module_forward_hook(
-            lambda module, inputs, out: inputs[0] if isinstance(module, undone) and out.dim() != 4 else out
-        )
+        hooks = []
+        for module in self.modules():
+            if only_attention_dropout and isinstance(module, nn.Dropout):
+                # Attention weights have an axis of heads, and so four axes; states have fewer.
+                keep = module.register_forward_hook(lambda _, inputs, out: out if out.dim() == 4 else inputs[0])
+                hooks.append(keep)
         try:
-            with preserve_random_state(self.device), hook:
+            with preserve_random_state(self.device):
                 self.train()
                 ids = input_ids.flatten(0, 1).to(self.device)
                 mask = attention_mask.flatten(0, 1).to(self.device)
                 flat = self.embed(ids, mask)
         finally:
             self.train(training)
+            for hook in hooks:
+                hook.remove()
         views = flat.unflatten(0, input_ids.shape[:2])
         return torch.equal(views[:, 0], views[:, 1])
 
@@ -699,9 +701,8 @@ class ContrastiveModel(PreTrainedModel):
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
         upload = {name: kwargs.pop(name) for name in _HUB_ARGUMENTS if name in kwargs}
-        with checkpoint.replace_model(
-            save_directory, self.save_adapter, writes=kwargs.get("is_main_process", True)
-        ) as folder:
+        writes = kwargs.get("is_main_process", True)
+        with checkpoint.replace_model(save_directory, self.save_adapter, writes) as folder:
             self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
@@ -714,7 +715,9 @@ class ContrastiveModel(PreTrainedModel):
             state_dict (`dict[str, torch.Tensor]`, *optional*): The weights to save. Defaults to the model's own.
             kwargs (`Any`): The other arguments of transformers' `save_pretrained`.
         """
-        weights = dict(state_dict or self.state_dict())
+        if state_dict is None:
+            state_dict = self.state_dict()
+        weights = dict(state_dict)
         if self.has_adapter():
             weights = adapters.merged_weights(self, weights)
         # Under the names of this model: those of an old checkpoint (LayerNorm.gamma) could not be loaded back into it.

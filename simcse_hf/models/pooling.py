@@ -14,7 +14,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..ops.files import StrPath, explain_damage, find_file, write_json
+from ..ops.files import StrPath, find_file, write_json
 from ..ops.unpadded import first_tokens
 
 #: Weights by their names.
@@ -312,7 +312,12 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
             break
     else:
         return False
-    with explain_damage(Path(path).parent):
+    try:
         tensors = load_state_dict(path)
         layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
+        ) from error
     return True

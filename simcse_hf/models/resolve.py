@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from ..data.views import view_rate
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
-from ..objectives.checks import DEFAULT_TEMPERATURES, check_options
+from ..objectives.checks import DEFAULT_TEMPERATURES
 from ..ops.cpu import has_only_cpu
 from ..ops.suggestions import did_you_mean
 from .pooling import TEMPLATE_POOLER
@@ -537,9 +537,12 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
                 )
         if "objective_options" in own and "objective" not in own:
             raise ValueError(f"data set {name!r} has objective_options, but no objective")
-        share = own.get("share")
-        shares += share is not None
-        check_options("a number above 0", **{f"data set {name!r}: share": share})
+        if "share" in own:
+            shares += 1
+            share = own["share"]
+            is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+            if not is_number or not 0 < share < float("inf"):
+                raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
     if 0 < shares < len(names):
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -121,7 +122,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             # A bool is an int to Python, but `mlm_weight=True` is a mistake.
             kind: Any = setting.type
             is_bool = isinstance(value, bool)
-            if kind is float and isinstance(value, int) and not is_bool:
+            if kind is float and isinstance(value, (int, float)) and not is_bool:  # also those of numpy
                 object.__setattr__(self, name, float(value))
             elif not isinstance(value, kind) or (is_bool and kind is not bool):
                 wanted = getattr(kind, "__name__", kind)
@@ -300,11 +301,12 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig, where: str =
         where (`str`, *optional*): What messages begin with.
 
     Raises:
-        ValueError: If the length is no number, too small or too large.
+        ValueError: If the length is no integer, too small or too large.
     """
-    if not isinstance(max_seq_length, int) or max_seq_length < MIN_LENGTH:
+    if not isinstance(max_seq_length, Integral) or max_seq_length < MIN_LENGTH:  # Integral: also those of numpy
         raise ValueError(
-            f"{where}max_seq_length must be at least {MIN_LENGTH} ([CLS], a token, [SEP]), got {max_seq_length!r}"
+            f"{where}max_seq_length must be an integer of at least {MIN_LENGTH} ([CLS], a token, [SEP]), got "
+            f"{max_seq_length!r}"
         )
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:

@@ -45,6 +45,12 @@ def test_labels_of_a_dataset_may_be_numbers():
     assert rows["label"][:] == [0, 1, 0, 1]
 
 
+def test_texts_with_labels_may_be_numbers(tmp_path):
+    path = tmp_path / "numbers.csv"
+    path.write_text("text,label\n911,help\n112,help\n411,ask\n311,ask\n")
+    assert is_labelled(str(path)) and load_class_rows(str(path))["sent0"][:] == ["911", "112", "411", "311"]
+
+
 def test_an_anchor_with_several_positives_is_one_row(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(

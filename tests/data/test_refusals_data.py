@@ -73,6 +73,8 @@ OF_FILES = [
      "the list holds the file .*x.txt among other things"),
     (lambda path: load_text_dataset(path, cache_dir=path), "x.txt", "a\n", "cannot write to the cache .*cache_dir"),
     (lambda path: list(stream_texts(path)), "x.jsonl", '{"text": "a"}\n{"text": null}\n', "line 2, column 'text'"),
+    (lambda path: list(stream_texts(path)), "x.jsonl", '["a", "b"]\n' * 2, "which of the columns 'sent0', 'sent1'"),
+    (lambda path: list(stream_texts(path, keep=["text"])), "x.csv", "text\na\n", r"x\.csv: columns must be"),
     (lambda path: list(load_text_stream(path)), "x.csv", "sent0,sent1\n" + "a,b\n" * 200 + "a,b,c\n", "line 202: 3"),
     (load_class_rows, "x.csv", "text,label\na,x\nb,x\nc,y\n", "2 classes in column 'label', of which 1 have two"),
     (load_class_rows, "x.csv", "text\na\n", "Add a column 'label', or positives .* 'positives'"),

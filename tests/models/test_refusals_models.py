@@ -52,6 +52,12 @@ def with_variant(folder):
     AutoModelForCL.from_pretrained(folder)
 
 
+def damaged_layer(folder):
+    model("distilbert").save_pretrained(folder)
+    (folder / "2_Dense" / "model.safetensors").write_bytes(b"{}")
+    AutoModelForCL.from_pretrained(folder)
+
+
 def cached_run(changes=(), **settings):
     def run(folder):
         tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(VOCABULARY)})
@@ -112,6 +118,7 @@ REFUSED = {
     "no dense head": (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),
     "no pooler": (loaded(is_ours=True, family="distilbert", head="pooler"), "head='pooler'"),
     "variant": (with_variant, r"model\.safetensors.* variant"),
+    "damaged layer": (damaged_layer, r"2_Dense/model\.safetensors: damaged, or not the weights of this layer"),
     **{
         f"dropout {rate}": (
             loaded(is_ours=True, config={"hidden_dropout_prob": rate}),

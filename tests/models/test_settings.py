@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 from conftest import tiny_config
 from transformers import AutoConfig, BertForMaskedLM
@@ -76,6 +77,7 @@ RESOLVED = [  # what is given over SAVED, and what comes out
     ],
     ({"objective": "declutr"}, {"do_mlm": True, "mlm_weight": 1.0, "pooler_type": "cls", "mlp_only_train": True}),
     ({"matryoshka_dims": [8]}, {"matryoshka_dims": [8], "temperature": 0.2}),
+    ({"mlm_weight": np.float64(0.5)}, {"mlm_weight": 0.5}),
 ]
 
 

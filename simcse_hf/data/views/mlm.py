@@ -39,7 +39,12 @@ class MaskedLMView(nn.Module):
         self.rate = check_rate(rate)
         if tokenizer.mask_token_id is None:
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
-        masked_lm: Any = model if isinstance(model, nn.Module) else load_masked_lm(model)
+        masked_lm: Any = model
+        if not isinstance(model, nn.Module):
+            try:
+                masked_lm = load_masked_lm(model)
+            except ValueError as error:
+                raise ValueError(f"view mlm starts from a masked-LM: {error}") from error
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             raise ValueError(

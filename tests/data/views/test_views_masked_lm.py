@@ -84,11 +84,11 @@ class Maskless:
     ("start", "change", "rate", "message"),
     [
         ("nowhere", None, 15, "view_rate must be at least 0 and below 1, got 15"),
-        ("nowhere", None, 0.1, "nowhere cannot be loaded"),
+        ("nowhere", None, 0.1, "view mlm .*nowhere cannot be loaded"),
         ("nowhere", Maskless(), 0.1, "mask token; maskless has none"),
         (AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20)), None, 0.1,
          f"knows 20 tokens.* has {len(VOCABULARY)}\\. .*same vocabulary"),
-        (BertModel(tiny_config()), None, 0.1, "headless has no trained masked-LM head"),
+        (BertModel(tiny_config()), None, 0.1, "view mlm .*headless has no trained masked-LM head"),
     ],
 )  # fmt: skip
 def test_a_model_or_a_tokenizer_that_cannot_replace_words_is_refused(
