@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from ..data.table import read_lines
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .sts import TaskNotFound, connected_groups, senteval, warn_of_size
+from .sts import HUB, TaskNotFound, connected_groups, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -53,10 +53,12 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
         `train`, from which the protocol holds out folds.
 
     Raises:
-        TaskNotFound: If the task's folder does not exist.
+        TaskNotFound: If the task's folder does not exist, or `data_dir` is the word `hub`.
         FileNotFoundError: If the folder exists but a file is missing.
-        ValueError: If a row is malformed or a label is unknown. The message names the file and the line.
+        ValueError: If a split is empty, a row is malformed or a label is unknown. The message names the file and line.
     """
+    if data_dir == HUB:
+        raise TaskNotFound("transfer tasks are read from SentEval's folders only")
     splits: dict = {}
     for part, file in FILES[task].items():
         path = Path(data_dir, file)
@@ -70,6 +72,8 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
             examples += [([" ".join(line.split())], int(part)) for line in lines]
     for split, examples in splits.items():
         size = len(examples)
+        if not size:
+            raise ValueError(f"{data_dir}: the files of {task} hold no {split} examples. Copy or download them again.")
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
     return splits
 
@@ -81,9 +85,11 @@ def _read_split(task: str, path: Path) -> LabelledTexts:
     examples = LabelledTexts()
     lines = read_lines(path, encoding="latin-1" if task == "TREC" else "utf-8")
     for number, line in enumerate(lines, start=1):
-        if task == "MRPC" and number == 1:
+        if task != "MRPC":
+            line = line.strip()
+        elif number == 1:
             continue  # the header
-        cells = line.strip().split(separator, width - 1)
+        cells = line.split(separator, width - 1)
         where = f"{path}, line {number}"
         if len(cells) != width:
             raise ValueError(f"{where}: expected {width} columns separated by {separator!r}.")
