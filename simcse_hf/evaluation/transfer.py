@@ -1,7 +1,6 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,8 @@ class LabelledTexts(list):
     @property
     def texts(self) -> list[str]:
         """The first texts of all examples, and then the second ones; they may repeat."""
-        return list(chain(*zip(*(texts for texts, _ in self), strict=True)))
+        columns = zip(*(texts for texts, _ in self), strict=True)
+        return [text for column in columns for text in column]
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict:
@@ -153,7 +153,8 @@ def score_transfer_task(
     for split, examples in splits.items():
         texts, labels = zip(*sorted(examples, key=_length), strict=True)
         features = [embeddings(column) for column in zip(*texts, strict=True)]
-        data[split] = pair_features(*features) if len(features) == 2 else features[0], np.array(labels)
+        encoded = pair_features(*features) if len(features) == 2 else features[0]
+        data[split] = encoded, np.array(labels)
         ordered[split] = texts
     classes = 1 + max(int(labels.max()) for _, labels in data.values())
     x, y = data["train"]
