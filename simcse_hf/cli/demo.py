@@ -197,7 +197,7 @@ class DemoGuard:
         length = headers.get("content-length", "0")
         try:
             name = urlsplit(f"//{host}").hostname or ""
-            known = name in self.names or (self.any_address and ip_address(name))
+            known = name in self.names or (self.any_address and ip_address(name) is not None)
         except ValueError:
             known = False
         refusal = None

@@ -158,11 +158,12 @@ def find_threshold(index: "SentenceIndex", arguments: Namespace) -> float | None
     if arguments.threshold != SAVED:
         index.check_threshold(arguments.threshold)
         return arguments.threshold
-    prompts = index.model.prompts
-    if prompts["query"] or prompts["document"] or index.truncate_dim is not None:
+    prompts = [name for name in ("query", "document") if index.model.prompts[name]]
+    if prompts or index.truncate_dim is not None:
+        why = f"the prompt {prompts[0]!r}" if prompts else f"{index.truncate_dim} dimensions only"
         raise ValueError(
-            "--threshold saved was chosen for pairs of texts, but this index is searched with a prompt or with the "
-            "leading dimensions only, which gives other cosines. Give a number."
+            f"--threshold saved was chosen for pairs of texts, but this index is searched with {why}, which gives "
+            "other cosines. Give a number."
         )
     return index.model.threshold
 

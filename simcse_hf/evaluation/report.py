@@ -5,7 +5,6 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from importlib import metadata
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +44,10 @@ def average_members(tasks: Sequence[str]) -> dict:
         `dict[str, list[str]]`: `average` over the STS tasks and, if there are transfer tasks too, `average_transfer`;
         with transfer tasks only, `average` is over them.
     """
-    sts_first = sorted(tasks, key=is_transfer)
-    kinds = [list(members) for _, members in groupby(sts_first, is_transfer)]
-    return dict(zip(("average", "average_transfer"), kinds, strict=False))
+    sts = [task for task in tasks if not is_transfer(task)]
+    transfer = [task for task in tasks if is_transfer(task)]
+    members = {"average": sts, "average_transfer": transfer} if sts else {"average": transfer}
+    return {key: averaged for key, averaged in members.items() if averaged}
 
 
 def add_averages(

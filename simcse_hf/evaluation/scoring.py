@@ -219,10 +219,11 @@ def score_tasks(
             rows += zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True)
         sentences = list(dict.fromkeys(text for row in rows for text in row[:2]))
         positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
-        first, second = (torch.from_numpy(embeddings(row[side] for row in positives)) for side in (0, 1))
+        firsts = embeddings(first for first, _, _ in positives)
+        seconds = embeddings(second for _, second, _ in positives)
         x = torch.from_numpy(embeddings(sentences))
         results["geometry"] = {
-            "alignment": alignment(first, second),
+            "alignment": alignment(torch.from_numpy(firsts), torch.from_numpy(seconds)),
             "uniformity": uniformity(x),
             "isotropy": isotropy(x),
             "singular_spectrum": singular_spectrum(x),

@@ -139,9 +139,11 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
         records = [(number, text.split("\t")) for number, text in enumerate(lines, start=1) if text.strip()]
     else:
         records = list(csv_records(path, ","))
+    if not records:
+        return _collect(name, str(path), [])
 
     # 2. The columns by the header, or those of the two layouts without one
-    header = records[0][1] if records else []
+    header = records[0][1]
     width = len(header)
     has_sources = False
     columns = find_parts(header, _PARTS)

@@ -1,7 +1,6 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from tqdm.auto import tqdm
 from ..data.table import read_lines
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .sts import TaskNotFound, connected_groups, senteval, warn_of_size
+from .sts import HUB, TaskNotFound, connected_groups, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -36,7 +35,8 @@ class LabelledTexts(list):
     @property
     def texts(self) -> list[str]:
         """The first texts of all examples, and then the second ones; they may repeat."""
-        return list(chain(*zip(*(texts for texts, _ in self), strict=True)))
+        columns = zip(*(texts for texts, _ in self), strict=True)
+        return [text for column in columns for text in column]
 
 
 def read_transfer_task(task: str, data_dir: str | Path) -> dict:
@@ -53,10 +53,12 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
         `train`, from which the protocol holds out folds.
 
     Raises:
-        TaskNotFound: If the task's folder does not exist.
+        TaskNotFound: If the task's folder does not exist, or `data_dir` is the word `hub`.
         FileNotFoundError: If the folder exists but a file is missing.
-        ValueError: If a row is malformed or a label is unknown. The message names the file and the line.
+        ValueError: If a split is empty, a row is malformed or a label is unknown. The message names the file and line.
     """
+    if data_dir == HUB:
+        raise TaskNotFound("transfer tasks are read from SentEval's folders only")
     splits: dict = {}
     for part, file in FILES[task].items():
         path = Path(data_dir, file)
@@ -70,6 +72,8 @@ def read_transfer_task(task: str, data_dir: str | Path) -> dict:
             examples += [([" ".join(line.split())], int(part)) for line in lines]
     for split, examples in splits.items():
         size = len(examples)
+        if not size:
+            raise ValueError(f"{data_dir}: the files of {task} hold no {split} examples. Copy or download them again.")
         warn_of_size(f"{task}: {split} has {size} examples", size, TRANSFER_EXAMPLES[task][split])
     return splits
 
@@ -81,9 +85,11 @@ def _read_split(task: str, path: Path) -> LabelledTexts:
     examples = LabelledTexts()
     lines = read_lines(path, encoding="latin-1" if task == "TREC" else "utf-8")
     for number, line in enumerate(lines, start=1):
-        if task == "MRPC" and number == 1:
+        if task != "MRPC":
+            line = line.strip()
+        elif number == 1:
             continue  # the header
-        cells = line.strip().split(separator, width - 1)
+        cells = line.split(separator, width - 1)
         where = f"{path}, line {number}"
         if len(cells) != width:
             raise ValueError(f"{where}: expected {width} columns separated by {separator!r}.")
@@ -147,7 +153,8 @@ def score_transfer_task(
     for split, examples in splits.items():
         texts, labels = zip(*sorted(examples, key=_length), strict=True)
         features = [embeddings(column) for column in zip(*texts, strict=True)]
-        data[split] = pair_features(*features) if len(features) == 2 else features[0], np.array(labels)
+        encoded = pair_features(*features) if len(features) == 2 else features[0]
+        data[split] = encoded, np.array(labels)
         ordered[split] = texts
     classes = 1 + max(int(labels.max()) for _, labels in data.values())
     x, y = data["train"]

@@ -86,9 +86,12 @@ def read_measured(
     seeds = []
     for folder in folders:
         other, _ = read_measured(folder / path.name, folder, None, {}, pooler, transform)
-        if protocol_of(other, transfer=False) != protocol_of(document, transfer=False):
+        theirs = protocol_of(other, transfer=False)
+        ours = protocol_of(document, transfer=False)
+        if theirs != ours:
             raise ValueError(
-                f"{folder / path.name} and {path} were measured with different protocols. Evaluate both alike."
+                f"{folder / path.name} and {path} were measured with different protocols. Evaluate both alike. The "
+                f"first: {theirs} The second: {ours}"
             )
         seeds.append(other["results"])
     return document, seeds
@@ -203,10 +206,11 @@ def hub_scores(document: dict, source: str) -> tuple[list[EvalResult], list[Eval
         dataset = HUB_DATASETS.get(task)
         if task == "SICKRelatedness" and revision is None:
             dataset = None  # SentEval has 4,927 of the hub's 9,927 pairs
+        local = f"SentEval/{task}" if transfer or task in STS_PAIRS else task
         entry = EvalResult(
             task_type="text-classification" if transfer else "semantic-similarity",
             task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
-            dataset_type=dataset or f"SentEval/{task}",
+            dataset_type=dataset or local,
             dataset_name=SHORT_NAMES.get(task, task),
             dataset_revision=revision,
             dataset_split=split,

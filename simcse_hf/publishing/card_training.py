@@ -84,6 +84,12 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     if path.exists():
         advice = "A training run writes this file: restore it, or move it out of the model's directory."
         run = read_json_object(path, "settings", advice=advice)
+        runs = run["seeds"]["runs"] if "seeds" in run else []
+        if len(runs) > 1 and run.get("final"):
+            for each in (run, *runs):
+                missing = sorted({"initial", "final", "saved"} - each.keys())
+                if missing:
+                    raise ValueError(f"{path}: a seed has no scores under {', '.join(missing)}. {advice}")
     if described is None:
         return run
     for name in ("steps", "train_loss"):

@@ -203,9 +203,9 @@ def silent() -> Iterator[None]:
 
 def _empty_directory(directory: str | os.PathLike) -> Path:
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    if any(directory.iterdir()):
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
+    directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 

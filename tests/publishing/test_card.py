@@ -73,11 +73,13 @@ def test_tasks_from_files_have_a_table_and_entries_in_the_front_matter(directory
         "kind": "classification", "name": "tickets", "metrics": ["accuracy", "knn_accuracy"], "accuracy": 81.234,
         "knn_accuracy": 79.5, "source": "/home/me/tickets.csv", "protocol": "5-fold", "examples": 300,
     }  # fmt: skip
+    document["results"]["mine.tsv"] = {"spearman": 70.0, "pearson": 60.0, "pairs": 9}
     card = write_card(directory, [written(directory / "results_1.json", document)]).read_text()
     assert "### Tasks from files" in card and "| classification (tickets) | accuracy | 81.23 | 300 |" in card
     assert "| classification (tickets) | knn_accuracy | 79.50 | 300 |" in card and "/home/me" not in card
     entries = {result.dataset_name: result for result in ModelCard(card).data.eval_results}
     assert entries["tickets"].task_type == "text-classification" and entries["tickets"].metric_value == 81.23
+    assert entries["mine.tsv"].dataset_type == "mine.tsv", "SentEval has no such set"
     assert "Avg. of 6" in card, "they are not part of the average of the STS tasks"
 
 

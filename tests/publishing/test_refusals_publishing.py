@@ -51,6 +51,10 @@ CARDS = {
     "an evaluation of another form": (holds("evaluation.json", "[]"), "evaluation.json"),
     "a run that is no JSON": (holds("results.json", "{"), "results.json"),
     "a run of another form": (holds("results.json", "{}"), "results.json"),
+    "a run of seeds without scores": (
+        holds("results.json", '{"settings": {}, "final": {"step": 1}, "seeds": {"runs": [{"seed": 1}, {"seed": 2}]}}'),
+        "results.json: a seed has no scores under initial, saved",
+    ),
     "a comparison of another form": (holds("comparison.json", "{}"), "comparison.json.*simcse-hf compare --output"),
     "half a file of weights": (truncated, "cannot be loaded, because a file is missing or damaged"),
     "an export": (export, "holds an export .onnx/model_qint8"),

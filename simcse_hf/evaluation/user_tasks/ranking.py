@@ -86,8 +86,11 @@ def read_pairs(path: Path) -> PairsTask:
         `PairsTask`: The task.
 
     Raises:
-        ValueError: If the file is malformed, a label is neither 0 nor 1, or all labels are the same.
+        ValueError: If the path is a folder, the file is malformed, a label is neither 0 nor 1, or all labels are the
+            same.
     """
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder. Name a file of pairs.")
     pairs = read_scored_pairs(path)
     units = list(zip(pairs.sentences1, pairs.sentences2, pairs.scores, strict=True))
     return PairsTask(str(path), short_name(path), units)
@@ -361,6 +364,8 @@ def _read_texts(folder: Path, stem: str) -> dict:
     texts: dict = {}
     for number, (id, text, *title) in table.rows(columns):
         where = table.at(number)
+        if id is None or id == "":
+            raise ValueError(f"{where}: the _id is empty.")
         id = str(id)
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
