@@ -96,6 +96,7 @@ REFUSALS = {
     "a negative seed": (made(seed=-1), "seed -1"),
     "a rate without a view": (made(view_rate=0.5), "view_rate identity"),
     "an unknown view": (made(view="mirror"), "view identity fixed_mask"),
+    "no view": (made(view=""), "view identity fixed_mask"),
     "no masks": (made(mlm_probability=0.0), "mlm_probability"),
     "two tokens": (made(max_seq_length=2), "max_seq_length 3"),
     "fp16 on a CPU": (made(fp16=True), "fp16 CPU"),
