@@ -66,7 +66,7 @@ REFUSALS = {
     ),
     "no dropout": (started(model=model_of(dropout=0.0)), "dropout fixed_mask"),
     "a batch of one": (started(per_device_train_batch_size=1), "negatives"),
-    "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 rows 64"),
+    "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 64 unset"),
     "too long for the encoder": (started(max_seq_length=64), "max_seq_length 64 bert 40"),
     "a view of pairs": (started(texts(32, 2), view="fixed_mask"), "fixed_mask"),
     "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
