@@ -65,4 +65,5 @@ BUILT_IN: dict[str, type[Objective]] = {
 }
 for name, objective in BUILT_IN.items():
     register(name, objective)
-    objective.defaults = PAPER_SETTINGS.get(name, {})
+for name, settings in PAPER_SETTINGS.items():
+    BUILT_IN[name].defaults = settings

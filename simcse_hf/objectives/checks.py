@@ -28,7 +28,7 @@ def check_options(kind: Kind | Collection[Any], **options: Any) -> None:
             fits = value in kind
             wanted = f"one of {', '.join(map(str, kind))}"
         else:
-            is_number = type(value) in (int, float) and math.isfinite(value)
+            is_number = type(value) in (int, float) and -math.inf < value < math.inf
             of_kind = {
                 "true or false": isinstance(value, bool),
                 "an integer above 0": type(value) is int and value > 0,

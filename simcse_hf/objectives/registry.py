@@ -43,13 +43,17 @@ def objective_class(name: str) -> type[Objective]:
     Raises:
         ValueError: If no objective has this name.
     """
-    if name not in OBJECTIVES:
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
+    module, colon, _ = name.partition(":")
+    if colon and module not in OBJECTIVES:
         raise ValueError(
-            f"objective must be one of {', '.join(OBJECTIVES)}, or a sum (simcse+barlow_twins:0.1), got {name!r}. "
-            "A class of a module that you trust (module:Class) is imported first (import_objective), or named with "
-            "--objective. The name in a checkpoint is not imported, because this would run code"
+            f"objective {name!r} is not known, and the name in a checkpoint is not imported, because this would run "
+            f"code: if you trust the module {module}, import it first (import_objective), or name it with --objective"
         )
-    return OBJECTIVES[name]
+    raise ValueError(
+        f"objective must be one of {', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1, got {name!r}"
+    )
 
 
 def import_objective(name: str) -> None:

@@ -132,8 +132,9 @@ def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
     """Make a parser of the fields of the classes, in their order."""
     types: Any = classes
     parser = HfArgumentParser(types, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
+    by_column = any(action.dest == "prompts" for action in parser._actions)
     for action in parser._actions:
-        if action.dest == "max_seq_length":
+        if action.dest == "max_seq_length" and by_column:
             action.type = _lengths
         if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
             action.nargs = "?"

@@ -139,7 +139,7 @@ class Rows:
         self.frozen = " and ".join(plan.frozen)
         self.tokens = self.tokenize(data)
         if self.frozen and not self.vectors:
-            found = ", ".join(self.tokens.column_names)
+            found = ", ".join(data.column_names)
             raise ValueError(
                 f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
             )

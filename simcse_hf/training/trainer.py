@@ -431,11 +431,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
             ValueError: If there are fewer rows than a batch needs.
         """
         args = self.args
-        if rows < batch and (args.dataloader_drop_last or args.world_size > 1):
+        few = f"train_dataset has {rows} rows, fewer than one batch of {batch}"
+        if rows < batch and args.dataloader_drop_last:
             raise ValueError(
-                f"train_dataset has {rows} rows, fewer than one batch of {batch} over {args.world_size} processes. "
-                "dataloader_drop_last would drop it, and without it Accelerate would repeat rows to fill it, so that "
-                "a repeated text is its own negative: lower per_device_train_batch_size or use fewer processes"
+                f"{few}, and dataloader_drop_last drops it: lower per_device_train_batch_size or unset "
+                "dataloader_drop_last"
+            )
+        if rows < batch and args.world_size > 1:
+            raise ValueError(
+                f"{few} over {args.world_size} processes. Accelerate would repeat rows to fill it, and a repeated "
+                "text would be its own negative: lower per_device_train_batch_size or use fewer processes"
             )
         assert self.rows is not None
         is_single = rows % batch == 1 and self.rows.num_sentences < 3

@@ -219,6 +219,8 @@ class SimCSETrainingArguments(TrainingArguments):
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
         # 2. Single values, and values that do not go together.
+        if self.view not in (None, *VIEWS):
+            raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
         if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
@@ -226,10 +228,15 @@ class SimCSETrainingArguments(TrainingArguments):
                 "neftune_noise_alpha does not work with gradcache_chunk_size, because its noise depends on the length "
                 "of a padded batch, and so on the chunks: leave one of the two out"
             )
-        positive = ("per_device_train_batch_size", "gradcache_chunk_size", "lora_r")
-        for name in (*positive, "seed", "batch_neighbors"):
+        smallest = {
+            "per_device_train_batch_size": 1,
+            "gradcache_chunk_size": 1,
+            "lora_r": 1,
+            "seed": 0,
+            "batch_neighbors": 0,
+        }
+        for name, least in smallest.items():
             value = getattr(self, name)
-            least = int(name in positive)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         finds_neighbors = (self.teacher or self.guide) and self.train_sampling_strategy == "random"

@@ -50,10 +50,10 @@ OPTIONS = [
     *[(f"simcse+{name}", {"matryoshka_dims": [4]}) for name in ("esimcse", "diffcse", "promptbert")],
 ]
 NAMES = [
-    ("simsce", "simcse, .*'simsce'"),
+    ("simsce", "simcse, .*'simsce'$"),
     ("simcse+nothing", "objective must be one of simcse"),
     ("simcse+", "objective must be one of simcse"),
-    ("my.losses:MyLoss", "import_objective"),
+    ("my.losses:MyLoss", "the module my.losses, import it first"),
     ("simcse:0", "the weight of simcse must be above 0, got '0'"),
     ("simcse+vicreg:much", "vicreg:much"),
     ("simcse+simcse:2", "names simcse twice"),

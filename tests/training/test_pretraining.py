@@ -111,6 +111,12 @@ def test_a_new_encoder_trains_its_tokenizer_and_an_existing_one_keeps_or_extends
         run(words)
 
 
+def test_a_length_by_column_is_refused_before_anything_is_read(capsys):
+    with pytest.raises(SystemExit, match="^2$"):
+        parse("--train_tokenizer --max_seq_length anchor=32")
+    assert "invalid int value: 'anchor=32'" in capsys.readouterr().err
+
+
 def test_too_few_sentences_are_refused(run, sentences):
     sentences.write_text("one\ntwo\n")
     with pytest.raises(ValueError, match="texts.txt: 2 sentences are too few"):

@@ -136,7 +136,8 @@ def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
         given = settings.arguments()
         for _, source in inputs:
             for file in [Path(source), *Path(source).rglob("*")]:
-                if file.is_file():
+                # The output may lie within the folder of a task.
+                if file.is_file() and output.resolve() not in file.resolve().parents:
                     given[f"digest of {file}"] = digest(file)
         record = Record(output, given)
         if (output / ADAPTATION).is_file():
@@ -354,7 +355,8 @@ class _Adaptation:
     def _seeds(self, arm: Arm) -> range:
         """Return the seeds of the verdict, which are new ones. An arm that does not train is the same under any."""
         first = FIRST_SEED + 1
-        return range(first, first + (self.settings.seeds if arm.stages else 1))
+        number = self.settings.seeds if arm.stages else 1
+        return range(first, first + number)
 
     def _open(self, arm: Arm, seed: int) -> SimCSE:
         """Load the model of an arm; train it first, unless that run is finished."""
