@@ -209,7 +209,13 @@ class _Adaptation:
             model = AutoModelForCL.from_pretrained(name)
         except OSError as error:
             raise ValueError(f"--model {name}: no model could be loaded: {error}") from error
-        if pooler is None and model.settings.inference_pooler == "cls" and model.head_source != "kept":
+        own = model.settings.inference_pooler
+        if pooler is None and (model.settings.templates or own == "ngrams"):
+            raise ValueError(
+                f"--model {name} has the pooler {own!r}, which adapt cannot train. Name another one with "
+                "--pooler_type."
+            )
+        if pooler is None and own == "cls" and model.head_source != "kept":
             pooler = "avg"
             logger.info(f"{name} names no pooler for sentences: its baseline is the mean of all tokens.")
         self.present = SimCSE(name, pooler_type=pooler)
