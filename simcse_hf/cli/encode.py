@@ -73,8 +73,6 @@ def encode_main(argv: list[str]) -> int:
     add_output_options(parser, "folder for the shards and their manifest")
     parser.add_argument("--resume", action="store_true", help="write the shards that an interrupted run left out")
     arguments = parser.parse_args(argv)
-    if arguments.resume and arguments.overwrite:
-        raise ValueError("--resume keeps the shards that --overwrite would replace: give one of the two")
 
     from accelerate import PartialState
 

@@ -129,6 +129,8 @@ def encode_file(
         check_ranges(ranges, options["truncate_dim"] or model.dim)
     if column is not None and columns is not None:
         raise ValueError("column and columns are both given: name one of them")
+    if resume and overwrite:
+        raise ValueError("resume keeps the shards that overwrite would replace: give one of the two")
     texts = _Source(source, column, columns)
     prefix = model.resolve_prompt(prompt, prompt_name)
     settings = {

@@ -99,6 +99,7 @@ def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
         ((bad, tmp_path / "out"), r"b\.jsonl, line 2.*: the text .* holds half of a surrogate pair"),
         ((texts, tmp_path / "out", {"file_format": "csv"}), "file_format must be one of npy, parquet, got 'csv'"),
         ((texts, tmp_path / "out", {"shard_size": 0}), "shard_size 0"),
+        ((texts, tmp_path / "out", {"resume": True, "overwrite": True}), "resume .* overwrite"),
         ((texts, tmp_path / "out", {"ranges": ranges}), "ranges are for precision int8 and uint8"),
         ((texts, tmp_path / "out", {"precision": "int8", "ranges": ranges[:, :3]}), r"ranges must be \(2, 32\)"),
         ((texts, tmp_path / "out", {"column": "a", "columns": ["a"]}), "column and columns"),
