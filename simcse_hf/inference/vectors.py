@@ -118,7 +118,10 @@ class RowVectors:
         found = []
         for (folder, factor), shards in zip(self._folders, self._shards, strict=True):
             numbers, inside = np.divmod(places, len(shards[0]))
-            vectors = np.stack([shards[number][row] for number, row in zip(numbers, inside, strict=True)])
+            vectors = np.empty((len(places), shards[0].shape[1]), np.float32)
+            for number in np.unique(numbers):
+                chosen = numbers == number
+                vectors[chosen] = shards[number][inside[chosen]]
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             has_direction = (norms > 0) & np.isfinite(norms)
             wrong = places[~has_direction.ravel()]
