@@ -29,7 +29,7 @@ from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
-from ..models.vocabulary import extend_vocabulary, measure_words
+from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
 from ..ops.distributed import hold_together
@@ -329,8 +329,13 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder, model)
     write_json(directory / RESULTS, results)
-    for name, value in words.items():
-        print(f"{name}: {value}")
+    if words:
+        print(f"\nAdded {words['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
+        print("The words of the held-out sentences, before and after:")
+        before = words["words_before"]
+        after = words["words_after"]
+        print(f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}")
+        print(f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}")
     print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
     for when, value in loss.items():
         print(f"  {when:<9}{value:6.3f}   ({math.exp(value):.1f})")
