@@ -157,7 +157,7 @@ def train_and_resume(trainer, step):
 
 
 def files_of(path, *but):
-    """The content of a file, or of each file of a folder but the lock and some names."""
+    """The content of a file, or of each file in a folder by its name, without the lock and the names left out."""
     files = [each for each in (path, *path.rglob("*")) if each.is_file() and each.name not in (LOCK, *but)]
     return {each.relative_to(path): each.read_bytes() for each in files}
 

@@ -85,8 +85,8 @@ class ExportedModel(nn.Module):
         self.settings = settings_of_config(config)
         self.streams = torch.get_num_threads()
         self.compute = _open_onnx(path) if backend == "onnx" else _open_openvino(path, self.streams, dtype)
-        # The first call prepares what all calls share. Two first calls in two threads have waited for each other for
-        # ever: one held Python's lock, and the other that of OpenVINO's preparation.
+        # The first call prepares what all calls share, and it is made here, by one thread. Two threads that made it at
+        # once waited for each other for ever: one held Python's global lock, and the other a lock of OpenVINO.
         first = self.compute(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64))
         self.embedding_dim = first.shape[1]
         self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)

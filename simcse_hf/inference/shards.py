@@ -441,7 +441,18 @@ def _start(
 
 
 def _sound_content(source: _Source, size: int) -> tuple[int, str]:
-    """Return the number of texts and their digest; refuse no texts, and a size of shards that does not fit them."""
+    """Return the number of texts and their digest, which can be encoded in shards of this size.
+
+    Args:
+        source (`_Source`): The texts.
+        size (`int`): Texts of a shard.
+
+    Returns:
+        `tuple[int, str]`: The number and the digest.
+
+    Raises:
+        ValueError: If there are no texts, or too many shards.
+    """
     rows, texts = source.content
     if not rows:
         raise ValueError(f"{source.name}: there is no text to encode.")
@@ -500,7 +511,10 @@ def _read(path: Path, rows: int) -> np.ndarray:
 
 
 def _is_whole(path: Path, rows: int) -> bool:
-    """Say whether a shard has this many rows; of parquet, which takes seconds to read, only the end of the file."""
+    """Return whether a shard has this many rows.
+
+    Of a parquet file, which takes seconds to read, only the metadata at its end are read.
+    """
     try:
         if path.suffix == ".parquet":
             return pq.read_metadata(path).num_rows == rows

@@ -177,7 +177,8 @@ def mine_hard_negatives(
         if key not in candidate_of:
             candidate_of[key] = len(candidate_texts)
             candidate_texts.append(text)
-    # Anchors with equally many pairs are searched together, because the search has to reach past all positives.
+    # The search has to reach past all positives of an anchor, so anchors with about as many pairs are searched
+    # together.
     groups = sorted(pairs.items(), key=lambda group: len(group[1]))
     anchor_texts = [first[own_pairs[0]] for _, own_pairs in groups]
     anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)

@@ -129,7 +129,7 @@ def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
 
 
 def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
-    """Make a parser of the fields of the classes, in their order."""
+    """Make a parser with an option for each field of the argument classes, class by class."""
     types: Any = classes
     parser = HfArgumentParser(types, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
     by_column = any(action.dest == "prompts" for action in parser._actions)
