@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import read_arrays, read_json_object, write_arrays, write_json
+from ..ops.files import read_arrays, read_json_object, read_template, write_arrays, write_json
 from .bootstrap import Scores
 from .classifier import L2_GRID
 from .metrics import METRICS
@@ -106,8 +106,6 @@ def format_table(
     Returns:
         `str`: The text, which may have several lines.
     """
-    import jinja2
-
     correlations = []
     for task, result in results.items():
         if verbose and task not in NOT_TASKS and ("pairs" in result or "splits" in result):
@@ -119,11 +117,16 @@ def format_table(
     for name, average in results.get("mteb_averages", {}).items():
         title = "Avg. over all data sets" if name == "average" else name
         mteb_averages.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["score"] = lambda task: protocol.headline(results[task])
-    template = environment.from_string(Path(__file__).with_name("table.txt").read_text(encoding="utf-8"))
-    text = template.render(
+    averages = []
+    for key in ("average", "average_transfer"):
+        if key in results:
+            average = results[key]
+            members = [task for task in results if task in {*average["tasks"], *average["missing"]}]
+            row = [*(protocol.headline(results[task]) for task in members), average["value"]]
+            averages.append((average, [*members, "Avg."], row))
+    text = read_template(Path(__file__).with_name("table.txt")).render(
         align=format_rows,
+        averages=averages,
         protocol=protocol,
         results=results,
         transfer=TRANSFER_EXAMPLES,

@@ -402,6 +402,22 @@ def write_text(path: StrPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def read_template(path: StrPath, **options: Any) -> Any:
+    """Read a jinja2 template of text, in which a line that holds only a statement leaves no line behind.
+
+    Args:
+        path (`str` or `os.PathLike`): The file.
+        **options (`Any`): Other options of `jinja2.Environment`.
+
+    Returns:
+        `jinja2.Template`: The template.
+    """
+    from jinja2 import Environment  # which most callers of this file never need
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, **options)
+    return environment.from_string(Path(path).read_text(encoding="utf-8"))
+
+
 def digest(path: StrPath) -> str:
     """Return the BLAKE2b digest of a file's bytes, in hexadecimal."""
     with open(path, "rb") as stream:

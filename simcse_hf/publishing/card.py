@@ -14,7 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..evaluation.compare import describe_difference
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
-from ..ops.files import explain_damage, read_json, read_json_object, write_text
+from ..ops.files import explain_damage, read_json, read_json_object, read_template, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER, find_transform
 from .card_results import (
@@ -42,11 +42,7 @@ FRONT_MATTER: dict = {
 }
 _HUB = "https://huggingface.co"
 #: The text of cards. Its tables of views and poolers also stand in the reference (docs/site_reference.py).
-TEMPLATE = jinja2.Environment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=jinja2.ChainableUndefined,
-).from_string(Path(__file__).with_name("template.md").read_text(encoding="utf-8"))
+TEMPLATE = read_template(Path(__file__).with_name("template.md"), undefined=jinja2.ChainableUndefined)
 
 
 def write_card(

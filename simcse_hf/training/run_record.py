@@ -13,7 +13,6 @@ import accelerate
 import datasets
 import torch
 import transformers
-from jinja2 import Template
 from transformers import TrainerState, TrainingArguments
 from transformers.utils import logging
 
@@ -22,7 +21,7 @@ from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better, with_scale
 from ..models.settings import dropout_rates
 from ..ops.errors import changes, refuse_changes
-from ..ops.files import read_json_object, write_atomically, write_json
+from ..ops.files import read_json_object, read_template, write_atomically, write_json
 from ..publishing.secrets import hide_secrets
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, start_metric
 from .output_folder import RESULTS
@@ -294,20 +293,8 @@ def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> 
         values["change"] = results["change"] and describe_change(results["change"])
         values["is_worse"] = _is_better(name, start, results["saved"][name])
         values["was_better"] = _is_better(name, results["best"][name], start)
-    print(render_page("results_of_run.txt", values))
+    pages = Path(__file__).parent
+    print(read_template(pages / "results_of_run.txt").render(values))
     if values.get("is_worse"):
-        logger.warning(" ".join(render_page("worse_than_start.txt", values).split()))
-
-
-def render_page(name: str, values: dict[str, Any]) -> str:
-    """Fill in a template of this folder.
-
-    Args:
-        name (`str`): Its file.
-        values (`dict[str, Any]`): What it shows.
-
-    Returns:
-        `str`: The page.
-    """
-    page = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    return Template(page, trim_blocks=True, lstrip_blocks=True).render(values)
+        warning = read_template(pages / "worse_than_start.txt").render(values)
+        logger.warning(" ".join(warning.split()))

@@ -16,12 +16,12 @@ from ..evaluation.metrics import higher_is_better, with_scale
 from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
-from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
+from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, read_template, write_json
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_sets import DEV_SCORES, dev_change
 from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
-from .run_record import describe_change, hyperparameter_values, render_page
+from .run_record import describe_change, hyperparameter_values
 from .script_arguments import CommandArguments
 from .training_args import SimCSETrainingArguments
 
@@ -223,7 +223,7 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> None:
     metric = summary["chosen_by"]
     change = results["change"] and describe_change(results["change"])
     values = {**summary, "scale": metric and with_scale(metric), "change": change, "path": path}
-    print(render_page("results_of_seeds.txt", values))
+    print(read_template(Path(__file__).with_name("results_of_seeds.txt")).render(values))
 
 
 def summarise(runs: dict[int, dict]) -> dict:
