@@ -173,6 +173,15 @@ class Rows:
 
     # The rows of a run
 
+    @property
+    def batch_multiple(self) -> int:
+        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
+        return 2 if self.plan.kind == "classes" else 1
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks that a run on the rows needs: none, if they are the same in every epoch."""
+        return [] if isinstance(self.tokens, Dataset) else [EpochOfRows(self)]
+
     def sampler(self, batch_size: int, default: Sampler) -> Any:
         """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
 

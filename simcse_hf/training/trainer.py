@@ -75,7 +75,6 @@ from .dev_sets import (
     make_dev_sets,
 )
 from .rows import (
-    EpochOfRows,
     MixtureRows,
     Reader,
     Rows,
@@ -230,8 +229,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer = RunOptimizer()
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
-        if self.rows is not None and not isinstance(self.rows.tokens, Dataset):
-            watches.append(EpochOfRows(self.rows))
+        if self.rows is not None:
+            watches += self.rows.callbacks()
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
@@ -570,8 +569,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
         assert self.rows is not None
-        if self.rows.plan.kind == "classes":  # whose texts are drawn in pairs
-            self._train_batch_size -= self._train_batch_size % 2
+        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
         if self._train_batch_size < self.args.train_batch_size:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
