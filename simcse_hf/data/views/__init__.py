@@ -2,26 +2,41 @@
 
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA, SynonymReplacement
-from .words import Crop, DeleteOneWord, DeleteWords, RepeatTokens, Shuffle, TextView, TokenView, check_rate
+from .words import (
+    Crop,
+    CropAndReplacedTokens,
+    DeleteOneWord,
+    DeleteWords,
+    FixedMask,
+    Identity,
+    NextSentence,
+    NextThreeSentences,
+    RepeatTokens,
+    ReplacedTokens,
+    Shuffle,
+    TextView,
+    TokenView,
+    check_rate,
+)
 
 CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
 
 
-#: The class of each view, and [`TextView`] for one that is made elsewhere.
-_CLASSES: dict[str, type] = {
-    "identity": TextView,
-    "fixed_mask": TextView,
+#: The class of each view.
+VIEW_CLASSES: dict[str, type[TextView | TokenView]] = {
+    "identity": Identity,
+    "fixed_mask": FixedMask,
     "crop": Crop,
     "delete_words": DeleteWords,
     "delete_one_word": DeleteOneWord,
     "synonyms": SynonymReplacement,
-    "mlm": TextView,
-    "crop+mlm": Crop,
+    "mlm": ReplacedTokens,
+    "crop+mlm": CropAndReplacedTokens,
     "shuffle": Shuffle,
     "eda": EDA,
     "repeat_words": RepeatTokens,
-    "next_sentence": TextView,
-    "next_three_sentences": TextView,
+    "next_sentence": NextSentence,
+    "next_three_sentences": NextThreeSentences,
 }
 _RATES = {
     "crop": 0.1,
@@ -32,13 +47,13 @@ _RATES = {
     "eda": 0.1,
     "repeat_words": 0.32,
 }
-VIEWS = tuple(_CLASSES)
+VIEWS = tuple(VIEW_CLASSES)
 #: Views for which [`MaskedLMView`] replaces tokens on the device.
 MASKED_LM_VIEWS = ("mlm", "crop+mlm")
 #: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
 DOCUMENT_VIEWS = ("next_sentence", "next_three_sentences")
 #: Views that `ViewDataset` makes from single sentences.
-DATASET_VIEWS = tuple(name for name in VIEWS if _CLASSES[name] is not TextView or name in MASKED_LM_VIEWS)
+DATASET_VIEWS = tuple(name for name in VIEWS if VIEW_CLASSES[name].is_drawn)
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
@@ -60,7 +75,7 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     known = view_rate(name, rate)
     if name == "crop+mlm":
         known = CROP_BEFORE_MLM
-    return _CLASSES[name](known)
+    return VIEW_CLASSES[name](known)
 
 
 def view_rate(name: str, rate: float | None = None) -> float | None:
@@ -78,7 +93,7 @@ def view_rate(name: str, rate: float | None = None) -> float | None:
     Raises:
         ValueError: If the name is unknown, the rate is outside [0, 1), or the view takes none.
     """
-    if name not in _CLASSES:
+    if name not in VIEW_CLASSES:
         raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
     if rate is None:
         return _RATES.get(name)

@@ -44,6 +44,8 @@ class SynonymReplacement(TextView):
         ValueError: If there is no WordNet, see [`WordNetSynonyms`].
     """
 
+    words = "the sentence with a word replaced by a synonym"
+
     def __init__(self, rate: float | None = None, synonyms: Callable[[str], Sequence[str]] | None = None):
         super().__init__(rate)
         self.synonyms = synonyms or WordNetSynonyms()
@@ -97,6 +99,8 @@ class EDA(SynonymReplacement):
         synonyms (`Callable`, *optional*): See [`SynonymReplacement`].
     """
 
+    words = "the sentence after synonym replacement, insertion, swap or deletion of words"
+    paper = "eda"
     rate: float
 
     def change(self, words: list[str], rng: random.Random) -> list[str]:

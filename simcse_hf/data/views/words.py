@@ -28,6 +28,13 @@ def check_rate(rate: float) -> float:
 
 
 class _View:
+    #: How cards and the reference describe the positive of a sentence, and the paper (in `publishing/papers.bib`) that
+    #: introduced the view for sentence embeddings.
+    words = "a view of it"
+    paper = "simcse"
+    #: Whether `ViewDataset` draws it from single sentences.
+    is_drawn = True
+
     def __init__(self, rate: float | None = None):
         self.rate = rate if rate is None else check_rate(rate)
 
@@ -45,6 +52,40 @@ class TextView(_View):
     def __call__(self, text: str, rng: random.Random) -> str:
         """Return a changed text, which is never empty if `text` holds a word. Randomness comes from `rng` only."""
         return text
+
+
+class Identity(TextView):
+    """The sentence itself: dropout makes its views differ."""
+
+    words = "the same sentence under another dropout mask"
+    is_drawn = False
+
+
+class FixedMask(TextView):
+    """The sentence itself, with one dropout mask for both views (SimCSE, Figure 2)."""
+
+    words = "the same sentence under the same dropout mask"
+    is_drawn = False
+
+
+class NextSentence(TextView):
+    """A neighbouring sentence, which the rows of documents hold."""
+
+    words = "the next sentence of its document"
+    is_drawn = False
+
+
+class NextThreeSentences(TextView):
+    """One of the three sentences after it, which the rows of documents hold."""
+
+    words = "one of the next three sentences of its document"
+    is_drawn = False
+
+
+class ReplacedTokens(TextView):
+    """The sentence itself, in which [`MaskedLMView`] replaces tokens on the device."""
+
+    words = "the sentence with some tokens replaced by a masked language model"
 
 
 class TokenView(_View):
@@ -101,6 +142,7 @@ class Crop(TextView):
             one word stays.
     """
 
+    words = "a contiguous part of it"
     rate: float
 
     def __call__(self, text: str, rng: random.Random) -> str:
@@ -117,8 +159,16 @@ class Crop(TextView):
         return range(start, start + number)
 
 
+class CropAndReplacedTokens(Crop):
+    """[`Crop`], after which [`MaskedLMView`] replaces tokens on the device."""
+
+    words = "a contiguous part of it with some tokens replaced by a masked language model"
+
+
 class DeleteWords(Crop):
     """Delete random words (SimCSE, Table 1: "word deletion k%: delete k% words"); the rate is that of [`Crop`]."""
+
+    words = "the sentence without some of its words"
 
     def kept(self, total: int, rng: random.Random) -> Sequence[int]:
         """Draw the places of the words that stay, of `total` words."""
@@ -128,6 +178,8 @@ class DeleteWords(Crop):
 
 class DeleteOneWord(Crop):
     """Delete one random word. A text of a single word stays as it is."""
+
+    words = "the sentence without one of its words"
 
     def kept(self, total: int, rng: random.Random) -> Sequence[int]:
         """Draw the places of the words that stay, of `total` words."""
@@ -145,6 +197,8 @@ class Shuffle(TokenView):
         rate (`float`): The fraction of the tokens that is permuted, on average over texts (see [`draw_count`]).
     """
 
+    words = "the sentence with some of its tokens permuted"
+    paper = "non_contrastive"
     rate: float
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
@@ -170,6 +224,8 @@ class RepeatTokens(TokenView):
         rate (`float`): The largest fraction of the tokens that is repeated.
     """
 
+    words = "the sentence with some of its tokens repeated"
+    paper = "esimcse"
     rate: float
 
     def __call__(self, ids: list[int], rng: random.Random) -> list[int]:
