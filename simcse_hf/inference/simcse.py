@@ -21,9 +21,9 @@ from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
 from ..models.checkpoint import check_tokenizer, replace_model, save_tokenizer
 from ..models.modeling import AutoModelForCL
-from ..models.pooling import POOLER_TYPES
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
+from ..names import POOLER_TYPES
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS
 from ..ops.loading import load_pretrained

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from datasets import Dataset
 
+from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..ops.similarity import similarity_matrix
 from .faiss_index import new_index
 
-OUTPUT_FORMATS = ("n-tuple", "triplet")
-SAMPLING_STRATEGIES = ("top", "random")
 #: Anchors that are searched together.
 _BLOCK = 8192
 #: The number of a candidate, and its similarity to the anchor.
