@@ -14,7 +14,11 @@ SUITE := -m pytest --numprocesses 2 --dist loadfile
 PYTEST := $(OFFLINE) $(BIN)/python $(SUITE)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test test-all test-versions coverage types suite quality docs clean
+# `make` alone lists the targets, each with the text after its `##`.
+help:
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1:/p' $(MAKEFILE_LIST) | awk -F: '{printf "make %-14s %s\n", $$1, $$2}'
+
+.PHONY: help quickstart test test-all test-versions coverage types suite quality docs clean
 
 quickstart: $(PACKAGE)  ## train an unsupervised SimCSE model offline and show its dev Spearman before and after
 	HF_HUB_OFFLINE=1 $(BIN)/simcse-hf train unsup

@@ -84,25 +84,23 @@ def _spelled_out(text, cls):
 
 def views():
     """List the views with their rates and papers."""
-    from simcse_hf.data.views import VIEWS, view_rate
-    from simcse_hf.publishing.card import TEMPLATE
+    from simcse_hf.data.views import VIEW_CLASSES, view_rate
     from simcse_hf.publishing.card_training import PAPERS
 
     rows = []
-    for name in VIEWS:
-        positive, paper = TEMPLATE.module.views[name]
+    for name, view in VIEW_CLASSES.items():
         rate = view_rate(name, None)
-        link = f"[{PAPERS[paper].key}]({PAPERS[paper].url})"
-        rows.append([f"`{name}`", positive, "" if rate is None else f"{rate:g}", link])
+        link = f"[{PAPERS[view.paper].key}]({PAPERS[view.paper].url})"
+        rows.append([f"`{name}`", view.words, "" if rate is None else f"{rate:g}", link])
     return _table(["`--view`", "the positive of a sentence", "`--view_rate`", "paper"], rows)
 
 
 def poolers():
     """List the poolers as model cards describe them."""
-    from simcse_hf.publishing.card import TEMPLATE
+    from simcse_hf.models.pooling import POOLERS
 
-    described = TEMPLATE.module.poolers
-    return _table(["`--pooler_type`", "the embedding"], [[f"`{name}`", text] for name, text in described.items()])
+    rows = [[f"`{name}`", pooler.words] for name, pooler in POOLERS.items()]
+    return _table(["`--pooler_type`", "the embedding"], rows)
 
 
 def commands():

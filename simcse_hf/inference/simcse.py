@@ -25,7 +25,8 @@ from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
 from ..names import POOLER_TYPES
 from ..ops.errors import check_finite, check_finite_texts
-from ..ops.files import HUB_ARGUMENTS
+from ..ops.files import HUB_ARGUMENTS, digest, hub_commit
+from ..ops.identity import Identity, digest_tokenizer, digest_value, digest_weights
 from ..ops.loading import load_pretrained
 from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
@@ -111,6 +112,7 @@ class SimCSE:
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
         self.name_or_path = str(name_or_path)
+        self._digests: dict[str, tuple[object, str]] = {}
         self.long_texts = check_long_texts(long_texts)
         self.backend = backend
         config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
@@ -168,7 +170,7 @@ class SimCSE:
         else:
             check_max_length(max_length, config)
         self.max_length = max_length
-        self.revision = getattr(self.model.config, "_commit_hash", None)
+        self.revision = hub_commit(name_or_path, **hub_arguments)
         self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
         self.default_prompt_name = self.model.settings.default_prompt_name
         if fit and postprocess:
@@ -198,6 +200,59 @@ class SimCSE:
     def similarity_fn_name(self) -> str:
         """Return how the model compares embeddings: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`."""
         return self.model.settings.similarity_fn_name
+
+    def identity(self) -> Identity:
+        """Return what decides the embeddings, as it is in memory now.
+
+        The digest of the weights is computed again when a weight or the transform has changed.
+
+        Returns:
+            `Identity`: With the name of the model and its commit. A model that [`save_pretrained`] saved is the same
+            one when it is loaded again.
+        """
+        return Identity(
+            name_or_path=self.name_or_path,
+            revision=self.revision,
+            pooler=self.pooler_type,
+            max_length=self.max_length,
+            long_texts=self.long_texts,
+            backend=self.backend,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            tokenizer=self._digest_of_tokenizer(),
+            templates=list(self.model.settings.templates),
+            weights=self._digest_of_weights(),
+            postprocessing=self.postprocessing and self.postprocessing.method,
+            prompts={"query": "", "document": ""} | self.prompts,
+            default_prompt_name=self.default_prompt_name,
+            similarity=self.similarity_fn_name,
+        )
+
+    def _digest_of_weights(self) -> str:
+        """Return the digest of the weights that an embedding goes through; it is computed again after a change."""
+        tensors = sorted(self.model.named_parameters())
+        if self.pooler_type != "cls" and self.backend == "torch":
+            # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
+            unused = set(self.model.contrastive_head.parameters())
+            tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
+        if self.postprocessing is not None:
+            tensors += self.postprocessing.state_dict().items()
+        state = [(name, tensor.data_ptr(), tensor._version) for name, tensor in tensors]
+        known, found = self._digests.get("weights", (None, ""))
+        if known != state:
+            found = digest_weights(tensors, reads_all=True)
+            if self.backend != "torch":
+                found = digest_value([found, *map(digest, self.model.files)])
+            self._digests["weights"] = (state, found)
+        return found
+
+    def _digest_of_tokenizer(self) -> str:
+        """Return the digest of the tokenizer, which is computed again when words were added."""
+        state = len(self.tokenizer)
+        known, found = self._digests.get("tokenizer", (None, ""))
+        if known != state:
+            found = digest_tokenizer(self.tokenizer)
+            self._digests["tokenizer"] = (state, found)
+        return found
 
     @property
     def mteb_model_meta(self) -> Any:

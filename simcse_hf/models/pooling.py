@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -28,6 +28,101 @@ TEMPLATE_POOLER = "mask"
 
 #: The layer that is averaged with the last one. Layer 0 is the embedding output.
 SECOND_LAYER = {"avg_top2": -2, "avg_first_last": 1, "avg_embeddings_last": 0}
+
+
+class Pooler(NamedTuple):
+    """What cards and the reference say about a pooler.
+
+    Args:
+        words (`str`): What the embedding is.
+        code (`str`): Python that computes `embeddings` from `inputs` and from the `outputs` of the encoder. `MODEL`
+            stands for the name of the model.
+    """
+
+    words: str
+    code: str
+
+
+_MEAN = """\
+hidden, mask = HIDDEN, inputs["attention_mask"].unsqueeze(-1)
+embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
+_MEAN_WITHOUT_FIRST = """\
+hidden, mask = outputs.last_hidden_state[:, 1:], inputs["attention_mask"].unsqueeze(-1)[:, 1:]
+embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
+_MAXIMUM = """\
+mask = inputs["attention_mask"].unsqueeze(-1).bool()
+embeddings = outputs.last_hidden_state.masked_fill(~mask, float("-inf")).amax(1)"""
+_LAST_TOKEN = """\
+last = inputs["attention_mask"].cumsum(1).argmax(1)
+embeddings = outputs.last_hidden_state[torch.arange(len(last)), last]"""
+_NGRAMS = """\
+from safetensors.torch import load_file
+from transformers.utils import cached_file
+
+head = load_file(cached_file("MODEL", "model.safetensors", subfolder="ngrams"))
+mask = inputs["attention_mask"].unsqueeze(-1)
+states = (outputs.last_hidden_state * mask).transpose(1, 2)
+weights = [(head[f"ngrams.convolutions.{i}.weight"], head[f"ngrams.convolutions.{i}.bias"]) for i in range(3)]
+features = [torch.conv1d(states, weight, bias, padding=i).relu() for i, (weight, bias) in enumerate(weights)]
+embeddings = (torch.cat(features, 1).transpose(1, 2) * mask).sum(1) / mask.sum(1)"""
+
+
+def _mean_of(hidden: str) -> str:
+    """Return code that averages these hidden states over the tokens."""
+    return _MEAN.replace("HIDDEN", hidden)
+
+
+def _mean_with(layer: int) -> str:
+    """Return code that averages the last layer and another one over the tokens."""
+    return _mean_of(f"(outputs.hidden_states[{layer}] + outputs.last_hidden_state) / 2")
+
+
+POOLERS = {
+    "cls": Pooler(
+        "the first token, passed through the trained dense + tanh head",
+        "embeddings = outputs.pooler_output",
+    ),
+    "cls_before_pooler": Pooler(
+        "the first token of the last layer",
+        "embeddings = outputs.last_hidden_state[:, 0]",
+    ),
+    "avg": Pooler(
+        "the mean of the last layer over all tokens",
+        _mean_of("outputs.last_hidden_state"),
+    ),
+    "avg_no_cls": Pooler(
+        "the mean of the last layer over all tokens except the first, [CLS]",
+        _MEAN_WITHOUT_FIRST,
+    ),
+    "max": Pooler(
+        "the maximum of the last layer over all tokens",
+        _MAXIMUM,
+    ),
+    "lasttoken": Pooler(
+        "the last token of the last layer",
+        _LAST_TOKEN,
+    ),
+    NGRAM_POOLER: Pooler(
+        "the mean of the n-gram features of all tokens (IS-BERT)",
+        _NGRAMS,
+    ),
+    TEMPLATE_POOLER: Pooler(
+        "the mask token of a template around the text, in the last layer",
+        'embeddings = outputs.last_hidden_state[inputs["input_ids"] == tokenizer.mask_token_id]',
+    ),
+    "avg_top2": Pooler(
+        "the mean of the last two layers over all tokens",
+        _mean_with(SECOND_LAYER["avg_top2"]),
+    ),
+    "avg_first_last": Pooler(
+        "the mean of the first and the last layer over all tokens",
+        _mean_with(SECOND_LAYER["avg_first_last"]),
+    ),
+    "avg_embeddings_last": Pooler(
+        "the mean of the embedding output and the last layer over all tokens",
+        _mean_with(SECOND_LAYER["avg_embeddings_last"]),
+    ),
+}
 
 # sentence-transformers' folder and format for a dense layer. The head has a file of its own, so that AutoModel loads
 # the encoder's weights without an unexpected key.
@@ -170,8 +265,8 @@ class NGramHead(nn.Module):
         """Compute features of shape `(batch, length, dim)`, one per token."""
         return self.ngrams(hidden_states, attention_mask)
 
-    def start(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
-        """Draw the weights that training starts from; nothing of the checkpoint is used."""
+    def draw_weights(self) -> None:
+        """Draw the weights that training starts from."""
         for convolution in self.ngrams.convolutions:
             convolution.reset_parameters()  # type: ignore[operator]
 
@@ -214,8 +309,14 @@ class TemplateHead(nn.Module):
         return self.layer(states - template_states)
 
     @torch.no_grad()
-    def start(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
-        """Set the weights that training starts from: those of the checkpoint's masked-LM head, or random ones.
+    def draw_weights(self) -> None:
+        """Draw the weights that training starts from; those of `"transform"` come from a checkpoint (see [`load`])."""
+        if not self.transforms:
+            nn.init.normal_(self.layer.dense.weight, std=0.02)
+            nn.init.zeros_(self.layer.dense.bias)
+
+    def load(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
+        """Load the weights that training starts from: those of a masked-LM head.
 
         Args:
             name_or_path (`str` or `os.PathLike`): The checkpoint.
@@ -224,13 +325,9 @@ class TemplateHead(nn.Module):
         Raises:
             ValueError: If the checkpoint has no trained masked-LM head.
         """
-        if self.transforms:
-            masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
-            trained = masked_lm.cls.predictions.transform
-            self.layer.load_state_dict(trained.state_dict())
-        else:
-            nn.init.normal_(self.layer.dense.weight, std=0.02)
-            nn.init.zeros_(self.layer.dense.bias)
+        masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
+        trained = masked_lm.cls.predictions.transform
+        self.layer.load_state_dict(trained.state_dict())
 
 
 class DenseLayer(nn.Module):

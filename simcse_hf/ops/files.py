@@ -19,6 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import cached_file
+from transformers.utils.hub import extract_commit_hash
 
 StrPath = str | os.PathLike[str]
 #: Arrays by a task, its part and what they hold.
@@ -66,6 +67,22 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     if not name_or_path:
         return None
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
+
+
+def hub_commit(name_or_path: StrPath, **hub_kwargs: Any) -> str | None:
+    """Return the commit of a model on the hub, whose files are loaded already.
+
+    Args:
+        name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
+        hub_kwargs (`Any`): As in [`find_file`].
+
+    Returns:
+        `str`, *optional*: The commit, or `None` if the model is not from the hub.
+    """
+    hub_kwargs["force_download"] = False
+    path = find_file(name_or_path, "config.json", **hub_kwargs)
+    path = path or find_file(name_or_path, "adapter_config.json", **hub_kwargs)
+    return extract_commit_hash(path, None)
 
 
 def full_name(name_or_path: str | None) -> str | None:

@@ -11,7 +11,10 @@ from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yam
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from ..data.contents import CONTENTS
+from ..data.views import VIEW_CLASSES
 from ..evaluation.compare import describe_difference
+from ..models.pooling import POOLERS
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
 from ..ops.files import explain_damage, read_json, read_json_object, read_template, write_text
@@ -218,6 +221,9 @@ def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> st
         card_data=data.to_yaml(),
         marker=marker,
         papers=PAPERS,
+        poolers=POOLERS,
+        views={name: (view.words, view.paper) for name, view in VIEW_CLASSES.items()},
+        contents=CONTENTS,
         describe_difference=describe_difference,
         protocol_of=protocol_of,
         **context,

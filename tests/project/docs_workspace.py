@@ -60,7 +60,8 @@ def make_workspace(folder):
     decoder |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 128}
     save_encoder(folder / "Qwen/Qwen3-0.6B", Qwen3ForCausalLM, Qwen3Config(**decoder))
     run_command(TRAIN + " --output_dir outputs/my-unsup")
-    os.symlink("my-unsup", folder / "outputs/my-model")
+    for name in ("my-model", "sample-unsup"):
+        os.symlink("my-unsup", folder / "outputs" / name)
     for name in ("MODEL", "M"):
         os.symlink("outputs/my-unsup", folder / name)
     for name in ("evaluation", "baseline", "other"):
