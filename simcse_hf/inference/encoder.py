@@ -10,8 +10,10 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..models.settings import ContrastiveSettings, check_max_length, length_limit
+from ..names import LONG_TEXTS
+from ..ops.checks import check_values
 from .encoding import Batching, encode_token_ids, full_length, tokenize_texts
-from .windows import check_long_texts, mean_of_windows, split_long
+from .windows import mean_of_windows, split_long
 
 logger = logging.get_logger(__name__)
 
@@ -44,8 +46,9 @@ class Encoder:
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.long_texts = check_long_texts(long_texts)
-        bare = getattr(model, "module", model)
+        check_values(LONG_TEXTS, long_texts=long_texts)
+        self.long_texts = long_texts
+        bare: Any = getattr(model, "module", model)
         if max_length is None:
             max_length = length_limit(bare.config, bare.settings, tokenizer)
         else:
@@ -113,6 +116,8 @@ class Encoder:
         Raises:
             ValueError: If the prompt leaves no room for a text, or an argument is invalid.
         """
+        long_texts = long_texts or self.long_texts
+        check_values(LONG_TEXTS, long_texts=long_texts)
         if max_length is None:
             max_length = self.max_length
         else:
@@ -121,7 +126,7 @@ class Encoder:
         full = full_length(self.tokenizer, max_length, templates, prefix)
         prompted = [prefix + text for text in texts]
         rows = tokenize_texts(self.tokenizer, prompted, max_length, templates)
-        if check_long_texts(long_texts or self.long_texts) == "mean":
+        if long_texts == "mean":
             windows = split_long(self.tokenizer, prompted, rows, full, templates, prefix)
             self._inspect(texts, chain.from_iterable(windows))
             return windows

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import length_sorted_batches, pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
-from ..objectives.checks import check_options
+from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
 from ..ops.unpadded import send
@@ -146,7 +146,7 @@ def encode_token_ids(
     Raises:
         ValueError: If `token_budget` or `batch_size` is below 1.
     """
-    check_options("an integer above 0", token_budget=token_budget, batch_size=batch_size)
+    check_values("an integer above 0", token_budget=token_budget, batch_size=batch_size)
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()

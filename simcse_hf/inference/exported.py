@@ -12,7 +12,8 @@ from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
 from ..models.resolve import settings_of_config
-from ..objectives.checks import check_options
+from ..names import BACKENDS
+from ..ops.checks import check_values
 from ..ops.errors import require_extra
 from ..ops.files import HubArguments, find_file
 
@@ -64,7 +65,7 @@ class ExportedModel(nn.Module):
         **hub_arguments: Unpack[HubArguments],
     ) -> None:
         super().__init__()
-        check_options(("torch", *GRAPHS), backend=backend)
+        check_values(BACKENDS, backend=backend)
         names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend]]
         for name in dict.fromkeys(names):
             path = find_file(name_or_path, name, **hub_arguments)

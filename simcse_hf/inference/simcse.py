@@ -20,7 +20,8 @@ from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import THRESHOLD
-from ..objectives.checks import check_options
+from ..names import PRECISIONS
+from ..ops.checks import check_values
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HubArguments, digest, hub_commit
 from ..ops.identity import Identity, digest_tokenizer, digest_value, digest_weights
@@ -33,9 +34,9 @@ from ..search.sentences import PROBE, Results
 from .encoder import Encoder
 from .encoding import Batching, one_ahead
 from .exported import refuse_changes
-from .load import load_encoder
+from .loaded import load_encoder
 from .probes import PROBES, SavedThreshold, check_fit, probe_cosines, probe_embedding
-from .quantization import check_precision, check_truncate_dim, quantize
+from .quantization import check_truncate_dim, quantize
 
 logger = logging.get_logger(__name__)
 
@@ -116,7 +117,9 @@ class SimCSE(Encoder):
             backend=backend,
             **hub_arguments,
         )
-        super().__init__(loaded.model, loaded.tokenizer, max_length or loaded.max_length, long_texts)
+        super().__init__(
+            loaded.model, loaded.tokenizer, loaded.max_length if max_length is None else max_length, long_texts
+        )
         self.name_or_path = str(name_or_path)
         self.backend = backend
         self.pooler_type = self.settings.inference_pooler
@@ -280,7 +283,7 @@ class SimCSE(Encoder):
         texts = list_texts(sentences)
         if device is not None:
             self.to(device)
-        check_precision(precision)
+        check_values(PRECISIONS, precision=precision)
         prefix = self.resolve_prompt(prompt, prompt_name)
         windows = (
             (start, self.tokenize(texts[start : start + _WINDOW], prefix, max_length, long_texts))
@@ -514,7 +517,7 @@ class SimCSE(Encoder):
         Raises:
             ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
         """
-        check_options(METHODS, method=method)
+        check_values(METHODS, method=method)
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
         named: Sequence[str | None] = columns or [None]
