@@ -636,7 +636,7 @@ class ContrastiveModel(ContrastiveBase):
         """Load a model from a checkpoint that was already looked at.
 
         Args:
-            found ([`Checkpoint`]): The checkpoint.
+            found (`Checkpoint`): The checkpoint.
             head (`str`, *optional*, defaults to `"auto"`): See [`from_pretrained`].
             kwargs (`Any`): See [`from_pretrained`]. The arguments that locate the files are those of the checkpoint.
 
@@ -774,7 +774,7 @@ class AutoModelForCL:
             model = AutoModelForCL.from_checkpoint(checkpoint, pooler_type="avg")
 
         Args:
-            found ([`Checkpoint`]): The checkpoint.
+            found (`Checkpoint`): The checkpoint.
             kwargs (`Any`): The arguments of [`ContrastiveModel.from_checkpoint`].
 
         Returns:
