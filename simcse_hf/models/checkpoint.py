@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.modeling_utils import load_state_dict
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
@@ -21,6 +21,7 @@ from transformers.utils import (
 )
 
 from ..ops.files import (
+    HubArguments,
     StrPath,
     find_file,
     read_json_object,
@@ -70,7 +71,7 @@ class Checkpoint:
         config (`PreTrainedConfig`): The config of its encoder.
         source (`str` or `os.PathLike`): Where its settings and layers are: `name` or, if this is an adapter of another
             program, the model that the adapter belongs to.
-        hub (`dict`): The arguments that locate the files of `source`, see `HUB_ARGUMENTS`.
+        hub (`HubArguments`): The arguments that locate the files of `source`.
         section (`dict`): Its settings in the form of the section `simcse` of `config.json`, from this section and the
             files of sentence-transformers.
         saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if it has that section.
@@ -83,7 +84,7 @@ class Checkpoint:
     arguments: Values
     config: PreTrainedConfig
     source: StrPath
-    hub: Values
+    hub: HubArguments
     section: Values
     saved: ContrastiveSettings | None
     files: SentenceTransformersFiles
@@ -129,7 +130,8 @@ class Checkpoint:
             located["config"] = config
         else:
             code = {"trust_remote_code": arguments.get("trust_remote_code")}
-            own_config = load_pretrained(config_class.from_pretrained, config or name, **code, **hub)
+            reader = AutoConfig if base else config_class  # which knows the config of an adapter's model
+            own_config = load_pretrained(reader.from_pretrained, config or name, **code, **hub)
         section = getattr(own_config, SECTION, None)
         read_section(section)  # refuses one that is damaged
         files = SentenceTransformersFiles()
@@ -536,7 +538,7 @@ def _weights_of(prefix: str, state_dict: StateDict) -> StateDict:
     return {name.removeprefix(prefix): x for name, x in state_dict.items() if name.startswith(prefix)}
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, source: StrPath) -> None:
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrPath) -> None:
     """Refuse a tokenizer that has no words, no number as its longest text, or ids that the encoder does not know.
 
     From a model folder that lacks files of its tokenizer, transformers loads another tokenizer, or an empty one.

@@ -29,9 +29,9 @@ from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
-from ..objectives.checks import check_options
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
+from ..ops.checks import check_values
 from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
 from ..ops.identity import digest_weights
@@ -646,7 +646,7 @@ class ContrastiveModel(ContrastiveBase):
         Raises:
             ValueError: See [`from_pretrained`].
         """
-        check_options(checkpoint.HEAD_CHOICES, head=head)
+        check_values(checkpoint.HEAD_CHOICES, head=head)
         kwargs = found.arguments | kwargs
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         if found.is_of_reference:
