@@ -259,7 +259,8 @@ def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     if choices:
-        words += f": {', '.join(choices)}"
+        words, semicolon, default = words.partition("; default: ")
+        words += f": {', '.join(choices)}{semicolon}{default}"
     if parameter.default is True:
         words = f"do not {words}"
     elif parameter.default not in (REQUIRED, None, False, ""):

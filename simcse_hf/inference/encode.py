@@ -95,25 +95,26 @@ def encode(
 
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
-        input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally
+            gzipped.
         output (`str` or `os.PathLike`): Folder for the vectors and their manifest.
         column (`str`, *optional*): Column of texts, if the file has several.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
-            default prompt, if it has one.
+            prompt for this use, if it has one.
         columns (`Sequence[str]`, *optional*): Encode the texts of these columns row by row, for use as teacher or
             guide in training.
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, as cosines need it.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
-        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of shape (2, dim), for int8 and uint8. The default is
-            those of the first 10,000 embeddings.
+        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of shape (2, dim), for int8 and uint8. The
+            default is those of the first 10,000 embeddings.
         shard_size (`int`, *optional*, defaults to `50_000`): Embeddings per shard, which are in memory together with
             the texts of the next shard.
         format (`str`, *optional*, defaults to `"npy"`): One array that is made of all shards, or the shards in
             parquet, with the columns row, text and vector.
         token_budget (`int`, *optional*): Number of tokens in a padded batch. The default is what suits the device.
-        overwrite (`bool`, *optional*, defaults to `False`): Replace the run in `output`, once everything is checked.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         resume (`bool`, *optional*, defaults to `False`): Write the shards that an interrupted run left out. A run
             with another input, model or setting is refused.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar on the first process, over its
@@ -147,9 +148,8 @@ def encode(
         "truncate_dim": truncate_dim,
         "token_budget": token_budget,
     }
-    settings = {
+    settings: dict[str, object] = {
         "column": texts.column,
-        "columns": columns and list(columns),
         "prompt": encoder.resolve_prompt(prompt, prompt_name) or None,
         **options,
         "precision": precision,
@@ -157,6 +157,8 @@ def encode(
         "format": format,
         "ranges": None if given_ranges is None else blake2b(given_ranges.tobytes()).hexdigest(),
     }
+    if columns is not None:
+        settings["columns"] = list(columns)
     job = EncodeJob(Path(output).expanduser(), encoder, texts, settings, options)
     rank, processes = world()
     with hold_together(job.folder):

@@ -74,7 +74,8 @@ def fit_postprocessing(
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str` or `os.PathLike`): Folder for the model with its transform; that of `model` to add the transform there.
+        output (`str` or `os.PathLike`): Folder for the model with its transform; that of `model` to add the transform
+            there.
         method (`str`): Kind of transform.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         dim (`int`, *optional*): Of a whitening: number of leading directions to keep. The default is all.

@@ -160,7 +160,7 @@ def test_unsuitable_sources_are_refused(model, tmp_path):
         f"{folder}:0": "the weight 0 is not a number above 0",
         str(tmp_path / "nothing-here"): "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote",
         str(tmp_path / "int8"): "int8 in npy; a teacher or guide needs float32 in npy",
-        incomplete: "is missing, because the run was interrupted: finish it with --resume",
+        incomplete: "is missing, because the run was interrupted: finish it with resume",
     }.items():
         with pytest.raises(ValueError, match=message):
             RowVectors([source], rows, CPU)
