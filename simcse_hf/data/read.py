@@ -1,9 +1,8 @@
-"""Load texts, scored pairs and texts with labels: any source becomes one data set of cleaned rows."""
+"""Load texts, and texts with labels: any source becomes one data set of cleaned rows."""
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -33,7 +32,6 @@ from .columns import (
     JUDGEMENT,
     LABEL,
     SAMPLE_ROWS,
-    SCORE,
     class_columns,
     first_few,
     quote,
@@ -414,49 +412,6 @@ def dataset_table(dataset: Dataset, name: str) -> Table:
     return Table(name, dataset.column_names, rows, "row", dataset)
 
 
-def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
-    """Select the two text columns and the score of a dataset.
-
-    A dataset that is already tokenized (`input_ids`) is returned as it is. Rows with an empty text are dropped with a
-    warning.
-
-    Args:
-        dataset (`datasets.Dataset`): A dataset with the column `score` and two columns of texts, such as `sentence1`
-            and `sentence2`; see [`resolve_columns`].
-        name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
-
-    Returns:
-        `datasets.Dataset`: The columns `sent0`, `sent1` and `score`, a float.
-
-    Raises:
-        ValueError: If the column `score` is missing, a score is not a finite number, or the text columns are unclear.
-    """
-    dataset = apply_transform(dataset)
-    columns = dataset.column_names
-    if "input_ids" in columns or (SCORE in columns and dataset._fingerprint in RESOLVED):
-        return dataset
-    if SCORE not in columns:
-        raise ValueError(
-            f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
-            f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
-        )
-    table = dataset_table(dataset, name)
-    given = ((table.at(number), score) for number, (score,) in table.rows([SCORE]))
-    values = parse_scores(given, name)
-    table.columns.remove(SCORE)
-    [cleaner] = table_cleaners([table], None, expected_columns=2)
-    texts = []
-    scores = []
-    for pairs, score in zip(cleaner.read(), values, strict=True):
-        texts += pairs
-        scores += [score] * len(pairs)
-    cleaner.log()
-    first, second = zip(*texts, strict=True)
-    resolved = Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores})
-    RESOLVED.add(resolved._fingerprint)
-    return resolved
-
-
 def load_class_rows(
     source: str | Dataset,
     *,
@@ -550,36 +505,3 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
     dataset = Dataset.from_dict({"sent0": texts, LABEL: labels})
     RESOLVED.add(dataset._fingerprint)
     return dataset
-
-
-def parse_scores(cells: Iterable[tuple[str, Any]], name: str) -> list[float]:
-    """Return scores as finite floats.
-
-    A warning says how many are -1 among others that are not negative, because that often means that there is none.
-
-    Args:
-        cells (`Iterable[tuple[str, Any]]`): The place of each score, for the message, and its cell.
-        name (`str`): What messages call all of them.
-
-    Returns:
-        `list[float]`: The scores.
-
-    Raises:
-        ValueError: If one is not a finite number. The message names its place.
-    """
-    scores = []
-    for place, cell in cells:
-        try:
-            score = float(cell)
-        except (TypeError, ValueError, OverflowError):
-            score = math.nan
-        if not math.isfinite(score):
-            raise ValueError(f"{place}: the score {cell!r} is not a finite number. Correct it, or remove the row.")
-        scores.append(score)
-    missing = scores.count(-1)
-    if missing and missing == sum(score < 0 for score in scores):
-        logger.warning(
-            f"{name}: {missing} of {len(scores)} scores are -1, which counts as the lowest score. If it means that "
-            "there is none, remove these rows."
-        )
-    return scores

@@ -26,6 +26,7 @@ from .columns import (
     SAMPLE_ROWS,
     TOO_LONG,
     check_text,
+    find_parts,
     first_few,
     flatten,
     has_text,
@@ -186,6 +187,12 @@ class Table:
     def at(self, number: int) -> str:
         """Return the place of a row for a message, such as `train.csv, line 7`."""
         return f"{self.name}, {self.unit} {number}"
+
+    def parts(self, parts: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+        """Yield the place of each row, for messages, and its cells in the columns that [`find_parts`] finds."""
+        columns = find_parts(self.columns, parts, self.name)
+        for number, cells in self.rows(list(columns.values())):
+            yield self.at(number), cells
 
 
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:

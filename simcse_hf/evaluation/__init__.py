@@ -6,10 +6,10 @@ A model needs only a method `encode(list[str])` that returns an array of shape `
 from pathlib import Path
 from typing import Any
 
+from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
 from .protocol import Protocol
 from .scoring import Evaluation, evaluate_sts, evaluate_tasks, evaluate_transfer
-from .sts import ScoredPairs, read_scored_pairs
 
 __all__ = [
     "METRIC_MODULE",

@@ -8,10 +8,11 @@ import torch
 from numpy import ndarray
 from tqdm.auto import tqdm
 
+from ..data.scored_pairs import connected_groups
 from ..data.table import read_lines
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
-from .sts import HUB, TaskNotFound, connected_groups, senteval, warn_of_size
+from .sts import HUB, TaskNotFound, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,

@@ -1,9 +1,8 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, and read them again."""
 
-import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import islice
@@ -13,12 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 
 from ..data.read import load_text_dataset
 from ..data.table import open_table, stream_texts, text_column
+from ..names import FORMATS, PRECISIONS
+from ..ops.checks import check_values
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import (
@@ -31,10 +31,10 @@ from ..ops.files import (
     write_json,
     write_npy,
 )
+from ..ops.identity import digest_texts
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
-    check_precision,
     check_ranges,
     check_truncate_dim,
     quantize,
@@ -44,13 +44,15 @@ from .simcse import SimCSE
 #: Readers of parquet data sets, such as pandas and datasets, skip files whose names begin with `_`.
 MANIFEST = "_manifest.json"
 RANGES = "_ranges.npy"
-FORMATS = ("npy", "parquet")
 
 _MAX_SHARDS = 1_000_000
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
-#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, and
-#: the size of a batch.
-_MAY_CHANGE = ("input file", "model name_or_path", "model revision", "settings token_budget")
+#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, the
+#: size of a batch, and what the settings say, too (the prompt that is used, and whether vectors have unit length).
+_MAY_CHANGE = (
+    *("input file", "settings token_budget", "model name_or_path", "model revision"),
+    *("model prompts", "model default_prompt_name", "model similarity"),
+)
 Row = tuple[int, str]  # the line or row number, from 1, and the text
 _AGAIN = "delete it and run `simcse-hf encode` again with --resume."
 #: Exceptions for a damaged shard.
@@ -116,12 +118,11 @@ def encode_file(
     Raises:
         ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
     """
-    check_precision(precision)
+    check_values(PRECISIONS, precision=precision)
     is_cosine = model.similarity_fn_name == "cosine"
     options = {"normalize_embeddings": is_cosine, "truncate_dim": None, "token_budget": None} | options
     check_truncate_dim(options["truncate_dim"], model.dim)
-    if file_format not in FORMATS:
-        raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
+    check_values(FORMATS, file_format=file_format)
     if ranges is not None:
         if precision not in SCALAR_PRECISIONS:
             raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
@@ -223,24 +224,7 @@ class _Source:
     @cached_property
     def content(self) -> tuple[int, str]:
         """The number of texts and their digest."""
-        return describe_texts(self.read())
-
-
-def describe_texts(rows: Iterable[Row]) -> tuple[int, str]:
-    """Return the number of texts, and a digest of them in their order.
-
-    Args:
-        rows (`Iterable[tuple[int, str]]`): The texts, as [`texts_of_rows`] yields them.
-
-    Returns:
-        `tuple[int, str]`: The number and the digest, by which vectors are matched with training rows.
-    """
-    number = 0
-    total = blake2b(digest_size=16)
-    for _, text in rows:
-        number += 1
-        total.update(f"{len(text)} {text}".encode())
-    return number, total.hexdigest()
+        return digest_texts(text for _, text in self.read())
 
 
 def write_vectors(
@@ -261,7 +245,7 @@ def write_vectors(
     folder = Path(folder).expanduser()
     vectors = np.asarray(vectors, dtype=np.float32)
     vectors = vectors.reshape(-1, vectors.shape[-1])
-    count, texts = describe_texts(texts_of_rows(rows))
+    count, texts = digest_texts(text for _, text in texts_of_rows(rows))
     if len(vectors) != count:
         raise ValueError(f"there are {len(vectors)} vectors for {count} texts")
     folder.mkdir(parents=True, exist_ok=True)
@@ -357,51 +341,6 @@ def remove_run(folder: str | os.PathLike) -> None:
             path.unlink(missing_ok=True)
 
 
-def describe_model(model: SimCSE) -> dict[str, Any]:
-    """Return what decides a model's embeddings, as the manifest holds it, and what the model is called.
-
-    Args:
-        model (`SimCSE`): The model.
-
-    Returns:
-        `dict[str, Any]`: The name and the settings, and digests of the weights (with the transform) and the tokenizer.
-    """
-    tensors = sorted(model.model.named_parameters())
-    if model.pooler_type != "cls" and model.backend == "torch":
-        # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
-        unused = set(model.model.contrastive_head.parameters())
-        tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
-    if model.postprocessing is not None:
-        tensors += model.postprocessing.state_dict().items()
-    weights = blake2b()
-    for name, tensor in tensors:
-        weights.update(name.encode())
-        values = tensor.detach().cpu().contiguous().flatten()
-        weights.update(values.view(torch.uint8).numpy().data)
-    for path in getattr(model.model, "files", ()):  # of an exported graph
-        weights.update(digest(path).encode())
-    if model.tokenizer.is_fast:
-        # The truncation and the padding are those of the last call.
-        rules = json.loads(model.tokenizer.backend_tokenizer.to_str())
-        rules |= {"truncation": None, "padding": None}
-        tokenizer = json.dumps(rules)
-    else:
-        tokenizer = repr(sorted(model.tokenizer.get_vocab().items()))
-    return {
-        "name_or_path": model.name_or_path,
-        "revision": model.revision,
-        "pooler": model.pooler_type,
-        "max_length": model.max_length,
-        "long_texts": model.long_texts,
-        "backend": model.backend,
-        "dtype": str(model.model.dtype).removeprefix("torch."),
-        "tokenizer": blake2b(tokenizer.encode()).hexdigest(),
-        "templates": list(model.model.settings.templates),
-        "weights": weights.hexdigest(),
-        "postprocessing": None if model.postprocessing is None else model.postprocessing.method,
-    }
-
-
 def _start(
     folder: Path, model: SimCSE, source: _Source, settings: dict[str, Any], resume: bool, overwrite: bool
 ) -> dict[str, Any]:
@@ -414,7 +353,7 @@ def _start(
         described = {"file": source.name, "blake2b": source.content[1]}
     else:
         described = {"file": source.path.name, "blake2b": digest(source.path)}
-    manifest: dict[str, Any] = {"input": described, "model": describe_model(model), "settings": settings}
+    manifest: dict[str, Any] = {"input": described, "model": model.identity().to_dict(), "settings": settings}
     if find_own(folder, MANIFEST).exists():
         if not resume:
             raise ValueError(f"{folder} holds a run already: continue it with --resume, or name another folder.")

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -17,11 +16,10 @@ from transformers.utils import logging
 
 from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import hold, read_npy, write_npy
+from ..ops.identity import digest_texts, digest_value
 from ..search.exact import ExactIndex
 from .shards import (
     MANIFEST,
-    describe_model,
-    describe_texts,
     encode_file,
     find_own,
     read_manifest,
@@ -32,6 +30,11 @@ from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
 
+#: Entries of a model's identity that make its vectors, beside the prompt.
+_MAKES_VECTORS = (
+    *("pooler", "max_length", "long_texts", "backend", "dtype", "tokenizer", "templates", "weights"),
+    "postprocessing",
+)
 _SHARD = 10_000  # vectors of a shard; what an interrupted run loses at most
 _BLOCK = 2**16  # rows among which neighbours are searched
 
@@ -59,7 +62,7 @@ class RowVectors:
     def __init__(self, sources: Sequence[str], rows: Dataset, device: torch.device):
         self.num_rows = len(rows)
         self.width = len(rows.column_names)
-        count, texts = on_first_process(lambda: describe_texts(texts_of_rows(rows)))
+        count, texts = on_first_process(lambda: digest_texts(text for _, text in texts_of_rows(rows)))
         weighted = [split_weight(source) for source in sources]
         total = sum(weight for _, weight in weighted)
         contents = []
@@ -87,10 +90,10 @@ class RowVectors:
                 )
             factor = math.sqrt(weight / total)
             self._folders.append((folder, factor))
-            model = {name: x for name, x in manifest["model"].items() if name not in ("name_or_path", "revision")}
+            model = {name: value for name, value in manifest["model"].items() if name in _MAKES_VECTORS}
             contents.append([factor, (count, texts), model, settings.get("prompt"), settings.get("truncate_dim")])
         #: Stands for the vectors' content, whatever the folders are called.
-        self.digest = blake2b(repr(contents).encode(), digest_size=16).hexdigest()
+        self.digest = digest_value(contents)
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
 
     @cached_property
@@ -201,10 +204,9 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
             f"{source} is neither a model nor a folder that `simcse-hf encode` wrote, whose vectors can be learned "
             f"from: {error}"
         ) from error
-    described = {**describe_model(model), "name_or_path": None, "revision": None}
-    content = repr([texts, described, model.resolve_prompt()])
-    key = blake2b(content.encode(), digest_size=16).hexdigest()
-    folder = _cache() / key
+    identity = model.identity().to_dict()
+    described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
+    folder = _cache() / digest_value([texts, described, model.resolve_prompt()])
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
     rank, _ = world()

@@ -21,6 +21,7 @@ from transformers.utils import (
 )
 
 from ..ops.files import (
+    HubArguments,
     StrPath,
     find_file,
     read_json_object,
@@ -31,6 +32,7 @@ from ..ops.files import (
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
+from .fresh import draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
 from .resolve import resolve_settings
 from .sentence_transformers import (
@@ -75,7 +77,7 @@ class Checkpoint:
 
     Args:
         source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-        hub (`dict`): The arguments that locate its files, see `HUB_ARGUMENTS`.
+        hub (`HubArguments`): The arguments that locate its files.
         section (`dict`): Its settings in the form of the section `simcse` of `config.json`, from this section and the
             files of sentence-transformers.
         saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if it has that section.
@@ -86,7 +88,7 @@ class Checkpoint:
     """
 
     source: StrPath
-    hub: dict[str, Any]
+    hub: HubArguments
     section: dict[str, Any]
     saved: ContrastiveSettings | None
     files: SentenceTransformersFiles
@@ -222,7 +224,7 @@ class Checkpoint:
         return resolve_settings(section, **given)
 
 
-def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str, Any]) -> None:
+def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str, Any]) -> list[str]:
     """Load the layers beside the encoder, and keep the dense + tanh head of a checkpoint or draw a new one.
 
     Args:
@@ -230,6 +232,9 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
         found (`Checkpoint`): Its checkpoint.
         head (`str`): One of `HEAD_CHOICES`.
         info (`Mapping[str, Any]`): transformers' loading info.
+
+    Returns:
+        `list[str]`: The attributes of the model whose layers were drawn at random, in this order.
 
     Raises:
         ValueError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
@@ -251,7 +256,7 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     if found.saved is not None:
         before = (found.saved.pooler_type, found.saved.denoising)
         has_same_pooler = before == (settings.pooler_type, settings.denoising)
-    _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
+    drawn = _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
     keeps = head != "fresh"
     if head == "auto" and found.saved is not None:
         keeps = has_head and found.saved.pooler_type == "cls"
@@ -263,17 +268,15 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
-        std = getattr(model.config, "initializer_range", 0.02)  # as BERT does
-        for module in model.contrastive_head.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=std)
-                nn.init.zeros_(module.bias)
+        drawn.append("contrastive_head")
+        draw_layer(model, "contrastive_head")
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
     model.names_pooler = keeps or found.saved is not None or "pooler_type" in found.files.pooling
     if settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
+    return drawn
 
 
 def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
@@ -313,8 +316,15 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
 
 def _load_layers(
     model: Any, source: StrPath, dense_folders: list[str], has_same_pooler: bool = True, **hub: Any
-) -> None:
-    """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another."""
+) -> list[str]:
+    """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another.
+
+    Returns:
+        `list[str]`: The attributes of the model whose layers were drawn at random.
+
+    Raises:
+        ValueError: If the checkpoint lacks a layer.
+    """
     # sentence-transformers chooses other folders when it saves. The first may be the head's.
     count = len(model.dense_layers)
     if len(dense_folders) < count:
@@ -325,17 +335,22 @@ def _load_layers(
             raise ValueError(
                 f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
             )
+    drawn = []
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
         if layer is None:
             continue
-        if not has_same_pooler:
-            layer.start(source, **hub)
+        if not has_same_pooler and getattr(layer, "transforms", False):
+            layer.load(source, **hub)
+        elif not has_same_pooler:
+            drawn.append(attribute)
+            layer.draw_weights()
         elif not load_layer(layer, source, folder, **hub):
             raise ValueError(
                 f"{source} lacks the weights of its pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS}). "
                 "Download or save the model again."
             )
+    return drawn
 
 
 def reload_model(model: Any, directory: StrPath) -> None:

@@ -31,9 +31,9 @@ from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
-from ..objectives.checks import check_options
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
+from ..ops.checks import check_values
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
@@ -47,6 +47,7 @@ from ..ops.unpadded import (
     supports_unpadded,
 )
 from . import adapters, checkpoint, pooling
+from .fresh import FreshLayers, digests_of, lacking_weights
 from .resolve import chosen, resolve_settings
 from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, dropout_rates, read_section
 
@@ -175,7 +176,11 @@ class ContrastiveModel(PreTrainedModel):
         self.head_source = "fresh"
         #: Whether the checkpoint says how its embeddings are made. If not, a run first scores plain poolers, too.
         self.names_pooler = True
+        #: The layers that were drawn at random when the model was loaded.
+        self.fresh_layers: FreshLayers | None = None
         self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
+        # Digests of the weights of the objective and of the second encoder, as they were made.
+        self._objective_as_made: dict[str, str] = {}
         self.second_encoder: ContrastiveModel | None = None
         # Settings and file of the objective of the checkpoint that the model was loaded from.
         self._saved_objective: tuple[ContrastiveSettings, str] | None = None
@@ -561,7 +566,39 @@ class ContrastiveModel(PreTrainedModel):
         if self._saved_objective is not None:
             saved, path = self._saved_objective
             checkpoint.load_objective_state(self, path, saved)
+        self._objective_as_made = self._digest_objective()
         return objective
+
+    def draw_fresh_layers(self, seed: int) -> None:
+        """Draw the layers that no checkpoint holds as if the model had been loaded after `set_seed(seed)`.
+
+        These are, where the model has them, the head, the layers of its pooler and the masked-LM head, and what
+        [`prepare_objective`] has made. Weights that were trained or changed since they were drawn stay as they are.
+        So does the random state. The Trainer calls this, so that its seed decides, whoever has loaded the model.
+
+        Args:
+            seed (`int`): The seed.
+        """
+        if self.fresh_layers is not None:
+            self.fresh_layers.draw(self, seed)
+        objective = self.objective
+        if objective is None or not self._objective_as_made or self._digest_objective() != self._objective_as_made:
+            return
+        second_encoder = self.second_encoder
+        self.objective = None
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            drawn = self.prepare_objective()
+        objective.load_state_dict(drawn.state_dict())
+        self.objective = objective
+        if second_encoder is not None and self.second_encoder is not None:
+            second_encoder.load_state_dict(self.second_encoder.state_dict())
+            self.second_encoder = second_encoder
+
+    def _digest_objective(self) -> dict[str, str]:
+        parameters = dict(self.named_parameters())
+        names = [name for name in parameters if name.split(".")[0] in checkpoint.AUXILIARY_MODULES]
+        return digests_of(self, names, most=1 << 16)
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
@@ -768,7 +805,7 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
-        check_options(checkpoint.HEAD_CHOICES, head=head)
+        check_values(checkpoint.HEAD_CHOICES, head=head)
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
@@ -784,13 +821,17 @@ class ContrastiveModel(PreTrainedModel):
         load = functools.partial(load_weights, super().from_pretrained)
         if found.base is None:
             model, info = load(name_or_path, *args, **kwargs)
+            lacking = lacking_weights(model)
         else:
             model, info = load_base(load, name_or_path, found.base, *args, **kwargs)
-            adapters.load_adapter(model, name_or_path, select_hub_arguments(kwargs))
+            lacking = lacking_weights(model)
+            with preserve_random_state(model.device):  # peft draws an adapter before it is loaded
+                adapters.load_adapter(model, name_or_path, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(name_or_path)
         model.given_settings = given
         model.saved_settings = read_section(found.section)
-        checkpoint.load_own_layers(model, found, head, info)
+        layers = checkpoint.load_own_layers(model, found, head, info)
+        model.fresh_layers = FreshLayers(model, lacking, checkpoint.SEPARATE_MODULES, layers)
         check_finite_weights(model, name_or_path)
         model.freeze_unused_parameters()  # loading has replaced the parameters
         if found.saved is not None:

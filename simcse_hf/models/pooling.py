@@ -19,18 +19,6 @@ from ..ops.unpadded import first_tokens
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]
-#: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
-POOLER_TYPES = (
-    "cls",
-    "cls_before_pooler",
-    "avg",
-    "avg_no_cls",
-    "avg_top2",
-    "avg_first_last",
-    "avg_embeddings_last",
-    "max",
-    "lasttoken",
-)
 
 #: The poolers that read a first token, which in a decoder sees no other token.
 FIRST_TOKEN = ("cls", "cls_before_pooler")
@@ -277,8 +265,8 @@ class NGramHead(nn.Module):
         """Compute features of shape `(batch, length, dim)`, one per token."""
         return self.ngrams(hidden_states, attention_mask)
 
-    def start(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
-        """Draw the weights that training starts from; nothing of the checkpoint is used."""
+    def draw_weights(self) -> None:
+        """Draw the weights that training starts from."""
         for convolution in self.ngrams.convolutions:
             convolution.reset_parameters()  # type: ignore[operator]
 
@@ -321,8 +309,14 @@ class TemplateHead(nn.Module):
         return self.layer(states - template_states)
 
     @torch.no_grad()
-    def start(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
-        """Set the weights that training starts from: those of the checkpoint's masked-LM head, or random ones.
+    def draw_weights(self) -> None:
+        """Draw the weights that training starts from; those of `"transform"` come from a checkpoint (see [`load`])."""
+        if not self.transforms:
+            nn.init.normal_(self.layer.dense.weight, std=0.02)
+            nn.init.zeros_(self.layer.dense.bias)
+
+    def load(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
+        """Load the weights that training starts from: those of a masked-LM head.
 
         Args:
             name_or_path (`str` or `os.PathLike`): The checkpoint.
@@ -331,13 +325,9 @@ class TemplateHead(nn.Module):
         Raises:
             ValueError: If the checkpoint has no trained masked-LM head.
         """
-        if self.transforms:
-            masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
-            trained = masked_lm.cls.predictions.transform
-            self.layer.load_state_dict(trained.state_dict())
-        else:
-            nn.init.normal_(self.layer.dense.weight, std=0.02)
-            nn.init.zeros_(self.layer.dense.bias)
+        masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
+        trained = masked_lm.cls.predictions.transform
+        self.layer.load_state_dict(trained.state_dict())
 
 
 class DenseLayer(nn.Module):

@@ -15,7 +15,7 @@ from .esimcse import ESimCSE
 from .info_nce import InfoNCE, SimCSEObjective
 from .is_bert import ISBERT
 from .labelled.contrastive import ClassLabels, Softmax, SupCon
-from .labelled.scored_pairs import AnglE, CoSENT
+from .labelled.graded_pairs import AnglE, CoSENT
 from .promptbert import PromptBERT
 from .registry import (
     OBJECTIVES,

@@ -15,6 +15,8 @@ from .exact import ExactIndex
 _CELL = 39
 #: A walk over a graph may reach none of a few embeddings that a filter selects, so as many as these are all compared.
 _FEW = 20_000
+#: What faiss gives as a position where it finds fewer embeddings than were asked for.
+NOT_FOUND = -1
 
 
 @contextmanager
@@ -113,7 +115,7 @@ class FaissIndex:
         """Find embeddings with large inner products; arguments as in [`ExactIndex.search`].
 
         Returns:
-            `tuple[np.ndarray, np.ndarray]`: Scores and positions. A position is -1 where fewer were found.
+            `tuple[np.ndarray, np.ndarray]`: Scores and positions. A position is `NOT_FOUND` where fewer were found.
 
         Raises:
             ValueError: If `among` is given and the index takes no filter.

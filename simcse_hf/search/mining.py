@@ -3,7 +3,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from numpy import ndarray
 
+from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
+from ..ops.checks import check_values
 from ..ops.similarity import similarity_matrix
-from .faiss_index import new_index
+from .exact import ExactIndex
+from .faiss_index import NOT_FOUND, FaissIndex, new_index
 
-OUTPUT_FORMATS = ("n-tuple", "triplet")
-SAMPLING_STRATEGIES = ("top", "random")
 #: Anchors that are searched together.
 _BLOCK = 8192
+_BOUNDS = ("max_score", "min_score", "absolute_margin", "relative_margin")
 #: The number of a candidate, and its similarity to the anchor.
 Candidate = tuple[int, float]
 
@@ -61,27 +64,27 @@ class MiningOptions:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.num_negatives < 1 or self.range_min < 0:
-            raise ValueError(
-                f"num_negatives must be at least 1 and range_min at least 0, got {self.num_negatives} and "
-                f"{self.range_min}"
-            )
+        check_values("an integer above 0", num_negatives=self.num_negatives)
+        check_values("a number of 0 or more", range_min=self.range_min)
+        check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
+        check_values("a finite number", **dict(zip(_BOUNDS, self.bounds, strict=True)))
         if self.last_rank - self.range_min < self.num_negatives:
             raise ValueError(
                 f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
                 f"{self.num_negatives} candidates: raise range_max or lower range_min"
             )
-        if not all(math.isfinite(bound or 0) for bound in self.bounds):
-            raise ValueError(f"scores and margins must be finite numbers, got {self.bounds}")
-        if self.sampling_strategy not in SAMPLING_STRATEGIES:
-            raise ValueError(
-                f"sampling_strategy must be one of {', '.join(SAMPLING_STRATEGIES)}, got {self.sampling_strategy!r}"
-            )
+
+    def check_scores(self, similarity: str) -> None:
+        """Raise a `ValueError` if a score is no possible similarity: a cosine beyond 1."""
+        for name in ("max_score", "min_score"):
+            score = getattr(self, name)
+            if similarity == "cosine" and score is not None and abs(score) > 1:
+                raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
 
     @property
     def bounds(self) -> tuple[float | None, ...]:
         """The bounds of the scores, as far as they are set."""
-        return self.max_score, self.min_score, self.absolute_margin, self.relative_margin
+        return tuple(getattr(self, name) for name in _BOUNDS)
 
     @property
     def last_rank(self) -> int:
@@ -91,6 +94,21 @@ class MiningOptions:
         if self.sampling_strategy == "top" and set(self.bounds) == {None}:
             return self.range_min + self.num_negatives
         return self.range_min + 10 * self.num_negatives
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A distinct anchor.
+
+    Args:
+        key (`str`): What tells it from other texts (see [`fold_text`]).
+        text (`str`): The text as it was first written.
+        pairs (`list[int]`): The numbers of its pairs.
+    """
+
+    key: str
+    text: str
+    pairs: list[int]
 
 
 @dataclass
@@ -159,78 +177,45 @@ def mine_hard_negatives(
         ValueError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
     """
     options = options or MiningOptions()
-    if output_format not in OUTPUT_FORMATS:
-        raise ValueError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, got {output_format!r}")
-    if len(dataset.column_names) < 2:
-        raise ValueError(
-            f"mining needs pairs of an anchor and a positive, and the rows hold {', '.join(dataset.column_names)} only"
-        )
-    first, second, *given = (list(dataset[column]) for column in dataset.column_names)
-    pairs: dict[str, list[int]] = {}  # of each distinct anchor
-    for pair, text in enumerate(first):
-        pairs.setdefault(fold_text(text), []).append(pair)
-    texts = [*second, *chain(*given), *corpus]
-    candidate_of: dict[str, int] = {}
-    candidate_texts: list[str] = []
-    for text in texts:
-        key = fold_text(text)
-        if key not in candidate_of:
-            candidate_of[key] = len(candidate_texts)
-            candidate_texts.append(text)
-    # The search has to reach past all positives of an anchor, so anchors with about as many pairs are searched
-    # together.
-    groups = sorted(pairs.items(), key=lambda group: len(group[1]))
-    anchor_texts = [first[own_pairs[0]] for _, own_pairs in groups]
-    anchors = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
-    candidates = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
-
     similarity = getattr(model, "similarity_fn_name", "cosine")
-    for name in ("max_score", "min_score"):
-        score = getattr(options, name)
-        if similarity == "cosine" and score is not None and abs(score) > 1:
-            raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
-    index = new_index(candidates.shape[1], backend, similarity)
-    index.add(candidates)
+    # 1. Refuse what cannot be mined.
+    check_values(OUTPUT_FORMATS, output_format=output_format)
+    options.check_scores(similarity)
+    if len(dataset.column_names) < 2:
+        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(dataset.column_names)} only")
+
+    # 2. Encode each anchor and each candidate once.
+    first, second, *given = (list(dataset[column]) for column in dataset.column_names)
+    texts = [*second, *chain(*given), *corpus]
+    anchors = group_anchors(first)
+    anchor_texts = [anchor.text for anchor in anchors]
+    candidates = distinct_texts(texts)
+    candidate_texts = list(candidates.values())
+    queries = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
+    documents = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
+    index = new_index(documents.shape[1], backend, similarity)
+    index.add(documents)
+
+    # 3. Choose the negatives of each pair.
+    number_of = {key: number for number, key in enumerate(candidates)}
+    positive_of = [number_of[fold_text(text)] for text in second]
     repeated = len(texts) - len(candidates)
     dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
+    draw = random.Random(options.seed)
     positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
-    draw = random.Random(options.seed)
-    for start in range(0, len(groups), _BLOCK):
-        block = groups[start : start + _BLOCK]
-        vectors = anchors[start : start + _BLOCK]
-        _, most_pairs = block[-1]
-        reach = options.last_rank + len(most_pairs) + 1
-        scores, found = index.search(vectors, min(reach, len(index)))
-        searched = zip(block, vectors, scores.tolist(), found.tolist(), strict=True)
-        for (key, own_pairs), vector, row_scores, row in searched:
-            positives = [candidate_of[fold_text(second[pair])] for pair in own_pairs]
-            taboo = set(positives)
-            ranked = []
-            for candidate, score in zip(row, row_scores, strict=True):
-                if candidate == candidate_of.get(key):
-                    dropped["the anchor itself"] += 1
-                elif candidate in taboo:
-                    dropped["positive of the same anchor"] += 1
-                elif candidate >= 0:  # faiss gives -1 where it finds fewer
-                    ranked.append((candidate, score))
-            ranked = ranked[options.range_min : options.last_rank]
-            own_vectors = torch.as_tensor(candidates[positives])
-            own_scores = similarity_matrix(torch.as_tensor(vector[None]), own_vectors, similarity)
-            for pair, positive_score in zip(own_pairs, own_scores[0].tolist(), strict=True):
-                positive_scores.append(positive_score)
-                negatives[pair] = _choose(ranked, positive_score, options, draw, dropped)
+    for anchor, query, found in search_candidates(index, anchors, queries, options.last_rank):
+        positives = [positive_of[pair] for pair in anchor.pairs]
+        ranked = rank_candidates(found, number_of.get(anchor.key), positives, dropped)
+        ranked = ranked[options.range_min : options.last_rank]
+        scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
+        for pair, score in zip(anchor.pairs, scores[0].tolist(), strict=True):
+            positive_scores.append(score)
+            negatives[pair] = choose_negatives(ranked, score, options, draw, dropped)
 
-    width = 1 if output_format == "triplet" else options.num_negatives
-    found_rows = []
-    for anchor_text, positive_text, chosen in zip(first, second, negatives, strict=True):
-        found_texts = [candidate_texts[candidate] for candidate, _ in chosen]
-        for start in range(0, len(chosen) - width + 1, width):
-            found_rows.append([anchor_text, positive_text, *found_texts[start : start + width]])
-    names = ["sent0", "sent1", "hard_neg"]
-    if width > 1:
-        names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
-    rows = Dataset.from_dict({name: [row[place] for row in found_rows] for place, name in enumerate(names)})
+    # 4. Make the rows and the report.
+    negative_texts = [[candidate_texts[number] for number, _ in chosen] for chosen in negatives]
+    rows = make_rows(first, second, negative_texts, 1 if output_format == "triplet" else options.num_negatives)
     negative_scores = [score for chosen in negatives for _, score in chosen]
     report = MiningReport(
         pairs=len(first),
@@ -245,19 +230,107 @@ def mine_hard_negatives(
     return rows, report
 
 
-def _choose(
+def group_anchors(texts: Sequence[str]) -> list[Anchor]:
+    """Group the pairs by their anchor.
+
+    Args:
+        texts (`Sequence[str]`): The anchor of each pair.
+
+    Returns:
+        `list[Anchor]`: The distinct anchors, those with the fewest pairs first. A search has to reach past all
+        positives of an anchor, so anchors with about as many pairs are searched together.
+    """
+    anchors: dict[str, Anchor] = {}
+    for pair, text in enumerate(texts):
+        key = fold_text(text)
+        if key not in anchors:
+            anchors[key] = Anchor(key, text, [])
+        anchors[key].pairs.append(pair)
+    return sorted(anchors.values(), key=lambda anchor: len(anchor.pairs))
+
+
+def distinct_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return each text as it was first written, by its key (see [`fold_text`])."""
+    distinct: dict[str, str] = {}
+    for text in texts:
+        distinct.setdefault(fold_text(text), text)
+    return distinct
+
+
+def search_candidates(
+    index: ExactIndex | FaissIndex, anchors: Sequence[Anchor], queries: ndarray, last_rank: int
+) -> Iterator[tuple[Anchor, ndarray, list[Candidate]]]:
+    """Find the candidates that are most similar to each anchor.
+
+    Args:
+        index (`ExactIndex` or `FaissIndex`): Embeddings of the candidates.
+        anchors (`Sequence[Anchor]`): The anchors, those with the fewest pairs first.
+        queries (`np.ndarray`): Their embeddings, of shape `(anchors, dim)`.
+        last_rank (`int`): How many candidates to find beside the anchor itself and its positives.
+
+    Yields:
+        `tuple[Anchor, np.ndarray, list[Candidate]]`: An anchor, its embedding of shape `(dim,)`, and its candidates,
+        the most similar one first.
+    """
+    for start in range(0, len(anchors), _BLOCK):
+        block = anchors[start : start + _BLOCK]
+        vectors = queries[start : start + _BLOCK]
+        reach = last_rank + len(block[-1].pairs) + 1
+        scores, numbers = index.search(vectors, min(reach, len(index)))
+        for place, anchor in enumerate(block):
+            found = zip(numbers[place].tolist(), scores[place].tolist(), strict=True)
+            yield anchor, vectors[place], [(number, score) for number, score in found if number != NOT_FOUND]
+
+
+def rank_candidates(
+    found: Sequence[Candidate], itself: int | None, positives: Collection[int], dropped: Counter[str]
+) -> list[Candidate]:
+    """Leave out an anchor's own text and its positives, which have no rank, and count them.
+
+    Args:
+        found (`Sequence[Candidate]`): Candidates, the most similar one first.
+        itself (`int`, *optional*): The number of the anchor's own text among the candidates.
+        positives (`Collection[int]`): The numbers of its positives.
+        dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
+
+    Returns:
+        `list[Candidate]`: The others, by rank.
+    """
+    ranked = []
+    for number, score in found:
+        if number == itself:
+            dropped["the anchor itself"] += 1
+        elif number in positives:
+            dropped["positive of the same anchor"] += 1
+        else:
+            ranked.append((number, score))
+    return ranked
+
+
+def choose_negatives(
     ranked: Sequence[Candidate],
     positive: float,
     options: MiningOptions,
     draw: random.Random,
     dropped: Counter[str],
 ) -> list[Candidate]:
-    """Choose the negatives of a pair by rank, and count the other candidates by the first bound that they fail."""
+    """Choose the negatives of a pair, and count the other candidates by the first bound that they fail.
+
+    Args:
+        ranked (`Sequence[Candidate]`): Candidates, the most similar one first.
+        positive (`float`): The similarity of the anchor and the positive.
+        options (`MiningOptions`): The bounds, and how many negatives to take in which way.
+        draw (`random.Random`): The generator of `"random"`.
+        dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
+
+    Returns:
+        `list[Candidate]`: At most `options.num_negatives`, the most similar one first.
+    """
     # Every comparison with NaN is false, so a bound that is not set drops nothing.
     bounds = [math.nan if bound is None else bound for bound in options.bounds]
     max_score, min_score, margin, share = bounds
     usable = []
-    for candidate, score in ranked:
+    for number, score in ranked:
         if score > max_score:
             dropped["max_score"] += 1
         elif score > positive - margin:
@@ -267,9 +340,35 @@ def _choose(
         elif score < min_score:
             dropped["min_score"] += 1
         else:
-            usable.append((candidate, score))
+            usable.append((number, score))
     if options.sampling_strategy == "random":
-        number = min(options.num_negatives, len(usable))
-        drawn = draw.sample(range(len(usable)), number)
+        count = min(options.num_negatives, len(usable))
+        drawn = draw.sample(range(len(usable)), count)
         usable = [usable[place] for place in sorted(drawn)]
     return usable[: options.num_negatives]
+
+
+def make_rows(
+    anchors: Sequence[str], positives: Sequence[str], negatives: Sequence[Sequence[str]], width: int
+) -> Dataset:
+    """Write the negatives of each pair into rows.
+
+    Args:
+        anchors (`Sequence[str]`): The anchor of each pair.
+        positives (`Sequence[str]`): Its positive.
+        negatives (`Sequence[Sequence[str]]`): Its negatives. What does not fill a row is left out.
+        width (`int`): Negatives of a row.
+
+    Returns:
+        `datasets.Dataset`: Columns `sent0`, `sent1`, and `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on.
+    """
+    names = ["sent0", "sent1", "hard_neg"]
+    if width > 1:
+        names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for anchor, positive, chosen in zip(anchors, positives, negatives, strict=True):
+        for start in range(0, len(chosen) - width + 1, width):
+            row = [anchor, positive, *chosen[start : start + width]]
+            for name, text in zip(names, row, strict=True):
+                columns[name].append(text)
+    return Dataset.from_dict(columns)

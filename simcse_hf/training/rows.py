@@ -46,13 +46,12 @@ from ..data.read import (
     cached_map,
     load_class_rows,
     load_text_dataset,
-    resolve_scored_pairs,
 )
+from ..data.scored_pairs import read_scored_pairs, resolve_scored_pairs
 from ..data.stream import StreamedRows, load_text_stream
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset
 from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
-from ..evaluation.sts import read_scored_pairs
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
 from ..models.resolve import COLUMNS, RowPlan, Run
@@ -441,9 +440,7 @@ class ScoredRows(TextRows):
         """Load scored pairs; see [`Rows.load`]."""
         form = "pairs with a score (columns sentence1, sentence2, score)"
         check_structured(source, plan, form, needs_file=False)
-        pairs = read_scored_pairs(source.path)
-        columns = {"sent0": pairs.sentences1, "sent1": pairs.sentences2, SCORE: pairs.scores}
-        return first_rows(Dataset.from_dict(columns), source.limit)
+        return first_rows(read_scored_pairs(source.path).to_dataset(), source.limit)
 
     def texts(self, data: Dataset) -> Dataset:
         """Choose the two sentences and the score."""

@@ -6,7 +6,8 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf.data.columns import find_parts, resolve_columns
-from simcse_hf.data.read import load_class_rows, load_text_dataset, resolve_scored_pairs
+from simcse_hf.data.read import load_class_rows, load_text_dataset
+from simcse_hf.data.scored_pairs import resolve_scored_pairs
 
 
 def resolve(column_names, **options):

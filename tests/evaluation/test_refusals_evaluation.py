@@ -9,6 +9,7 @@ import pytest
 import torch
 from evaluation_helpers import BagOfWords, Fixed, write_beir, write_sts, write_transfer
 
+from simcse_hf.data.scored_pairs import load_hub_pairs
 from simcse_hf.evaluation import (
     Evaluation,
     alignment,
@@ -23,7 +24,7 @@ from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
 from simcse_hf.evaluation.report import read_results
-from simcse_hf.evaluation.sts import load_hub_pairs, read_sts_task, score_parts
+from simcse_hf.evaluation.sts import read_sts_task, score_parts
 from simcse_hf.evaluation.transfer import read_transfer_task
 from simcse_hf.evaluation.user_tasks import read_task
 

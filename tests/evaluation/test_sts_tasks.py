@@ -2,10 +2,15 @@
 
 import data_helpers
 import numpy as np
+import pandas
 import pytest
 import scipy.stats
+from datasets import Dataset
 from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_sts
 
+from simcse_hf.data import scored_pairs
+from simcse_hf.data.read import load_text_dataset
+from simcse_hf.data.scored_pairs import resolve_scored_pairs
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
 from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
 
@@ -41,6 +46,29 @@ RECORDS = [
 )
 def test_every_layout_is_read(tmp_path, name, text):
     assert read_scored_pairs(data_helpers.write(tmp_path / name, text)) == EXPECTED
+
+
+TEXTS = ['he said "no"', '"Yes," she said', "two  spaces", 'all of it is "quoted"', "plain"]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv"])
+def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(tmp_path, suffix):
+    path = tmp_path / f"pairs.{suffix}"
+    frame = pandas.DataFrame({"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": range(5)})
+    frame.to_csv(path, sep="\t" if suffix == "tsv" else ",", index=False)
+    pairs = read_scored_pairs(path)
+    assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
+    trained = resolve_scored_pairs(Dataset.from_pandas(frame))
+    assert pairs.to_dataset()[:] == trained[:]
+    assert load_text_dataset(path)[:] == pairs.to_dataset().remove_columns("score")[:]
+
+
+def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):
+    raw = write(tmp_path / "raw.tsv", ['4.0\t"quoted as a whole"\t"Yes," she said', "1.0\ta\tb"])
+    assert read_scored_pairs(raw).texts == ['"quoted as a whole"', "a", '"Yes," she said', "b"]
+    glue = write(tmp_path / "glue.tsv", ["score\tsentence1\tsentence2", '4.0\t"quoted as a whole"\t"Yes," she said'])
+    assert read_scored_pairs(glue).texts == ['"quoted as a whole"', '"Yes," she said']
+    assert "glue.tsv, line 2: not valid csv" in caplog.text and "read as part of the text" in caplog.text
 
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the evaluation data of ../shared")
@@ -97,14 +125,14 @@ def test_hub_data_sets_are_loaded_by_split(tmp_path, monkeypatch):
     assert list(whole) == ["STS12"] and whole["STS12"].scores == [score for *_, score in rows]
     with pytest.raises(TaskNotFound, match="no dev split"):
         read_sts_task("SICKRelatedness", "hub", ("dev",))
-    assert len(sts.load_hub_pairs(local, "train", "mine")) == 2
+    assert len(scored_pairs.load_hub_pairs(local, "train", "mine")) == 2
 
 
 def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monkeypatch):
     path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
     assert read_scored_pairs(str(path)).name == "mine"
     asked = []
-    monkeypatch.setattr(sts, "load_hub_pairs", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(scored_pairs, "load_hub_pairs", lambda *arguments: asked.append(arguments))
     read_scored_pairs("someone/sts-nl")
     read_scored_pairs("someone/sts-nl:validation")
     assert [each[0] for each in asked] == ["someone/sts-nl", "someone/sts-nl:validation"]

@@ -17,9 +17,9 @@ from process_helpers import held_elsewhere, in_processes
 
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.inference import simcse as simcse_module
+from simcse_hf.inference import encoder as encoder_module
 from simcse_hf.inference import vectors as module
-from simcse_hf.inference.shards import describe_model, encode_file, write_vectors
+from simcse_hf.inference.shards import encode_file, write_vectors
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.inference.vectors import RowVectors
 
@@ -89,7 +89,7 @@ def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, cache, m
     found = vectors_of(rows, checkpoint)
     expected = model.encode(rows["sent1"][:], convert_to_numpy=True)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
-    monkeypatch.setattr(simcse_module, "encode_token_ids", None)
+    monkeypatch.setattr(encoder_module, "encode_token_ids", None)
     np.testing.assert_array_equal(vectors_of(rows, checkpoint), found)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
@@ -111,12 +111,11 @@ def test_the_cache_knows_models_by_their_tokenizers_and_templates(model, checkpo
     rules = json.loads((other / "tokenizer.json").read_text())
     rules["model"]["vocab"] |= {"cat": rules["model"]["vocab"]["dog"], "dog": rules["model"]["vocab"]["cat"]}
     (other / "tokenizer.json").write_text(json.dumps(rules))
-    before = describe_model(model)
+    before = model.identity()
     model.encode("the cat " * 60, max_length=8)  # the truncation of a call does not count
-    assert describe_model(model) == before
-    described = describe_model(SimCSE(other, device="cpu"))
-    assert before["weights"] == described["weights"] and before["tokenizer"] != described["tokenizer"]
-    assert before["templates"] == []
+    assert model.identity() == before
+    now = SimCSE(other, device="cpu").identity()
+    assert before.changes(now) == ["another tokenizer"] and before.templates == []
 
 
 def test_a_run_waits_for_the_shards_of_another_run(checkpoint, cache):

@@ -5,7 +5,7 @@ import torch
 from objective_helpers import assert_same, cosine, slow_info_nce
 
 from simcse_hf.objectives import EncodedBatch, build_objective
-from simcse_hf.objectives.labelled.scored_pairs import AnglE, CoSENT
+from simcse_hf.objectives.labelled.graded_pairs import AnglE, CoSENT
 
 TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [6, 7], [8, 8], [10, 11]])  # texts 0 and 8 occur twice
 

@@ -54,8 +54,9 @@ def test_push_to_a_new_branch_leaves_main_unchanged(hub, saved):
         assert push_main([str(directory), "org/name", "--revision", "v2"]) == 0
     repository = hub.repositories["org/name"]
     assert repository.files("v2") == contents(directory) and repository.files("main") == {}
-    found = SimCSE("org/name", revision="v2").encode(TEXTS)
-    assert torch.equal(found, SimCSE(directory).encode(TEXTS))
+    model = SimCSE("org/name", revision="v2")
+    assert model.identity().revision == model.revision == repository.branches["v2"]
+    assert torch.equal(model.encode(TEXTS), SimCSE(directory).encode(TEXTS))
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Hard negatives: what is found equals a slow search, and what is left out is counted by its reason."""
 
+import random
 from collections import Counter
 
 import numpy as np
@@ -7,7 +8,19 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf import load_text_dataset
-from simcse_hf.search.mining import MiningOptions, fold_text, mine_hard_negatives
+from simcse_hf.search.exact import ExactIndex
+from simcse_hf.search.mining import (
+    Anchor,
+    MiningOptions,
+    choose_negatives,
+    distinct_texts,
+    fold_text,
+    group_anchors,
+    make_rows,
+    mine_hard_negatives,
+    rank_candidates,
+    search_candidates,
+)
 
 
 class Lookup:
@@ -135,3 +148,80 @@ def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend):
     found, _ = mine_hard_negatives(pairs(), Lookup(), backend=backend)
     agree = np.mean([a == b for a, b in zip(exact["hard_neg"], found["hard_neg"], strict=True)])
     assert agree == 1 if backend == "Flat" else agree > 0.6
+
+
+# --- the steps -----------------------------------------------------------------------------------------------------
+
+
+def test_anchors_are_grouped_and_those_with_few_pairs_come_first():
+    groups = group_anchors(["A  cat", "dog", "a cat", "bird"])
+    assert groups == [Anchor("dog", "dog", [1]), Anchor("bird", "bird", [3]), Anchor("a cat", "A  cat", [0, 2])]
+    assert distinct_texts(["A  cat", "dog", "a cat"]) == {"a cat": "A  cat", "dog": "dog"}
+
+
+def test_each_anchor_is_searched_past_its_own_positives(monkeypatch):
+    monkeypatch.setattr("simcse_hf.search.mining._BLOCK", 1)
+    index = ExactIndex(2)
+    index.add(np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]], dtype=np.float32))
+    anchors = [Anchor("a", "a", [0]), Anchor("b", "b", [1, 2])]
+    queries = np.array([[1, 0], [0, 1]], dtype=np.float32)
+    found = list(search_candidates(index, anchors, queries, last_rank=1))
+    assert [anchor for anchor, _, _ in found] == anchors
+    assert [[number for number, _ in candidates] for _, _, candidates in found] == [[0, 1, 2], [2, 1, 0, 3]]
+    np.testing.assert_array_equal([query for _, query, _ in found], queries)
+
+
+def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest():
+    class Few:
+        def __len__(self):
+            return 3
+
+        def search(self, queries, top_k):
+            return np.array([[0.5, -1, -1]]), np.array([[2, -1, -1]])
+
+    [(_, _, candidates)] = search_candidates(Few(), [Anchor("a", "a", [0])], np.ones((1, 2)), 5)
+    assert candidates == [(2, 0.5)]
+
+
+def test_the_anchor_and_its_positives_have_no_rank():
+    dropped = Counter()
+    found = [(4, 0.9), (1, 0.8), (7, 0.7), (2, 0.6)]
+    assert rank_candidates(found, 4, [1, 2], dropped) == [(7, 0.7)]
+    assert dropped == {"the anchor itself": 1, "positive of the same anchor": 2}
+    assert rank_candidates(found, None, [], Counter()) == found
+
+
+@pytest.mark.parametrize(
+    ("bounds", "left", "reason"),
+    [
+        ({"max_score": 0.8}, [1, 2, 3], "max_score"),
+        ({"absolute_margin": 0.1}, [2, 3], "absolute_margin"),
+        ({"relative_margin": 0.5}, [3], "relative_margin"),
+        ({"min_score": 0.5}, [0, 1, 2], "min_score"),
+    ],
+)
+def test_a_bound_drops_and_counts_what_fails_it(bounds, left, reason):
+    ranked, dropped = [(0, 0.9), (1, 0.8), (2, 0.6), (3, 0.2)], Counter()
+    options = MiningOptions(num_negatives=4, **bounds)
+    chosen = choose_negatives(ranked, 0.8, options, random.Random(0), dropped)
+    assert [number for number, _ in chosen] == left and dropped == {reason: 4 - len(left)}
+
+
+def test_drawn_negatives_come_in_the_order_of_their_ranks():
+    ranked = [(number, 1 - number / 10) for number in range(9)]
+    options = MiningOptions(num_negatives=4, sampling_strategy="random")
+    draws = [choose_negatives(ranked, 1.0, options, random.Random(seed), Counter()) for seed in range(20)]
+    assert all(drawn == sorted(drawn) and len(set(drawn)) == 4 for drawn in draws)
+    assert len({tuple(drawn) for drawn in draws}) > 5
+    assert choose_negatives(ranked[:2], 1.0, options, random.Random(0), Counter()) == ranked[:2]
+
+
+def test_negatives_that_do_not_fill_a_row_are_left_out():
+    negatives = [["n1", "n2", "n3"], ["n4"]]
+    assert make_rows(["a", "b"], ["p", "q"], negatives, 2)[:] == {
+        "sent0": ["a"],
+        "sent1": ["p"],
+        "hard_neg_1": ["n1"],
+        "hard_neg_2": ["n2"],
+    }
+    assert make_rows(["a", "b"], ["p", "q"], negatives, 1)["hard_neg"] == ["n1", "n2", "n3", "n4"]

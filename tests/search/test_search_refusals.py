@@ -67,12 +67,13 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: faiss("hnsw", "speed"), "'hnsw' takes no parameters 'speed'"),
         (lambda: faiss("IVF64,Flat", count=10), "10 embeddings cannot train the backend 'IVF64,Flat'"),
         (lambda: faiss("PCA4,Flat", count=50, among=np.ones(50, dtype=bool)), "'PCA4,Flat' takes no filter"),
-        (lambda: MiningOptions(num_negatives=0), "num_negatives.*range_min.*got 0 and 0"),
-        (lambda: MiningOptions(range_min=-1), "range_min.*got 1 and -1"),
+        (lambda: MiningOptions(num_negatives=0), "num_negatives must be an integer above 0, got 0"),
+        (lambda: MiningOptions(range_min=-1), "range_min must be .*0 or more, got -1"),
         (lambda: MiningOptions(num_negatives=3, range_min=4, range_max=6), "range_min = 4 and range_max = 6"),
-        (lambda: MiningOptions(relative_margin=float("nan")), "scores and margins"),
+        (lambda: MiningOptions(relative_margin=float("nan")), "relative_margin must be a finite number"),
         (lambda: MiningOptions(sampling_strategy="best"), "sampling_strategy.*'best'"),
         (lambda: mine(sent0=["a", "b"]), "pairs.*sent0 only"),
+        (lambda: MiningOptions(min_score=-1.1).check_scores("cosine"), "min_score must be a cosine.*-1.1"),
     ],
 )
 def test_a_refusal_names_what_is_wrong(call, words):

@@ -1,69 +1,31 @@
 """Views: a text or its token ids, changed at random so that it should mean the same; their names and rates."""
 
 from .mlm import MaskedLMView as MaskedLMView
-from .synonyms import EDA, SynonymReplacement
-from .words import (
-    Crop,
-    CropAndReplacedTokens,
-    DeleteOneWord,
-    DeleteWords,
-    FixedMask,
-    Identity,
-    NextSentence,
-    NextThreeSentences,
-    RepeatTokens,
-    ReplacedTokens,
-    Shuffle,
-    TextView,
-    TokenView,
-    check_rate,
-)
+from .synonyms import EDA as EDA
+from .words import VIEW_CLASSES, TextView, TokenView, View, check_rate
 
-CROP_BEFORE_MLM = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
-
-
-#: The class of each view.
-VIEW_CLASSES: dict[str, type[TextView | TokenView]] = {
-    "identity": Identity,
-    "fixed_mask": FixedMask,
-    "crop": Crop,
-    "delete_words": DeleteWords,
-    "delete_one_word": DeleteOneWord,
-    "synonyms": SynonymReplacement,
-    "mlm": ReplacedTokens,
-    "crop+mlm": CropAndReplacedTokens,
-    "shuffle": Shuffle,
-    "eda": EDA,
-    "repeat_words": RepeatTokens,
-    "next_sentence": NextSentence,
-    "next_three_sentences": NextThreeSentences,
-}
-_RATES = {
-    "crop": 0.1,
-    "delete_words": 0.1,
-    "mlm": 0.15,
-    "crop+mlm": 0.15,
-    "shuffle": 0.3,
-    "eda": 0.1,
-    "repeat_words": 0.32,
-}
 VIEWS = tuple(VIEW_CLASSES)
 #: Views for which [`MaskedLMView`] replaces tokens on the device.
-MASKED_LM_VIEWS = ("mlm", "crop+mlm")
+MASKED_LM_VIEWS = tuple(name for name, view in VIEW_CLASSES.items() if view.needs_masked_lm)
 #: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
-DOCUMENT_VIEWS = ("next_sentence", "next_three_sentences")
+DOCUMENT_VIEWS = tuple(name for name, view in VIEW_CLASSES.items() if view.window)
 #: Views that `ViewDataset` makes from single sentences.
-DATASET_VIEWS = tuple(name for name in VIEWS if VIEW_CLASSES[name].is_drawn)
+DATASET_VIEWS = tuple(name for name, view in VIEW_CLASSES.items() if view.is_drawn)
+
+
+def view_class(name: str) -> type[View]:
+    """Return the class of a view by its name, or raise a `ValueError` that lists the names that there are."""
+    if name not in VIEW_CLASSES:
+        raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
+    return VIEW_CLASSES[name]
 
 
 def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     """Make a view by its name.
 
     Args:
-        name (`str`): One of `VIEWS`. A view that is not made from a text or its token ids leaves the text as it is.
-        rate (`float`, *optional*): The rate. Defaults to 0.1 for crop and delete_words (the best of SimCSE's 0.1, 0.2
-            and 0.3), 0.3 for shuffle, 0.1 for eda, 0.32 for repeat_words and 0.15 for mlm. crop+mlm always crops 0.1;
-            its rate is that of the masked-LM, 0.15.
+        name (`str`): One of `VIEWS`. A view that is not drawn from a text or its token ids leaves the text as it is.
+        rate (`float`, *optional*): The rate. Defaults to `usual_rate` of the view.
 
     Returns:
         `TextView | TokenView`: The view.
@@ -72,20 +34,17 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
         ValueError: If the name is unknown, the rate is outside [0, 1) or the view takes none, or synonyms and eda find
             no WordNet.
     """
-    known = view_rate(name, rate)
-    if name == "crop+mlm":
-        known = CROP_BEFORE_MLM
-    return VIEW_CLASSES[name](known)
+    view = view_class(name)(view_rate(name, rate))
+    assert isinstance(view, (TextView, TokenView))
+    return view
 
 
 def view_rate(name: str, rate: float | None = None) -> float | None:
     """Return the rate of a view, by default its own; `None` if it takes none.
 
-    The rate of a view of [`MASKED_LM_VIEWS`] is that of its [`MaskedLMView`].
-
     Args:
         name (`str`): One of `VIEWS`.
-        rate (`float`, *optional*): The rate. Defaults to that of the view.
+        rate (`float`, *optional*): The rate. Defaults to `usual_rate` of the view.
 
     Returns:
         `float`, *optional*: The rate.
@@ -93,10 +52,10 @@ def view_rate(name: str, rate: float | None = None) -> float | None:
     Raises:
         ValueError: If the name is unknown, the rate is outside [0, 1), or the view takes none.
     """
-    if name not in VIEW_CLASSES:
-        raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
+    usual = view_class(name).usual_rate
     if rate is None:
-        return _RATES.get(name)
-    if name not in _RATES:
-        raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {', '.join(_RATES)}.")
+        return usual
+    if usual is None:
+        with_rate = [known for known, view in VIEW_CLASSES.items() if view.usual_rate is not None]
+        raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {', '.join(with_rate)}.")
     return check_rate(rate)

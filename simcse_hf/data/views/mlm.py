@@ -1,4 +1,4 @@
-"""The view `mlm`: replace tokens by samples from a masked language model."""
+"""The views `mlm` and `crop+mlm`: tokens are replaced by samples from a masked language model."""
 
 import os
 import random
@@ -9,9 +9,34 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
-from .words import check_rate, draw_count
+from .words import Crop, TextView, check_rate, draw_count
 
 _ROWS_PER_PASS = 64  # bounds the memory of the logits, which have shape (rows, length, vocabulary)
+
+_CROP = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
+
+
+class ReplaceTokens(TextView):
+    """The text as it is, of which [`MaskedLMView`] replaces tokens; the rate is that of the masked-LM."""
+
+    name = "mlm"
+    usual_rate = 0.15
+    words = "the sentence with some tokens replaced by a masked language model"
+    paper = "simcse"
+    needs_masked_lm = True
+
+
+class CropAndReplaceTokens(Crop):
+    """A tenth of the words is cut off, and [`MaskedLMView`] replaces tokens; the rate is that of the masked-LM."""
+
+    name = "crop+mlm"
+    usual_rate = 0.15
+    words = "a contiguous part of it with some tokens replaced by a masked language model"
+    needs_masked_lm = True
+
+    def kept(self, total: int, rng: random.Random) -> range:
+        """Draw the places of the words that stay, of `total` words."""
+        return self.span(_CROP, total, rng)
 
 
 class MaskedLMView(nn.Module):

@@ -44,7 +44,9 @@ class SynonymReplacement(TextView):
         ValueError: If there is no WordNet, see [`WordNetSynonyms`].
     """
 
+    name = "synonyms"
     words = "the sentence with a word replaced by a synonym"
+    paper = "simcse"
 
     def __init__(self, rate: float | None = None, synonyms: Callable[[str], Sequence[str]] | None = None):
         super().__init__(rate)
@@ -99,6 +101,8 @@ class EDA(SynonymReplacement):
         synonyms (`Callable`, *optional*): See [`SynonymReplacement`].
     """
 
+    name = "eda"
+    usual_rate = 0.1
     words = "the sentence after synonym replacement, insertion, swap or deletion of words"
     paper = "eda"
     rate: float

@@ -27,23 +27,48 @@ def check_rate(rate: float) -> float:
     return rate
 
 
-class _View:
-    #: How cards and the reference describe the positive of a sentence, and the paper (in `publishing/papers.bib`) that
-    #: introduced the view for sentence embeddings.
+class View:
+    """How the positive of a sentence is made.
+
+    A subclass with a `name` can be chosen by it.
+
+    Args:
+        rate (`float`, *optional*): How much is changed, for a view that takes a rate.
+
+    Attributes:
+        name (`str`): The name, empty for a view of the caller's own.
+        usual_rate (`float`, *optional*): The rate that is used if none is chosen; `None` if the view takes no rate.
+        words (`str`): What the positive is, for cards and the reference.
+        paper (`str`, *optional*): The paper that introduced the view for sentence embeddings, by its key in the card.
+        is_drawn (`bool`): Whether [`ViewDataset`] draws a new view whenever a row is read.
+        needs_masked_lm (`bool`): Whether [`MaskedLMView`] replaces tokens on the device, at the view's rate.
+        window (`int`): How many of the following sentences of a document the positive is drawn from; 0 for a view of
+            the sentence itself.
+    """
+
+    name = ""
+    usual_rate: float | None = None
     words = "a view of it"
-    paper = "simcse"
-    #: Whether `ViewDataset` draws it from single sentences.
+    paper: str | None = None
     is_drawn = True
+    needs_masked_lm = False
+    window = 0
+    rate: float | None = None
 
     def __init__(self, rate: float | None = None):
         self.rate = rate if rate is None else check_rate(rate)
 
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            VIEW_CLASSES[cls.name] = cls
 
-class TextView(_View):
-    """A view of a text, made before it is tokenized.
 
-    This class itself leaves the text as it is: for views that are made elsewhere, by dropout, a masked-LM, or pairs of
-    a file.
+#: The class of each view by its name.
+VIEW_CLASSES: dict[str, type[View]] = {}
+
+
+class TextView(View):
+    """A view of a text, made before it is tokenized. This class itself leaves the text as it is.
 
     Args:
         rate (`float`, *optional*): How much is changed, for a view that takes a rate.
@@ -54,41 +79,7 @@ class TextView(_View):
         return text
 
 
-class Identity(TextView):
-    """The sentence itself: dropout makes its views differ."""
-
-    words = "the same sentence under another dropout mask"
-    is_drawn = False
-
-
-class FixedMask(TextView):
-    """The sentence itself, with one dropout mask for both views (SimCSE, Figure 2)."""
-
-    words = "the same sentence under the same dropout mask"
-    is_drawn = False
-
-
-class NextSentence(TextView):
-    """A neighbouring sentence, which the rows of documents hold."""
-
-    words = "the next sentence of its document"
-    is_drawn = False
-
-
-class NextThreeSentences(TextView):
-    """One of the three sentences after it, which the rows of documents hold."""
-
-    words = "one of the next three sentences of its document"
-    is_drawn = False
-
-
-class ReplacedTokens(TextView):
-    """The sentence itself, in which [`MaskedLMView`] replaces tokens on the device."""
-
-    words = "the sentence with some tokens replaced by a masked language model"
-
-
-class TokenView(_View):
+class TokenView(View):
     """A view of the token ids of a text, without its special tokens.
 
     Args:
@@ -102,6 +93,38 @@ class TokenView(_View):
     def max_length(self, length: int) -> int:
         """Return the largest number of ids that this view makes of `length` ids."""
         return length
+
+
+class Identity(TextView):
+    """The sentence itself: dropout makes the views of a pass differ (SimCSE, section 3)."""
+
+    name = "identity"
+    words = "the same sentence under another dropout mask"
+    paper = "simcse"
+    is_drawn = False
+
+
+class FixedMask(Identity):
+    """The sentence itself under one dropout mask (SimCSE, Table 3: "fixed 0.1")."""
+
+    name = "fixed_mask"
+    words = "the same sentence under the same dropout mask"
+
+
+class NextSentence(Identity):
+    """The next sentence of the document (SimCSE, Table 2); see [`~data.documents.next_sentence_pairs`]."""
+
+    name = "next_sentence"
+    words = "the next sentence of its document"
+    window = 1
+
+
+class NextThreeSentences(Identity):
+    """One of the next three sentences of the document (SimCSE, Table 2)."""
+
+    name = "next_three_sentences"
+    words = "one of the next three sentences of its document"
+    window = 3
 
 
 def draw_count(rate: float, total: int, rng: random.Random) -> int:
@@ -142,7 +165,10 @@ class Crop(TextView):
             one word stays.
     """
 
+    name = "crop"
+    usual_rate: float | None = 0.1  # the best of SimCSE's 0.1, 0.2 and 0.3
     words = "a contiguous part of it"
+    paper = "simcse"
     rate: float
 
     def __call__(self, text: str, rng: random.Random) -> str:
@@ -154,20 +180,20 @@ class Crop(TextView):
 
     def kept(self, total: int, rng: random.Random) -> Sequence[int]:
         """Draw the places of the words that stay, of `total` words."""
-        number = max(1, total - draw_count(self.rate, total, rng))
+        return self.span(self.rate, total, rng)
+
+    @staticmethod
+    def span(rate: float, total: int, rng: random.Random) -> range:
+        """Draw a span of `total` words without the fraction `rate` of them."""
+        number = max(1, total - draw_count(rate, total, rng))
         start = rng.randint(0, total - number)
         return range(start, start + number)
-
-
-class CropAndReplacedTokens(Crop):
-    """[`Crop`], after which [`MaskedLMView`] replaces tokens on the device."""
-
-    words = "a contiguous part of it with some tokens replaced by a masked language model"
 
 
 class DeleteWords(Crop):
     """Delete random words (SimCSE, Table 1: "word deletion k%: delete k% words"); the rate is that of [`Crop`]."""
 
+    name = "delete_words"
     words = "the sentence without some of its words"
 
     def kept(self, total: int, rng: random.Random) -> Sequence[int]:
@@ -179,6 +205,8 @@ class DeleteWords(Crop):
 class DeleteOneWord(Crop):
     """Delete one random word. A text of a single word stays as it is."""
 
+    name = "delete_one_word"
+    usual_rate = None
     words = "the sentence without one of its words"
 
     def kept(self, total: int, rng: random.Random) -> Sequence[int]:
@@ -197,6 +225,8 @@ class Shuffle(TokenView):
         rate (`float`): The fraction of the tokens that is permuted, on average over texts (see [`draw_count`]).
     """
 
+    name = "shuffle"
+    usual_rate = 0.3
     words = "the sentence with some of its tokens permuted"
     paper = "non_contrastive"
     rate: float
@@ -224,6 +254,8 @@ class RepeatTokens(TokenView):
         rate (`float`): The largest fraction of the tokens that is repeated.
     """
 
+    name = "repeat_words"
+    usual_rate = 0.32
     words = "the sentence with some of its tokens repeated"
     paper = "esimcse"
     rate: float

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from ...data.columns import check_text
+from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
 from ..bootstrap import (
     Arrays,
@@ -23,7 +24,6 @@ from ..bootstrap import (
     resampled_scores,
 )
 from ..embeddings import SentenceEmbeddings
-from ..sts import connected_groups
 
 
 @dataclass

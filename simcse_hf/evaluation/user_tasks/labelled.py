@@ -20,7 +20,6 @@ from ...data.columns import find_parts
 from ...data.table import open_table
 from ...search.exact import unit_length
 from ..embeddings import SentenceEmbeddings
-from ..sts import rows_of_parts
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
@@ -233,7 +232,7 @@ def read_labelled_rows(path: Path) -> tuple:
         rows = None
         repeated = 0
         relabelled = 0
-        for where, (cell, *others) in rows_of_parts(table, roles):
+        for where, (cell, *others) in table.parts(roles):
             text = checked_text(cell, where)
             label, *split = ["" if other is None else str(other).strip() for other in others]
             if "" in (label, *split):

@@ -11,12 +11,12 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
+from ...data.scored_pairs import read_scored_pairs
 from ...data.table import Table, open_table
 from ...ops.similarity import similarity_matrix
 from ...search.exact import ExactIndex, comparable
 from ..embeddings import SentenceEmbeddings
 from ..metrics import cosine_similarity_pairs
-from ..sts import read_scored_pairs, rows_of_parts
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
@@ -223,7 +223,7 @@ def read_reranking(path: Path) -> RerankingTask:
     """
     queries = []
     in_both = 0
-    for where, (query, positives, negatives) in rows_of_parts(open_table(path), ("query", "positive", "negative")):
+    for where, (query, positives, negatives) in open_table(path).parts(("query", "positive", "negative")):
         relevant = _texts(positives, 1, f"{where}, column positive")
         others = _texts(negatives, 0, f"{where}, column negative")
         in_both += len(relevant.keys() & others)

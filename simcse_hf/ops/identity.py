@@ -1,0 +1,229 @@
+"""What makes two models or two lists of texts the same, and records that refuse to go on with another one."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from hashlib import blake2b
+from typing import Any
+from zlib import crc32
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from .errors import changes, refuse_changes
+from .files import StrPath, read_json_object, write_json
+
+# Numbers of a larger weight that a digest reads at least, unless it reads all.
+_READ_NUMBERS = 65_536
+_ROWS = 10_000  # that are in memory together
+# The same model may have another name, and be another commit of its repository.
+_NAMES = ("name_or_path", "revision")
+# How a message says that the digest of these is another one.
+_DIGESTS = {"weights": "other weights", "tokenizer": "another tokenizer"}
+
+
+# Digests ------------------------------------------------------------------------------------------------------------
+
+
+def digest_value(value: object, size: int = 16) -> str:
+    """Return a digest of a value that `repr` shows completely, such as nested lists of texts and numbers.
+
+    Args:
+        value (`object`): The value.
+        size (`int`, *optional*, defaults to `16`): Bytes of the digest.
+
+    Returns:
+        `str`: The digest, in hexadecimal.
+    """
+    return blake2b(repr(value).encode(), digest_size=size).hexdigest()
+
+
+def digest_weights(tensors: Iterable[tuple[str, Tensor]], *, reads_all: bool = False) -> str:
+    """Return a digest of weights and their names.
+
+    Args:
+        tensors (`Iterable[tuple[str, torch.Tensor]]`): The names and the weights, in an order that is always the same.
+        reads_all (`bool`, *optional*, defaults to `False`): Read every byte, which takes a second for a gigabyte. By
+            default 65,536 to 131,071 numbers of a larger weight are read, in float64.
+
+    Returns:
+        `str`: The digest, in hexadecimal.
+    """
+    total = blake2b(digest_size=64 if reads_all else 16)
+    for name, tensor in tensors:
+        if tensor.is_meta:
+            continue
+        numbers = tensor.detach().flatten()
+        if not reads_all:
+            step = max(1, len(numbers) // _READ_NUMBERS)
+            numbers = numbers[::step].double()
+        total.update(name.encode())
+        total.update(numbers.cpu().contiguous().view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def digest_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a digest of a tokenizer's rules and words; the truncation and padding of its last call do not count."""
+    if tokenizer.is_fast:
+        rules = json.loads(tokenizer.backend_tokenizer.to_str())
+        rules |= {"truncation": None, "padding": None}
+        content = json.dumps(rules)
+    else:
+        content = repr(sorted(tokenizer.get_vocab().items()))
+    return blake2b(content.encode()).hexdigest()
+
+
+def digest_texts(texts: Iterable[str]) -> tuple[int, str]:
+    """Return the number of texts, and a digest of them in their order."""
+    number = 0
+    total = blake2b(digest_size=16)
+    for text in texts:
+        number += 1
+        total.update(f"{len(text)} {text}".encode())
+    return number, total.hexdigest()
+
+
+def digest_rows(rows: Dataset) -> str:
+    """Return a digest of the rows of a data set, in their order; names of columns do not count."""
+    total = blake2b(digest_size=16)
+    for batch in rows.with_format("arrow").iter(batch_size=_ROWS):
+        for column in batch.columns:
+            values = column.combine_chunks()
+            while hasattr(values, "value_lengths"):  # lists, and lists of lists
+                total.update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
+                values = values.flatten()
+            numbers = values.to_numpy(zero_copy_only=False)
+            content = repr(numbers.tolist()).encode() if numbers.dtype == object else numbers.tobytes()
+            total.update(content)
+    return total.hexdigest()
+
+
+def mark(texts: Iterable[str]) -> int:
+    """Return 32 bits by which one row of texts is recognised in another result file."""
+    return crc32("\0".join(texts).encode("utf-8", "surrogatepass"))
+
+
+# Models -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What decides the embeddings of a model. `SimCSE.identity()` reads it from memory, whatever files say.
+
+    Args:
+        name_or_path (`str`, *optional*): The folder of the model, or its name on the hub. Not compared.
+        revision (`str`, *optional*): Its commit on the hub. Not compared.
+        pooler (`str`, *optional*): The pooler of inference.
+        max_length (`int`, *optional*): The number of tokens that a text is truncated to. `None` for no limit.
+        long_texts (`str`): What happens to longer texts: `"cut"` or `"mean"`.
+        backend (`str`): What computes the embeddings: `"torch"`, `"onnx"` or `"openvino"`.
+        dtype (`str`): The data type of the weights, such as `"float32"`.
+        tokenizer (`str`, *optional*): A digest of the tokenizer's rules and words.
+        templates (`list[str]`): The texts that a sentence is put into.
+        weights (`str`, *optional*): A digest of all weights that an embedding goes through, or of an exported graph.
+        postprocessing (`str`, *optional*): The kind of the whitening or flow, whose numbers are among the weights.
+        prompts (`dict[str, str]`): Texts that are put before a sentence, by name.
+        default_prompt_name (`str`, *optional*): The prompt that is used if none is named.
+        similarity (`str`): The similarity by which embeddings are compared.
+    """
+
+    name_or_path: str | None = None
+    revision: str | None = None
+    pooler: str | None = None
+    max_length: int | None = None
+    long_texts: str = "cut"
+    backend: str = "torch"
+    dtype: str = "float32"
+    tokenizer: str | None = None
+    templates: list[str] = field(default_factory=list)
+    weights: str | None = None
+    postprocessing: str | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity: str = "cosine"
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Identity":
+        """Make an identity from the entries that [`to_dict`] returned; entries of other names are left out."""
+        names = [entry.name for entry in fields(cls)]
+        return cls(**{name: saved[name] for name in names if name in saved})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entries in types that JSON can hold."""
+        return asdict(self)
+
+    def changes(self, now: "Identity", may_change: Collection[str] = ()) -> list[str]:
+        """Say in words what makes another model a different one.
+
+        Args:
+            now (`Identity`): The other model.
+            may_change (`Collection[str]`, *optional*, defaults to `()`): Entries that are not compared. Weights in
+                another `dtype` or another `backend` have no digest in common, so they are not compared either.
+
+        Returns:
+            `list[str]`: One phrase for each difference, such as `"max_length 32 there, 64 here"` and `"other
+            weights"`. Empty if the embeddings of both models are the same.
+        """
+        left_out = {*_NAMES, *may_change}
+        if (self.dtype, self.backend) != (now.dtype, now.backend):
+            left_out.add("weights")
+        found = []
+        for name, (before, after) in changes(self.to_dict(), now.to_dict()).items():
+            if name not in left_out:
+                found.append(_DIGESTS.get(name, f"{name} {before!r} there, {after!r} here"))
+        return found
+
+
+# Records ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """A JSON file that says how something is made, with which its continuation has to agree.
+
+    Args:
+        path (`str` or `os.PathLike`): The file.
+        subject (`str`): What is made, for messages, such as `"out: the seeds that it holds"`.
+        advice (`str`): A last sentence for messages, which says what to do.
+        section (`str`, *optional*, defaults to `"settings"`): The entry of the file that holds the settings.
+    """
+
+    path: StrPath
+    subject: str
+    advice: str
+    section: str = "settings"
+
+    def read(self) -> dict[str, Any]:
+        """Return the whole document.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        return read_json_object(self.path, self.section, advice=self.advice)
+
+    def compare(self, now: Mapping[str, Any], may_change: Collection[str] = ()) -> dict[str, Any]:
+        """Refuse to go on with other settings than the recorded ones.
+
+        Args:
+            now (`Mapping[str, Any]`): The settings now, in types that JSON can hold.
+            may_change (`Collection[str]`, *optional*, defaults to `()`): Settings that may differ.
+
+        Returns:
+            `dict[str, Any]`: The whole document.
+
+        Raises:
+            ValueError: If the file is damaged, or a setting differs. The message names each with both values.
+        """
+        document = self.read()
+        saved = document[self.section]
+        compared = [name for name in {**saved, **now} if name not in may_change]
+        before = {name: saved.get(name) for name in compared}
+        after = {name: now.get(name) for name in compared}
+        refuse_changes(before, after, self.subject, self.advice)
+        return document
+
+    def write(self, now: Mapping[str, Any], **others: Any) -> None:
+        """Write the settings and the other entries of the document, completely or not at all."""
+        write_json(self.path, {self.section: dict(now), **others})
