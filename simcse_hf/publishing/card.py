@@ -142,7 +142,7 @@ def write_card(
     language: str | list[str] | None = None,
     license: str | None = None,
     datasets: Sequence[str] | None = None,
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = None,
 ) -> Path:
     """Write the card of a saved model, and `.eval_results` for the benchmarks that the hub knows.
 
@@ -163,7 +163,7 @@ def write_card(
             defaults to the value in the present card, if there is one.
         license (`str`, *optional*): The name of the license.
         datasets (`Sequence[str]`, *optional*): Hub names of the training data, in place of those of the run.
-        tags (`Sequence[str]`, *optional*, defaults to `()`): Further tags.
+        tags (`Sequence[str]`, *optional*): Further tags.
 
     Returns:
         `Path`: The path of the card.
@@ -206,12 +206,12 @@ def write_card(
     data = ModelCardData(
         language=language or previous.get("language"),
         license=license or previous.get("license"),
-        datasets=model.datasets or None,
+        datasets=[*model.datasets] or None,
         base_model=hub_id(base) or previous.get("base_model"),
         model_name=repo_id.rpartition("/")[2] if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
-        **_front_matter(directory, model, {score.metric_type for score in scores}, tags),
+        **_front_matter(directory, model, {score.metric_type for score in scores}, tags or ()),
     )
     write_text(path, str(Card.about(model, data, measured, compared)))
     _write_benchmarks(directory / EVAL_RESULTS, benchmarks)

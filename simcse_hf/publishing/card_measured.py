@@ -6,6 +6,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from ..evaluation.report import read_results
+from ..ops.files import StrPath
 from ..postprocessing.transform import FOLDER
 from .card_results import Measured, protocol_of
 from .card_subject import Subject
@@ -30,12 +31,13 @@ def is_outdated(path: Path, directory: Path) -> bool:
 
 
 def read_evaluations(
-    model: Subject, directory: Path, files: Sequence[str] | None, repo_id: str | None
+    model: Subject, directory: Path, files: Sequence[StrPath] | None, repo_id: str | None
 ) -> list[Measured]:
     """Read the evaluations."""
-    if files is None:
-        files = [file for file in sorted(directory.glob("evaluation*.json")) if not is_outdated(file, directory)]
-    return [read_measured(Path(file), directory, repo_id, model) for file in files]
+    found = files
+    if found is None:
+        found = [file for file in sorted(directory.glob("evaluation*.json")) if not is_outdated(file, directory)]
+    return [read_measured(Path(file), directory, repo_id, model) for file in found]
 
 
 def _read(path: Path, directory: Path, repo_id: str | None, pooler: str, transform: str | None) -> dict:

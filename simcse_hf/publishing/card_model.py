@@ -157,7 +157,7 @@ def papers(model: Subject) -> list[Paper]:
             names += objective.papers
     view = VIEW_CLASSES.get(model.view.get("name", ""))
     is_another_encoder = model.encoders == 2 and model.view.get("name") == "identity"
-    if view and settings.objective != "tsdae" and len(settings.templates) < 2 and not is_another_encoder:
+    if view and view.paper and settings.objective != "tsdae" and len(settings.templates) < 2 and not is_another_encoder:
         names.append(view.paper)
     if settings.do_mlm and settings.objective != "declutr":
         names.append("simcse")

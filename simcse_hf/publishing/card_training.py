@@ -1,6 +1,5 @@
 """What a card says about training: rows, objective, views, duration and hyper-parameters."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -83,8 +82,9 @@ def _objective(model: Subject) -> str:
     for name, value in (scoring | others).items():
         options.append(f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}")
     listed = f" (with {', '.join(options)})" if options else ""
-    summary = f": {model.objective.summary}" if model.objective else ", which is not part of simcse_hf"
-    return f"The objective is `{model.settings.objective}`{summary}{listed}."
+    summary = model.objective.summary if model.objective else ""
+    what = f": {summary}" if summary else ", which is not part of simcse_hf"
+    return f"The objective is `{model.settings.objective}`{what}{listed}."
 
 
 def _view(model: Subject) -> str:
@@ -189,7 +189,7 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     return options
 
 
-def _default_options(settings: ContrastiveSettings) -> Mapping[str, Any]:
+def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
     chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
     return resolve_options(settings.objective, chosen) | dict.fromkeys(chosen, "cosine")
