@@ -156,8 +156,9 @@ def papers(model: Subject) -> list[Paper]:
         if objective:
             names += objective.papers
     view = VIEW_CLASSES.get(model.view.get("name", ""))
-    is_another_encoder = model.encoders == 2 and model.view.get("name") == "identity"
-    if view and view.paper and settings.objective != "tsdae" and len(settings.templates) < 2 and not is_another_encoder:
+    is_of_encoder = model.view.get("name") == "identity" and model.encoders == 2
+    is_of_method = settings.objective == "tsdae" or len(settings.templates) > 1 or is_of_encoder
+    if view and view.paper and not is_of_method:
         names.append(view.paper)
     if settings.do_mlm and settings.objective != "declutr":
         names.append("simcse")
