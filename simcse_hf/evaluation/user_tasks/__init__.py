@@ -47,23 +47,28 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     return KINDS[kind](path)
 
 
-def name_tasks(tasks: Iterable) -> dict:
-    """Name tasks as they are called in results.
+def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
+    """Read tasks, and name them as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
     `classification:test`.
 
     Args:
-        tasks (`Iterable[UserTask]`): The tasks.
+        tasks (`Iterable[str | UserTask]`): The tasks, or words such as `"classification=dev.csv"`.
 
     Returns:
         `dict[str, UserTask]`: The tasks by name.
 
     Raises:
-        ValueError: If two tasks would have the same name.
+        ValueError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
     """
-    named: dict = {}
+    named: dict[str, UserTask] = {}
     for task in tasks:
+        if isinstance(task, str):
+            kind, _, path = task.partition("=")
+            if not path:
+                raise ValueError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
+            task = read_task(kind, path)
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
             raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
