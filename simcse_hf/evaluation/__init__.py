@@ -11,7 +11,7 @@ from .compare import Comparison, compare
 from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
 from .protocol import Protocol
 from .report import Evaluation
-from .scoring import evaluate, evaluate_sts, evaluate_tasks, evaluate_transfer
+from .scoring import evaluate
 
 __all__ = [
     "METRIC_MODULE",
@@ -24,9 +24,6 @@ __all__ = [
     "compare",
     "cosine_similarity_pairs",
     "evaluate",
-    "evaluate_sts",
-    "evaluate_tasks",
-    "evaluate_transfer",
     "isotropy",
     "pearson",
     "read_scored_pairs",

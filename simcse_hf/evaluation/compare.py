@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy import ndarray
@@ -28,9 +28,7 @@ from .report import (
     write_results,
 )
 from .scoring import choose_tasks, load_encoder, name_of, read_tasks, score_model
-
-if TYPE_CHECKING:
-    from .user_tasks import UserTask  # scikit-learn takes a second to import
+from .user_tasks import UserTask, name_tasks
 
 
 class Difference(TypedDict):
@@ -84,14 +82,24 @@ class Comparison(Result):
     def read(cls, path: StrPath) -> "Comparison":
         """Read a file that `compare` wrote.
 
+        Args:
+            path (`str` or `os.PathLike`): The file.
+
+        Returns:
+            [`Comparison`]: The comparison.
+
         Raises:
             ValueError: If the file is none. The message names it.
         """
-        names = [each.name for each in fields(cls)]
         advice = "Name a file that `simcse-hf compare --output` wrote."
-        document = read_json_object(path, *names[:-1], advice=advice)
+        return cls.from_dict(read_json_object(path, "baseline", "scores", "differences", advice=advice))
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> "Comparison":
+        """Make a comparison from the content of a file; files of 0.1 have no identities."""
+        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
-        return cls(**{name: document.get(name) for name in names} | {"identities": identities})
+        return cls(**known | {"identities": identities})
 
     def __str__(self) -> str:
         labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **self.labels}
@@ -119,16 +127,16 @@ def compare(
     *,
     task_set: TaskSet | None = None,
     tasks: str | Sequence[str] | None = None,
-    data_dir: str | None = None,
-    pairs: Sequence[str] = (),
-    task: "Sequence[str | UserTask]" = (),
+    data_dir: StrPath | None = None,
+    pairs: Sequence[StrPath] = (),
+    task: Sequence[str | UserTask] = (),
     mode: Mode = "test",
     aggregation: Aggregation = "all",
     metric: Metric = "spearman",
     seed: int = 1111,
     resamples: int = 1000,
     confidence: float = 0.95,
-    output: str | None = None,
+    output: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
@@ -136,23 +144,23 @@ def compare(
     """Compare models or result files with the first, with confidence intervals from a paired bootstrap.
 
     Args:
-        models (`Sequence[str | Encoder]`): Result files (.json) of `simcse-hf evaluate`, folders of models, or names
-            on the Hugging Face hub; in Python also loaded models. There must be at least two.
-        task_set (`str`, *optional*): The tasks of `data_dir`. The default is sts.
-        tasks (`str` or `Sequence[str]`, *optional*): Comma-separated names instead, out of STS12, STS13, STS14, STS15,
-            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
-        data_dir (`str`, *optional*): SentEval's `downstream` folder. For STS also a folder of plain tables, or `hub`
-            to download data sets.
+        models (`Sequence[str | Encoder]`): Result files (.json) of "evaluate", or folders or hub names of models; in
+            Python also loaded models. There must be at least two.
+        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
+        tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
+            STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
+            plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours as KIND=FILE. KIND is one of
+        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, clustering, pairs, reranking, retrieval.
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
-        metric (`str`, *optional*, defaults to `"spearman"`): The correlation of STS tasks.
+        metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Level of the intervals.
-        output (`str`, *optional*): JSON file of the comparison.
+        output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
         **loading (`ModelOptions`): How models are loaded.
@@ -164,8 +172,6 @@ def compare(
         ValueError: If options do not fit together, files were made in another mode, or as [`compare_evaluations`].
         FileNotFoundError: If a file does not exist.
     """
-    from .user_tasks import name_tasks
-
     # 1. Refuse options that do not fit together
     named = {name_of(model): model for model in models}
     files = {name for name in named if name.endswith(".json")}
@@ -239,10 +245,13 @@ def compare_evaluations(
     tasks: list[str] = []
     for each in named.values():
         tasks += [task for task in each.results if task not in (*NOT_TASKS, *tasks)]
-    scores = {}
+    scores: dict[str, dict[str, float | None]] = {}
     for name, each in named.items():
         scores[name] = {task: protocol.headline(each.results.get(task, {"missing": ""})) for task in tasks}
-    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
+    known = {
+        name: {task: score for task, score in each.items() if score is not None} for name, each in scores.items()
+    }
+    common = [task for task in tasks if all(task in each for each in known.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     baseline, *others = named
@@ -257,23 +266,21 @@ def compare_evaluations(
     averages: dict[str, dict] = {}
     for key, averaged in average_members([task for task in common if task not in labels]).items():
         members[key] = averaged
-        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in scores.items()}
+        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in known.items()}
         averages[key]["tasks"] = averaged
 
     # 3. The differences, on the same resamples
     samples = {task: _samples(named, task, protocol, resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, averaged in members.items():
-        drawn = None
-        known = [samples[task] for task in averaged if samples[task] is not None]
-        if len(known) == len(averaged):
-            drawn = np.mean(known, axis=0)
-            fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+        drawn = [each for task in averaged if (each := samples[task]) is not None]
         for row, name in enumerate(others, start=1):
             low = high = None
-            if drawn is not None:
-                low, high = interval(drawn[row] - drawn[0], confidence, fewest)
-            changes = [scores[name][task] - scores[baseline][task] for task in averaged]
+            if len(drawn) == len(averaged):
+                means = np.mean(drawn, axis=0)
+                fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+                low, high = interval(means[row] - means[0], confidence, fewest)
+            changes = [known[name][task] - known[baseline][task] for task in averaged]
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
     return Comparison(
         baseline=baseline,
@@ -289,6 +296,11 @@ def compare_evaluations(
         differences=differences,
         identities={name: each.identity for name, each in named.items()},
     )
+
+
+def format_comparison(comparison: Mapping[str, Any]) -> str:
+    """Format the content of a comparison's file as text."""
+    return str(Comparison.from_dict(comparison))
 
 
 def describe_difference(

@@ -176,6 +176,7 @@ class Evaluation(Result):
         identity (`Identity`, *optional*): The model. An encoder of another library and the files of 0.1 have no
             digests of weights and tokenizer.
         threshold (`Threshold`, *optional*): The cosine from which two texts count as similar.
+        threshold_file (`str`, *optional*): The config.json that it was saved in.
         dataset_revisions (`dict[str, str]`, *optional*): The commit of each data set of the hub.
         versions (`dict[str, str]`, *optional*): The versions of Python and of the packages that scores depend on.
         date (`str`, *optional*): When the scores were computed.
@@ -189,10 +190,17 @@ class Evaluation(Result):
     dataset_revisions: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     date: str | None = None
+    threshold_file: str | None = None
 
     @classmethod
     def read(cls, path: StrPath) -> "Evaluation":
-        """Read a file that [`write`] wrote; the scores are empty if their file is missing.
+        """Read a file that [`write`] wrote.
+
+        Args:
+            path (`str` or `os.PathLike`): The JSON file.
+
+        Returns:
+            [`Evaluation`]: The evaluation, whose scores are empty if their file is missing.
 
         Raises:
             ValueError: If the file is none of an evaluation, or is damaged.
@@ -241,6 +249,8 @@ class Evaluation(Result):
         table = format_table(self.results, self.protocol, verbose)
         if self.threshold is not None:
             table += f"\n\nthreshold: {describe_threshold(self.threshold)}"
+        if self.threshold_file is not None:
+            table += f"\nthreshold: written into {self.threshold_file}"
         return table
 
 

@@ -18,7 +18,6 @@ from ..ops.files import StrPath
 from ..ops.identity import Identity
 from ..ops.outputs import check_output_file
 from .bootstrap import Scores
-from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
 from .protocol import PAPER_PROTOCOL, Protocol
@@ -39,6 +38,7 @@ from .sts import (
 from .threshold import check_can_save, choose_threshold, read_goal
 from .threshold import save_threshold as write_threshold
 from .transfer import TRANSFER_TASKS, read_transfer_task, score_transfer_task
+from .user_tasks import UserTask, name_tasks
 
 logger = logging.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class TaskData:
 
 
 def choose_tasks(
-    tasks: str | Sequence[str] | None, task_set: TaskSet | None, data_dir: str | None, mode: Mode
+    tasks: str | Sequence[str] | None, task_set: TaskSet | None, data_dir: StrPath | None, mode: Mode
 ) -> tuple[str, ...]:
     """Return the tasks that are named, one by one or as a set; by default the STS tasks if there is a `data_dir`.
 
@@ -110,11 +110,12 @@ def choose_tasks(
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
-    """Load a model by its name or folder. Any other object is an encoder, and taken as it is, without options."""
+    """Load a model by its name or folder. Any other object is an encoder, and taken as it is."""
     if isinstance(model, (str, os.PathLike)):
         return load_model(model, **loading)
-    if loading:
-        raise ValueError(f"the model is loaded already: leave out {', '.join(loading)}")
+    not_used = loading.keys() - {"device"}  # on which classifiers are trained
+    if not_used:
+        raise ValueError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
     return model
 
 
@@ -137,9 +138,9 @@ def evaluate(
     *,
     task_set: TaskSet | None = None,
     tasks: str | Sequence[str] | None = None,
-    data_dir: str | None = None,
-    pairs: Sequence[str] = (),
-    task: "Sequence[str | UserTask]" = (),
+    data_dir: StrPath | None = None,
+    pairs: Sequence[StrPath] = (),
+    task: Sequence[str | UserTask] = (),
     mode: Mode = "test",
     aggregation: Aggregation = "all",
     metric: Metric = "spearman",
@@ -148,7 +149,7 @@ def evaluate(
     save_threshold: bool = False,
     geometry: bool = False,
     mteb: Sequence[str] = (),
-    output: str | None = None,
+    output: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
@@ -156,27 +157,27 @@ def evaluate(
     """Score a model on STS, transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder of a model, or its name on the Hugging Face hub. In Python
-            also any object with `encode(list[str])` that returns an array of shape `(n, dim)`.
-        task_set (`str`, *optional*): The tasks of `data_dir`. The default is sts.
-        tasks (`str` or `Sequence[str]`, *optional*): Comma-separated names instead, out of STS12, STS13, STS14, STS15,
-            STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
-        data_dir (`str`, *optional*): SentEval's `downstream` folder. For STS also a folder of plain tables, or `hub`
-            to download data sets.
+        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; in Python also an object with
+            `encode(list[str])` that returns an array of shape `(n, dim)`.
+        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
+        tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
+            STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
+            plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
-        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours as KIND=FILE. KIND is one of
+        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, clustering, pairs, reranking, retrieval.
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
-        metric (`str`, *optional*, defaults to `"spearman"`): The correlation of STS tasks.
+        metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
-        threshold (`str`, *optional*): Choose the cosine from which the pairs of task pairs=FILE are similar, for this
-            goal. It is f1, or e.g. precision=0.95.
-        save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into config.json and card of the
-            model.
+        threshold (`str`, *optional*): Choose the cosine from which the pairs of the task pairs=FILE are similar: f1, or
+            e.g. precision=0.95.
+        save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
+            model, and on the command line into its card.
         geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
-        mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or `all`.
-        output (`str`, *optional*): JSON file of the results, which `compare` and `card` read.
+        mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
+        output (`str` or `os.PathLike`, *optional*): JSON file of the results, which "compare" and "card" read.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
         **loading (`ModelOptions`): How the model is loaded.
@@ -189,8 +190,6 @@ def evaluate(
         ValueError: If options do not fit together, or data, embeddings or the threshold are wrong.
         FileNotFoundError: If a file does not exist.
     """
-    from .user_tasks import name_tasks
-
     # 1. Refuse options that do not fit together
     if data_dir is None and not (pairs or task or mteb):
         raise ValueError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
@@ -234,7 +233,8 @@ def evaluate(
         if output is not None:
             evaluation.write(output)
     if save_threshold and evaluation.threshold is not None:
-        write_threshold(name_of(model), evaluation.threshold, identity)
+        path = write_threshold(name_of(model), evaluation.threshold, identity)
+        evaluation = replace(evaluation, threshold_file=str(path))
     return evaluation
 
 
@@ -280,7 +280,7 @@ def read_tasks(
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: Iterable[ScoredPairs] = (),
     geometry: bool = False,
-    user_tasks: "dict[str, UserTask] | None" = None,
+    user_tasks: dict[str, UserTask] | None = None,
 ) -> TaskData:
     """Read the data of the tasks.
 
@@ -411,98 +411,3 @@ def score_tasks(
         }
     add_averages(results, [*tasks, *data.pairs], protocol)
     return Evaluation(results, scores, protocol)
-
-
-def evaluate_tasks(
-    model: Encoder,
-    data_dir: str | Path | None,
-    tasks: tuple,
-    protocol: Protocol = PAPER_PROTOCOL,
-    pairs: tuple = (),
-    geometry: bool = False,
-    device: str | None = None,
-) -> Evaluation:
-    """Read the tasks, encode each distinct text of all of them once, and score them.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
-        data_dir (`str | Path`, *optional*): See [`read_tasks`].
-        tasks (`tuple[str, ...]`): Names of tasks.
-        protocol (`Protocol`, *optional*): How to score.
-        pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs.
-        geometry (`bool`, *optional*, defaults to `False`): Whether to measure the geometry on STS-B.
-        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
-
-    Returns:
-        [`Evaluation`]: The results and scores.
-
-    Raises:
-        FileNotFoundError: See [`read_tasks`].
-        ValueError: If [`read_tasks`], [`SentenceEmbeddings`] or [`score_tasks`] finds an error in the data or the
-            embeddings.
-    """
-    data = read_tasks(tasks, data_dir, protocol, pairs, geometry)
-    embeddings = SentenceEmbeddings(model, data.texts())
-    return score_tasks(data, embeddings, tasks, protocol, device)
-
-
-def evaluate_sts(
-    model: Encoder,
-    data_dir: str | Path,
-    tasks: tuple | None = None,
-    mode: str = "test",
-    aggregation: str = "all",
-    metric: str = "spearman",
-) -> dict:
-    """Evaluate on the STS tasks, by default with the paper's protocol: cosine, Spearman's correlation, `all`.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
-        data_dir (`str | Path`): SentEval's `downstream` folder, a folder of plain tables, or `"hub"`.
-        tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven. In mode `"dev"` only
-            STSBenchmark and SICKRelatedness have a score.
-        mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
-        aggregation (`str`, *optional*, defaults to `"all"`): See [`Protocol`].
-        metric (`str`, *optional*, defaults to `"spearman"`): See [`Protocol`].
-
-    Returns:
-        `dict[str, Any]`: Scores times 100 by task, and their average, for example
-        `results["STS12"]["aggregate"]["all"]["spearman"]`, `results["STSBenchmark"]["splits"]["test"]["spearman"]` and
-        `results["average"]["value"]`.
-
-    Raises:
-        FileNotFoundError: See [`read_tasks`].
-        ValueError: See [`evaluate_tasks`].
-    """
-    tasks = tuple(tasks or default_tasks("sts", mode))
-    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, aggregation, metric)).results
-
-
-def evaluate_transfer(
-    model: Encoder,
-    data_dir: str | Path,
-    tasks: tuple | None = None,
-    mode: str = "test",
-    device: str | None = None,
-    seed: int = SEED,
-) -> dict:
-    """Evaluate on the transfer tasks by SentEval's protocol: logistic regression on frozen embeddings.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
-        data_dir (`str | Path`): SentEval's `downstream` folder.
-        tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven.
-        mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
-        device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
-        seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
-
-    Returns:
-        `dict[str, Any]`: Scores times 100 by task, and their average: `results["MR"]["accuracy"]`,
-        `results["average"]["value"]`.
-
-    Raises:
-        FileNotFoundError: See [`read_tasks`].
-        ValueError: See [`evaluate_tasks`].
-    """
-    tasks = tuple(tasks or default_tasks("transfer", mode))
-    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, seed=seed), device=device).results

@@ -156,6 +156,9 @@ def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, 
 
     Returns:
         `list[list[float]]`: The share and the two ends of its interval, of the precision and of the recall.
+
+    Raises:
+        ValueError: If no pair reaches the threshold.
     """
     if not similar.any():
         raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine.")
@@ -201,9 +204,9 @@ def check_can_save(folder: StrPath, threshold: str | None) -> None:
         raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
 
 
-def save_threshold(folder: StrPath, threshold: Threshold, identity: Identity) -> None:
-    """Write a threshold into the config.json of a model, with the identity of the model that it holds for."""
+def save_threshold(folder: StrPath, threshold: Threshold, identity: Identity) -> Path:
+    """Write a threshold into the config.json of a model, with the identity that it holds for; return the file."""
     path = Path(folder).expanduser() / "config.json"
     saved = {**threshold, "identity": identity.to_dict()}
     write_json(path, read_json_object(path) | {THRESHOLD: saved})
-    logger.info(f"The threshold is written into {path}.")
+    return path
