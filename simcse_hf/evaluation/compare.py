@@ -248,9 +248,7 @@ def compare_evaluations(
     scores: dict[str, dict[str, float | None]] = {}
     for name, each in named.items():
         scores[name] = {task: protocol.headline(each.results.get(task, {"missing": ""})) for task in tasks}
-    known = {
-        name: {task: score for task, score in each.items() if score is not None} for name, each in scores.items()
-    }
+    known = {name: {task: score for task, score in each.items() if score is not None} for name, each in scores.items()}
     common = [task for task in tasks if all(task in each for each in known.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")

@@ -10,7 +10,7 @@ from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.cli.evaluate import evaluate_main
+from simcse_hf.cli.main import main
 from simcse_hf.cli.publish import card_main
 from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.evaluation.bootstrap import divide_groups
@@ -123,7 +123,7 @@ def pairs(tmp_path):
 
 
 def evaluate(model, pairs, *more):
-    return evaluate_main(["--model", str(model), "--task", f"pairs={pairs}", *map(str, more)])
+    return main(["evaluate", "--model", str(model), "--task", f"pairs={pairs}", *map(str, more)])
 
 
 @pytest.fixture
