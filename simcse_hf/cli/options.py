@@ -264,12 +264,14 @@ def read_args(node: ast.FunctionDef | ast.ClassDef) -> tuple[dict[str, str], dic
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words = parameter.words.removesuffix(".").replace(". The default is ", "; default: ")
+    words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     if choices:
         words += f": {', '.join(choices)}"
+    if default:
+        words += f"; default: {default}"
     if parameter.default is True:
         words = f"do not {words}"
     elif parameter.default not in (REQUIRED, None, False, ""):

@@ -271,7 +271,7 @@ def compare_evaluations(
     samples = {task: _samples(named, task, protocol, resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, averaged in members.items():
-        drawn = [each for task in averaged if (each := samples[task]) is not None]
+        drawn = [sample for task in averaged if (sample := samples[task]) is not None]
         for row, name in enumerate(others, start=1):
             low = high = None
             if len(drawn) == len(averaged):

@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..inference.load import load_model
+from ..inference.simcse import SimCSE
 from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
 from ..ops.distributed import world
 from ..ops.files import StrPath
@@ -171,8 +172,8 @@ def evaluate(
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
-        threshold (`str`, *optional*): Choose the cosine from which the pairs of the task pairs=FILE are similar: f1, or
-            e.g. precision=0.95.
+        threshold (`str`, *optional*): Choose the cosine from which the pairs of the task pairs=FILE are similar, for
+            this goal: f1, or e.g. precision=0.95.
         save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
             model, and on the command line into its card.
         geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
@@ -232,8 +233,8 @@ def evaluate(
     finally:
         if output is not None:
             evaluation.write(output)
-    if save_threshold and evaluation.threshold is not None:
-        path = write_threshold(name_of(model), evaluation.threshold, identity)
+    if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
+        path = write_threshold(encoder.name_or_path, evaluation.threshold, encoder.probe_cosines())
         evaluation = replace(evaluation, threshold_file=str(path))
     return evaluation
 
@@ -276,7 +277,7 @@ def score_model(
 
 def read_tasks(
     tasks: tuple,
-    data_dir: str | Path | None,
+    data_dir: StrPath | None,
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: Iterable[ScoredPairs] = (),
     geometry: bool = False,
@@ -286,7 +287,7 @@ def read_tasks(
 
     Args:
         tasks (`tuple[str, ...]`): Names of tasks.
-        data_dir (`str | Path`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source that
+        data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source that
             `read_sts_task` reads. Required if there are tasks.
         protocol (`Protocol`, *optional*): Its mode decides which splits are read.
         pairs (`Iterable[ScoredPairs]`, *optional*): Further sets of pairs, each of them a task with its own name.

@@ -10,7 +10,6 @@ from transformers.utils import logging
 
 from ..models.settings import THRESHOLD
 from ..ops.files import StrPath, read_json_object, write_json
-from ..ops.identity import Identity
 from .bootstrap import (
     ROUNDING,
     Arrays,
@@ -204,9 +203,8 @@ def check_can_save(folder: StrPath, threshold: str | None) -> None:
         raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
 
 
-def save_threshold(folder: StrPath, threshold: Threshold, identity: Identity) -> Path:
-    """Write a threshold into the config.json of a model, with the identity that it holds for; return the file."""
+def save_threshold(folder: StrPath, threshold: Threshold, probe: list[float]) -> Path:
+    """Write a threshold into the config.json of a model, with cosines that tell its embeddings; return the file."""
     path = Path(folder).expanduser() / "config.json"
-    saved = {**threshold, "identity": identity.to_dict()}
-    write_json(path, read_json_object(path) | {THRESHOLD: saved})
+    write_json(path, read_json_object(path) | {THRESHOLD: {**threshold, "probe": probe}})
     return path

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from ..data.scored_pairs import connected_groups
 from ..data.table import read_lines
+from ..ops.files import StrPath
 from .bootstrap import Arrays
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
@@ -47,14 +48,14 @@ class LabelledTexts(list):
         return [text for column in columns for text in column]
 
 
-def read_transfer_task(task: str, data_dir: str | Path) -> dict:
+def read_transfer_task(task: str, data_dir: StrPath) -> dict:
     """Read a transfer task in SentEval's layout.
 
     MR, CR, SUBJ, MPQA and TREC are read as Latin-1, as SentEval does, and the others as UTF-8.
 
     Args:
         task (`str`): One of MR, CR, SUBJ, MPQA, SST2, SST5, TREC, MRPC.
-        data_dir (`str | Path`): SentEval's `downstream` folder.
+        data_dir (`str` or `os.PathLike`): SentEval's `downstream` folder.
 
     Returns:
         `dict[str, LabelledTexts]`: The task's splits out of `train`, `dev` and `test`. MR, CR, SUBJ and MPQA have only

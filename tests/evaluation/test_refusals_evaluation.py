@@ -176,7 +176,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: scored(None, tasks="STS12", mteb=["STS"]), "data_dir is missing"),
         (lambda x: scored(None), "nothing to evaluate: give data_dir, pairs, task or mteb"),
         (lambda x: scored("hub", tasks="MR"), "MR: .* are read from SentEval's folders only"),
-        (lambda x: scored(x, max_length=8), "loaded already: leave out max_length"),
+        (lambda x: scored(None, mteb=["STS"], max_length=8), "loaded already: leave out max_length"),
         (lambda x: compare([BagOfWords(), BagOfWords()]), "at least two different models or result files"),
         (lambda x: compare(["absent.json", "a"]), "absent.json: there is no such file"),
         (lambda x: compare(["a", "b"]), "a is a model .*: give data_dir, pairs or task"),
