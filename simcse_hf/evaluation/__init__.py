@@ -7,23 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
-from .compare import Comparison, compare
 from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
 from .protocol import Protocol
-from .report import Evaluation
-from .scoring import evaluate
+from .scoring import Evaluation, evaluate_sts, evaluate_tasks, evaluate_transfer
 
 __all__ = [
     "METRIC_MODULE",
-    "Comparison",
     "Evaluation",
     "Protocol",
     "ScoredPairs",
     "SimilarityCorrelation",  # noqa: F822 (__getattr__ imports it)
     "alignment",
-    "compare",
     "cosine_similarity_pairs",
-    "evaluate",
+    "evaluate_sts",
+    "evaluate_tasks",
+    "evaluate_transfer",
     "isotropy",
     "pearson",
     "read_scored_pairs",
