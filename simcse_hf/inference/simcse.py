@@ -19,6 +19,8 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
+from ..indexes.description import PROBE, SAME
+from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import check_tokenizer, replace_model, save_tokenizer
 from ..models.modeling import AutoModelForCL
 from ..models.pooling import POOLER_TYPES
@@ -32,8 +34,6 @@ from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import FOLDER, METHODS, Fit, VectorTransform, find_transform, save_transform
 from ..postprocessing.whitening import fit_whitening
-from ..search import SentenceIndex
-from ..search.sentences import PROBE, SAME, Results
 from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
 from .exported import ExportedModel, refuse_changes
 from .quantization import check_precision, check_truncate_dim, quantize

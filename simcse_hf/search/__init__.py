@@ -1,5 +1,6 @@
 """Search: an index of sentences and their embeddings, exact or with faiss, and hard negatives."""
 
-from .sentences import Match, SentenceIndex, describe
+from ..indexes.description import describe
+from ..indexes.sentences import Match, SentenceIndex
 
 __all__ = ["Match", "SentenceIndex", "describe"]

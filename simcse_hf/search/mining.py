@@ -13,10 +13,10 @@ import torch
 from datasets import Dataset
 from numpy import ndarray
 
+from ..indexes.exact import ExactIndex
+from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..objectives.checks import check_options
 from ..ops.similarity import similarity_matrix
-from .exact import ExactIndex
-from .faiss_index import NOT_FOUND, FaissIndex, new_index
 
 OUTPUT_FORMATS = ("n-tuple", "triplet")
 SAMPLING_STRATEGIES = ("top", "random")

@@ -8,8 +8,8 @@ from datasets import Dataset
 from search_helpers import SENTENCES, CountingModel
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.indexes.faiss_index import FaissIndex
 from simcse_hf.search import SentenceIndex
-from simcse_hf.search.faiss_index import FaissIndex
 from simcse_hf.search.mining import MiningOptions, mine_hard_negatives
 
 VECTORS = CountingModel().encode(SENTENCES)

@@ -104,7 +104,7 @@ def test_truncated_embeddings_are_searched_with_truncated_queries(model, tmp_pat
 
 
 def test_a_file_gives_the_same_index_as_a_list(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("simcse_hf.search.sentences._WINDOW", 9)  # several windows
+    monkeypatch.setattr("simcse_hf.indexes.sentences._WINDOW", 9)  # several windows
     text, file = tmp_path / "s.txt", tmp_path / "s.parquet"
     text.write_text("\n\n".join(SENTENCES) + "\n")
     pq.write_table(pa.table({"n": range(80), "said": SENTENCES}), file)
