@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.windows import LONG_TEXTS
+from simcse_hf.names import LONG_TEXTS
 
 from .harness import Report, add_data_option, add_model_option, machine, markdown, model_or_default
 

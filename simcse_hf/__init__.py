@@ -38,7 +38,9 @@ _MODULE_OF = {
     "build_nli_triplets": "data.nli_pairs",
     "load_text_dataset": "data.read",
 }
-_SUBPACKAGES = "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()
+_SUBPACKAGES = (
+    "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()
+)
 __all__ = [*_MODULE_OF, "__version__"]
 
 

@@ -1,8 +1,7 @@
 """What several commands share: options with one name, help text and default, models, and what is written and printed.
 
 `simcse-hf COMMAND --help` must answer at once, so nothing that a parser needs may import torch. The modules of the
-commands therefore import the rest of the package inside functions, and the choices below repeat names that the package
-defines elsewhere. tests/cli/test_common.py compares the two.
+commands therefore import the rest of the package inside functions.
 """
 
 import json
@@ -13,56 +12,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ..ops.suggestions import did_you_mean
+from ..names import BACKENDS, POOLER_TYPES, TASK_KINDS
+from .options import CommandParser
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from ..inference.simcse import SimCSE
 
-POOLER_TYPES = tuple(
-    "cls cls_before_pooler avg avg_no_cls avg_top2 avg_first_last avg_embeddings_last max lasttoken".split()
-)
-TASK_KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
-BACKENDS = ("torch", "onnx", "openvino")
+TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 #: What no command that replaces a folder writes: a training run or a repository is there as well.
 _NOT_REPLACED = re.compile(r"checkpoint-\d+|trainer_state\.json|training_args\.bin|results\.json|\.git")
-TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 MODEL_HELP = "folder of a checkpoint, or name of a model on the Hugging Face hub"
 TRUNCATE_HELP = "keep this many leading dimensions of an embedding, and then normalize it"
 COLUMN_HELP = "column of texts, if the file has several"
 TEXT_FILE_HELP = "file of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped"
-
-
-class CommandParser(ArgumentParser):
-    """A parser whose errors suggest the options and commands that mistyped words are near to."""
-
-    _words: list[str] = []
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, and remember the words for `error`."""
-        self._words = list(args or ())
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """End with a message, and with suggestions for the words that begin no option and are no choice."""
-        known = list(self._option_string_actions)
-        for action in self._get_positional_actions():
-            known.extend(action.choices or ())
-        wrong = []
-        for number, word in enumerate(self._words):
-            name = word.partition("=")[0]
-            is_name = number == 0 or word.startswith("--")
-            if is_name and not any(other.startswith(name) for other in known):
-                wrong.append(name)
-        if "the following arguments are required" in message:  # an option with a typo may be the one that is missing
-            known = re.findall(r"--\w+", message)
-        super().error(message + did_you_mean(wrong, known))
 
 
 def command_parser(command: str, description: str, **options: Any) -> ArgumentParser:

@@ -1,5 +1,6 @@
 """The command `simcse-hf encode`."""
 
+from ..names import FORMATS, PRECISIONS
 from .common import (
     TRUNCATE_HELP,
     add_batch_options,
@@ -13,8 +14,6 @@ from .common import (
     report,
 )
 
-PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
-FORMATS = ("npy", "parquet")
 #: The options that are arguments of `encode_file`.
 _SETTINGS = (
     "column",

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..names import TASK_SETS
 from .common import (
     MODEL_HELP,
     add_model_options,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ..evaluation import Evaluation, Protocol
     from ..inference.simcse import SimCSE
 
-TASK_SETS = ("sts", "transfer", "full")
 TASKS = "STS12, STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5"
 SEED = 1111
 

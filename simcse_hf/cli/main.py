@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..ops.launch import check_together
-from .common import CommandParser
+from .options import Command, CommandParser, run_command, summary_of
 
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -31,8 +31,8 @@ OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: The commands whose processes share the work.
 TOGETHER = ("train", "evaluate", "compare", "encode")
-#: The module of each command and what it does. The function of `build-nli` is `build_nli_main`.
-COMMANDS = {
+#: The function of each command. A command that is not one function has a module in this folder and its words here.
+COMMANDS: dict[str, Command | tuple[str, str]] = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
     "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
     "evaluate": ("evaluate", "score a model on STS, transfer tasks and tasks from your own files"),
@@ -44,7 +44,7 @@ COMMANDS = {
     "demo": ("demo", "serve a web page to search an index and compare sentences"),
     "postprocess": ("postprocess", "fit a whitening or a flow of a model's embeddings"),
     "mine": ("mine", "mine hard negatives: turn pairs into triplets"),
-    "build-nli": ("mine", "turn SNLI and MultiNLI rows into training triplets"),
+    "build-nli": Command("data.nli_pairs:build_nli"),
     "export": ("publish", "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8"),
     "card": ("publish", "write the model card from result files"),
     "push": ("publish", "upload a model to the Hugging Face hub"),
@@ -64,12 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_traceback = "--traceback" in argv  # before or after the command's name
     argv = [word for word in argv if word != "--traceback"]
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
-        os.environ["TQDM_DISABLE"] = "1"
-    listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
+        os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    listing = ""
+    for name, entry in COMMANDS.items():
+        listing += f"\n  {name:<12} {summary_of(entry) if isinstance(entry, Command) else entry[1]}"
     parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
-        epilog=f"commands:\n{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
+        epilog=f"commands:{listing}\n\n`simcse-hf COMMAND --help` lists the options of a command.\n"
         "Exit status: 0 for success, 1 for a failed run, 2 for wrong usage or input.",
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -79,9 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = parser.parse_args(argv[:1]).command
 
     def run() -> int:
+        entry = COMMANDS[command]
+        if isinstance(entry, Command):
+            run_command(command, entry, argv[1:])
+            return OK
         if command not in TOGETHER:
             check_together(1, alone=command)
-        module = importlib.import_module(f"{__package__}.{COMMANDS[command][0]}")
+        module = importlib.import_module(f"{__package__}.{entry[0]}")
         return getattr(module, f"{command.replace('-', '_')}_main")(argv[1:])
 
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)

@@ -1,10 +1,10 @@
-"""The commands `simcse-hf mine` and `simcse-hf build-nli`, which write training files."""
+"""The command `simcse-hf mine`."""
 
 from dataclasses import asdict, fields
 
+from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from .common import (
     TABLE_SUFFIXES,
-    TEXT_FILE_HELP,
     add_model_options,
     add_output_options,
     add_text_options,
@@ -17,10 +17,7 @@ from .common import (
 )
 from .search import BACKEND_HELP
 
-OUTPUT_FORMATS = ("n-tuple", "triplet")
 _OUTPUT_HELP = f"file to write, ending in {', '.join(TABLE_SUFFIXES)}"
-_LABELS = ("entailment", "neutral", "contradiction")
-SAMPLING_STRATEGIES = ("top", "random")
 
 
 def mine_main(argv: list[str]) -> int:
@@ -119,58 +116,4 @@ def mine_main(argv: list[str]) -> int:
     ]
     document = {"output": arguments.output, "columns": rows.column_names, **asdict(result), "options": asdict(options)}
     report(arguments, document, "\n".join(lines))
-    return 0
-
-
-def build_nli_main(argv: list[str]) -> int:
-    """Run `simcse-hf build-nli`: write the rows of `build_nli_triplets` to a file.
-
-    Args:
-        argv (`list[str]`): The words after `simcse-hf build-nli`.
-
-    Returns:
-        `int`: The exit status.
-    """
-    parser = command_parser("build-nli", "Build (premise, entailed, contradictory) triplets from NLI pairs.")
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help=TEXT_FILE_HELP)
-    parser.add_argument("--seed", type=int, default=42, help="seed of the draw of hard negatives; default: 42")
-    parser.add_argument(
-        "--hard_negatives_per_pair",
-        type=int,
-        default=1,
-        help="hard negatives of an entailment pair; 0 writes pairs without negatives; default: 1",
-    )
-    parser.add_argument(
-        "--negatives",
-        nargs="+",
-        default=["contradiction"],
-        choices=_LABELS,
-        help="labels that hard negatives may have; default: contradiction",
-    )
-    parser.add_argument(
-        "--positives",
-        nargs="+",
-        default=["entailment"],
-        choices=_LABELS,
-        help="labels that positives may have; default: entailment",
-    )
-    parser.add_argument("--max_rows", type=int, help="keep a random sample of at most this many rows")
-    add_output_options(parser, _OUTPUT_HELP)
-    arguments = parser.parse_args(argv)
-    check_output_file(arguments, TABLE_SUFFIXES)
-
-    from ..data.nli_pairs import build_nli_triplets
-
-    triplets = build_nli_triplets(
-        arguments.input,
-        seed=arguments.seed,
-        hard_negatives_per_pair=arguments.hard_negatives_per_pair,
-        negatives=arguments.negatives,
-        positives=arguments.positives,
-        max_rows=arguments.max_rows,
-    )
-    write_table(triplets, arguments.output)
-    columns = triplets.column_names
-    document = {"output": arguments.output, "rows": len(triplets), "columns": columns}
-    report(arguments, document, f"{arguments.output}: {len(triplets)} rows of {', '.join(columns)}")
     return 0

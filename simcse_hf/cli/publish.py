@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ..names import INSTRUCTIONS
 from .common import (
     MODEL_HELP,
     TEXT_FILE_HELP,
@@ -17,7 +18,6 @@ from .common import (
 
 EXPORTS = ("sentence-transformers", "onnx", "openvino")
 INT8_EXPORTS = ("int8", "onnx-int8", "openvino-int8")
-INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 _OF_INT8 = ("texts", "data_dir", "calibrate", "max_loss", "allow_slow", "instructions")
 
 

@@ -4,26 +4,89 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset
 from transformers.utils import logging
 
+from ..names import NLI_LABELS, NLILabel
+from ..ops.checks import check_values
+from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
+from ..ops.results import Result
 from .columns import check_text, find_parts, has_text
 from .read import open_source
 
 logger = logging.get_logger(__name__)
 
-LABELS = ("entailment", "neutral", "contradiction")  # the order of the numbers 0, 1, 2 in SNLI and MultiNLI
-
 #: Each label by its name, its number, and the letter that stands for it in ANLI.
 _LABEL: dict[str, str] = {}
-for _number, _name in enumerate(LABELS):
+for _number, _name in enumerate(NLI_LABELS):
     _LABEL |= {_name: _name, _name[0]: _name, str(_number): _name}
 
 SAMPLINGS = ("pairs", "premises")  # of `build_nli_groups`
 _NO_LABEL = ("", "-", "-1", "none")  # the annotators did not agree, or the label is withheld
+
+
+@dataclass(frozen=True)
+class Triplets(Result):
+    """The training rows that `build_nli` wrote.
+
+    Args:
+        output (`str`): The file.
+        rows (`int`): Number of rows.
+        columns (`list[str]`): Names of the columns.
+    """
+
+    output: str
+    rows: int
+    columns: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.output}: {self.rows} rows of {', '.join(self.columns)}"
+
+
+def build_nli(
+    input: Sequence[str],
+    output: str,
+    *,
+    seed: int = 42,
+    hard_negatives_per_pair: int = 1,
+    negatives: Sequence[NLILabel] = ("contradiction",),
+    positives: Sequence[NLILabel] = ("entailment",),
+    max_rows: int | None = None,
+    overwrite: bool = False,
+) -> Triplets:
+    """Turn SNLI and MultiNLI rows into training triplets.
+
+    A row has a premise, an entailed hypothesis and contradictory ones.
+
+    Args:
+        input (`Sequence[str]`): Files of labelled pairs: csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str`): File to write, ending in .csv, .jsonl, .parquet.
+        seed (`int`, *optional*, defaults to `42`): Seed of the draw of hard negatives.
+        hard_negatives_per_pair (`int`, *optional*, defaults to `1`): Hard negatives of an entailment pair; 0 writes
+            pairs without negatives.
+        negatives (`Sequence[str]`, *optional*, defaults to `("contradiction",)`): Labels that hard negatives may have.
+        positives (`Sequence[str]`, *optional*, defaults to `("entailment",)`): Labels that positives may have.
+        max_rows (`int`, *optional*): Keep a random sample of at most this many rows.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+
+    Returns:
+        `Triplets`: What was written.
+    """
+    check_output_file(output, overwrite, TABLE_SUFFIXES)
+    rows = build_nli_triplets(
+        input,
+        seed=seed,
+        hard_negatives_per_pair=hard_negatives_per_pair,
+        negatives=negatives,
+        positives=positives,
+        max_rows=max_rows,
+    )
+    write_table(rows, output)
+    return Triplets(output, len(rows), rows.column_names)
 
 
 def build_nli_triplets(
@@ -74,12 +137,10 @@ def build_nli_triplets(
             message names the file and the line or row.
     """
     for name, labels in (("negatives", negatives), ("positives", positives)):
-        if isinstance(labels, str) or not labels or len(set(labels) & set(LABELS)) < len(labels):
-            raise ValueError(f"{name} must list distinct labels of {', '.join(LABELS)}, got {labels!r}.")
-    if hard_negatives_per_pair < 0:
-        raise ValueError(f"hard_negatives_per_pair must be 0 or more, got {hard_negatives_per_pair}.")
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be 1 or more, got {max_rows}.")
+        if isinstance(labels, str) or not labels or len(set(labels) & set(NLI_LABELS)) < len(labels):
+            raise ValueError(f"{name} must list distinct labels of {', '.join(NLI_LABELS)}, got {labels!r}.")
+    check_values("an integer of 0 or more", hard_negatives_per_pair=hard_negatives_per_pair)
+    check_values("an integer above 0", max_rows=max_rows)
     if hard_negatives_per_pair and set(negatives) & set(positives):
         raise ValueError(
             f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
@@ -150,11 +211,11 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
     texts = []
     relations = []
     for premise, hypotheses in premises:
-        related = sorted(hypotheses, key=lambda text: hypotheses[text] != LABELS[0])
+        related = sorted(hypotheses, key=lambda text: hypotheses[text] != NLI_LABELS[0])
         rows = [related] if sampling == "premises" else [[text] for text in hypotheses]
         for row in filter(None, rows):
             texts.append([premise, *row])
-            relations.append([LABELS.index(hypotheses[text]) for text in row])
+            relations.append([NLI_LABELS.index(hypotheses[text]) for text in row])
     _report(source, len(texts), len(premises), skipped)
     return Dataset.from_dict({"texts": texts, "relations": relations})
 
@@ -204,7 +265,7 @@ def _read_premises(source: Any) -> tuple[list[tuple[str, dict[str, str]]], Count
                 continue
             if name not in _LABEL:
                 raise ValueError(
-                    f"{where}: unknown label {label!r}; expected {', '.join(LABELS)}, or 0, 1, 2, or -1 for none."
+                    f"{where}: unknown label {label!r}; expected {', '.join(NLI_LABELS)}, or 0, 1, 2, or -1 for none."
                 )
             for text in (premise, hypothesis):
                 if text is not None:

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
+from ..names import AGGREGATIONS, MODES
 from .classifier import SEED
 from .metrics import METRICS
-
-MODES = ("test", "dev", "fasttest")
-AGGREGATIONS = ("all", "mean", "wmean")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from .transfer import TRANSFER_TASKS, read_transfer_task, score_transfer_task
 
 logger = logging.get_logger(__name__)
 
-TASK_SETS = ("sts", "transfer", "full")
 ALL_TASKS = (*STS_TASKS, *TRANSFER_TASKS, "SST5")
 ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
 

@@ -82,8 +82,8 @@ class Description:
         if problems:
             raise ValueError(
                 f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}, and "
-                f"{now.name_or_path!r} with pooler {now.pooler!r} is another one: {'; '.join(problems)}. Load the model "
-                "of the index, or build the index again."
+                f"{now.name_or_path!r} with pooler {now.pooler!r} is another one: {'; '.join(problems)}. Load the "
+                "model of the index, or build the index again."
             )
 
 

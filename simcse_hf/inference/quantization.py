@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from ..names import PRECISIONS
 from ..ops.errors import check_finite
-
-PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 #: The precisions whose codes depend on the ranges of the dimensions.
 SCALAR_PRECISIONS = ("int8", "uint8")

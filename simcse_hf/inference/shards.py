@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from ..data.read import load_text_dataset
 from ..data.table import open_table, stream_texts, text_column
+from ..names import FORMATS
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import (
@@ -43,7 +44,6 @@ from .simcse import SimCSE
 #: Readers of parquet data sets, such as pandas and datasets, skip files whose names begin with `_`.
 MANIFEST = "_manifest.json"
 RANGES = "_ranges.npy"
-FORMATS = ("npy", "parquet")
 
 _MAX_SHARDS = 1_000_000
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes

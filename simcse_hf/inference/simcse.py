@@ -23,9 +23,9 @@ from ..indexes.description import PROBE, SAME
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import check_tokenizer, replace_model, save_tokenizer
 from ..models.modeling import AutoModelForCL
-from ..models.pooling import POOLER_TYPES
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
+from ..names import POOLER_TYPES
 from ..ops.errors import check_finite, check_finite_texts
 from ..ops.files import HUB_ARGUMENTS, digest, hub_commit
 from ..ops.identity import Identity, digest_tokenizer, digest_value, digest_weights

@@ -9,10 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.templates import read_template, special_tokens
+from ..names import LONG_TEXTS
 from .encoding import TOKENIZER_LOCK, unchanged
 
-#: What happens to texts that are longer than the model reads.
-LONG_TEXTS = ("cut", "mean")
 # A full stop, question or exclamation mark with the quotes and brackets that close after it, and the end of a line.
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？]["”’」』）]*|\n""")
 _WORD_END = re.compile(r"\S(?=\s)")

@@ -31,9 +31,9 @@ from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
-from ..objectives.checks import check_options
 from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
 from ..objectives.promptbert import embed_templates
+from ..ops.checks import check_values
 from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
@@ -805,7 +805,7 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
-        check_options(checkpoint.HEAD_CHOICES, head=head)
+        check_values(checkpoint.HEAD_CHOICES, head=head)
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
         found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
         if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:

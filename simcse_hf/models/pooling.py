@@ -19,18 +19,6 @@ from ..ops.unpadded import first_tokens
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]
-#: `cls` and `cls_before_pooler` differ only in whether the dense + tanh head follows (`cls`) or not.
-POOLER_TYPES = (
-    "cls",
-    "cls_before_pooler",
-    "avg",
-    "avg_no_cls",
-    "avg_top2",
-    "avg_first_last",
-    "avg_embeddings_last",
-    "max",
-    "lasttoken",
-)
 
 #: The poolers that read a first token, which in a decoder sees no other token.
 FIRST_TOKEN = ("cls", "cls_before_pooler")

@@ -7,10 +7,11 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..names import POOLER_TYPES
 from ..objectives import OBJECTIVES, part_weights
-from ..objectives.checks import check_options
 from ..objectives.promptbert import DENOISINGS
-from .pooling import NGRAM_POOLER, POOLER_TYPES, TEMPLATE_POOLER
+from ..ops.checks import check_values
+from .pooling import NGRAM_POOLER, TEMPLATE_POOLER
 
 SECTION = "simcse"
 #: The entry of `config.json` with a threshold for cosines. It belongs to the weights, so training removes it.
@@ -127,11 +128,11 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             elif not isinstance(value, kind) or (is_bool and kind is not bool):
                 wanted = getattr(kind, "__name__", kind)
                 raise ValueError(f"{name} must be {wanted}, got {value!r}")
-        check_options((*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER), pooler_type=self.pooler_type)
-        check_options(DENOISINGS, denoising=self.denoising)
-        check_options(SIMILARITY_FUNCTIONS, similarity_fn_name=self.similarity_fn_name)
-        check_options((None, *self.prompts), default_prompt_name=self.default_prompt_name)
-        check_options("a number of 0 or more", mlm_weight=self.mlm_weight)
+        check_values((*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER), pooler_type=self.pooler_type)
+        check_values(DENOISINGS, denoising=self.denoising)
+        check_values(SIMILARITY_FUNCTIONS, similarity_fn_name=self.similarity_fn_name)
+        check_values((None, *self.prompts), default_prompt_name=self.default_prompt_name)
+        check_values("a number of 0 or more", mlm_weight=self.mlm_weight)
         for name in ("max_seq_length", "max_length"):
             length = getattr(self, name)
             if length is not None and length < MIN_LENGTH:

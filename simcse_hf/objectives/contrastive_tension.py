@@ -3,9 +3,10 @@
 import torch
 import torch.nn.functional as F
 
+from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, own_rows
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_options, check_rows
+from .row_checks import check_rows
 
 
 class ContrastiveTension(Objective):
@@ -39,7 +40,7 @@ class ContrastiveTension(Objective):
 
     def __init__(self, dim: int, negatives_per_positive: int = 7):
         super().__init__(dim)
-        check_options("an integer above 0", negatives_per_positive=negatives_per_positive)
+        check_values("an integer above 0", negatives_per_positive=negatives_per_positive)
         self.negatives_per_positive = negatives_per_positive
 
     def check(self, rows: TrainingRows) -> None:

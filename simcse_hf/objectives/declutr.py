@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
+from ..ops.checks import check_values
 from .base import EncodedBatch, Encoder, Loss, TrainingRows, as_full_precision
-from .checks import check_options
 from .info_nce import Prepared, SimCSEObjective
 
 
@@ -53,7 +53,7 @@ class DeCLUTR(SimCSEObjective):
         min_span: int | None = None,
     ):
         super().__init__(dim, temperature, symmetric=True)
-        check_options("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
+        check_values("an integer above 0", anchors=anchors, positives=positives, max_span=max_span, min_span=min_span)
         self.anchors = anchors
         self.positives = positives
 

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
+from ..ops.checks import check_values
 from ..ops.distributed import mean_over_processes
 from ..ops.loading import load_pretrained
 from .base import EncodedBatch, Encoder, as_full_precision
-from .checks import check_options
 from .dimension_contrastive import GlobalBatchNorm
 from .info_nce import Prepared, SimCSEObjective
 from .masked_lm import load_masked_lm, mask_tokens
@@ -71,8 +71,8 @@ class DiffCSE(SimCSEObjective):
         projector: bool = True,
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        check_options("a number above 0", replaced_weight=replaced_weight, mask_ratio=mask_ratio)
-        check_options("true or false", projector=projector)
+        check_values("a number above 0", replaced_weight=replaced_weight, mask_ratio=mask_ratio)
+        check_values("true or false", projector=projector)
         if mask_ratio >= 1:
             raise ValueError(f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
         self.replaced_weight = replaced_weight

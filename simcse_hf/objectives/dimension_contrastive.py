@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.checks import check_values
 from ..ops.distributed import differentiable_sum, gather_rows, world
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_options, check_rows
+from .row_checks import check_rows
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
@@ -95,7 +96,7 @@ class DimensionContrastive(Objective):
 
     def __init__(self, dim: int, projector_dim: int):
         super().__init__(dim)
-        check_options("an integer above 0", projector_dim=projector_dim)
+        check_values("an integer above 0", projector_dim=projector_dim)
         self.projector = nn.Sequential(
             nn.Linear(dim, projector_dim, bias=False),
             GlobalBatchNorm(projector_dim),
@@ -158,7 +159,7 @@ class BarlowTwins(DimensionContrastive):
 
     def __init__(self, dim: int, projector_dim: int = 8192, off_diagonal_weight: float = 0.0051):
         super().__init__(dim, projector_dim)
-        check_options("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
+        check_values("a number of 0 or more", off_diagonal_weight=off_diagonal_weight)
         self.off_diagonal_weight = off_diagonal_weight
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -209,7 +210,7 @@ class VICReg(DimensionContrastive):
         covariance_weight: float = 1.0,
     ):
         super().__init__(dim, projector_dim)
-        check_options(
+        check_values(
             "a number of 0 or more",
             invariance_weight=invariance_weight,
             variance_weight=variance_weight,

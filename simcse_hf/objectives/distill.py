@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, own_rows
 from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_options, check_relations
+from .row_checks import check_relations
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 
@@ -64,15 +65,15 @@ class Distill(Objective):
         teacher_dim: int | None = None,
     ):
         super().__init__(dim)
-        check_options(LOSSES, loss=loss)
-        check_options(
+        check_values(LOSSES, loss=loss)
+        check_values(
             "a number above 0",
             temperature=temperature,
             student_temperature=student_temperature,
             teacher_temperature=teacher_temperature,
         )
-        check_options("a number of 0 or more", consistency_weight=consistency_weight)
-        check_options("an integer above 0", teacher_dim=teacher_dim)
+        check_values("a number of 0 or more", consistency_weight=consistency_weight)
+        check_values("an integer above 0", teacher_dim=teacher_dim)
         if teacher_dim and loss != "vectors":
             raise ValueError("teacher_dim is for loss='vectors': leave it out")
         self.loss = loss

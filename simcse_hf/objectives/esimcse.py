@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ops.checks import check_values
 from ..ops.distributed import gather_rows
 from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
-from .checks import check_options
 from .info_nce import Prepared, SimCSEObjective
 
 
@@ -59,8 +59,8 @@ class ESimCSE(SimCSEObjective):
         queue_size: int = 160,
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        check_options("a number of 0 or more", momentum=momentum)
-        check_options("an integer above 0", queue_size=queue_size)
+        check_values("a number of 0 or more", momentum=momentum)
+        check_values("an integer above 0", queue_size=queue_size)
         if momentum >= 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
         self.momentum = momentum

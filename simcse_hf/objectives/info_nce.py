@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, missing_columns, own_rows
 from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_options, check_relations, check_similarity
+from .row_checks import check_relations, check_similarity
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -75,8 +76,8 @@ class InfoNCE(nn.Module):
     ):
         super().__init__()
         self.similarity, self.temperature = check_similarity(similarity, temperature)
-        check_options("true or false", symmetric=symmetric)
-        check_options(
+        check_values("true or false", symmetric=symmetric)
+        check_values(
             "a finite number", hard_negative_weight=hard_negative_weight, false_negative_margin=false_negative_margin
         )
         self.hard_negative_weight = hard_negative_weight
@@ -269,8 +270,8 @@ class SimCSEObjective(Objective):
         encoders: int = 1,
     ):
         super().__init__(dim)
-        check_options("true or false", mask_duplicates=mask_duplicates)
-        check_options((1, 2), encoders=encoders)
+        check_values("true or false", mask_duplicates=mask_duplicates)
+        check_values((1, 2), encoders=encoders)
         self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
         self.encoders = encoders
         self.needs_text_ids = mask_duplicates

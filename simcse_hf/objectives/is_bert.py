@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..ops.distributed import gather_rows, mean_over_processes, own_rows
 from ..ops.unpadded import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_rows
+from .row_checks import check_rows
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..ops.checks import check_values
 from .base import TEXT_INPUTS, EncodedBatch, Encoder, TrainingRows
-from .checks import check_options
 from .info_nce import Prepared, SimCSEObjective
 
 #: How a model subtracts the template's own embedding, in training and at inference, and with which layer.
@@ -105,7 +105,7 @@ class PromptBERT(SimCSEObjective):
         head: bool = True,
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        check_options("true or false", denoise=denoise, head=head)
+        check_values("true or false", denoise=denoise, head=head)
         self.denoise = denoise
         self.has_head = head
         self.head: Any = None

@@ -11,8 +11,8 @@ from transformers.utils import logging
 from ..ops.distributed import mean_over_processes
 from ..ops.unpadded import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
-from .checks import check_rows
 from .masked_lm import StockMaskedLMHead, load_masked_lm
+from .row_checks import check_rows
 
 logger = logging.get_logger(__name__)
 

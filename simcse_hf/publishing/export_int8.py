@@ -23,8 +23,6 @@ from ..inference.simcse import SimCSE
 from ..ops.errors import require_extra
 from .export import EXPORTS, silent
 
-#: What a processor multiplies integers of 8 bits with.
-INSTRUCTIONS = ("avx2", "vnni", "amx", "arm")
 #: The runtimes among which an export chooses.
 INT8_EXPORTS = {"int8": ("openvino", "onnx"), "onnx-int8": ("onnx",), "openvino-int8": ("openvino",)}
 #: The forms of each runtime. `static` quantises activations by ranges that are measured beforehand, `dynamic` by those

@@ -15,11 +15,10 @@ from numpy import ndarray
 
 from ..indexes.exact import ExactIndex
 from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
-from ..objectives.checks import check_options
+from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
+from ..ops.checks import check_values
 from ..ops.similarity import similarity_matrix
 
-OUTPUT_FORMATS = ("n-tuple", "triplet")
-SAMPLING_STRATEGIES = ("top", "random")
 #: Anchors that are searched together.
 _BLOCK = 8192
 _BOUNDS = ("max_score", "min_score", "absolute_margin", "relative_margin")
@@ -65,10 +64,10 @@ class MiningOptions:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        check_options("an integer above 0", num_negatives=self.num_negatives)
-        check_options("a number of 0 or more", range_min=self.range_min)
-        check_options(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
-        check_options("a finite number", **dict(zip(_BOUNDS, self.bounds, strict=True)))
+        check_values("an integer above 0", num_negatives=self.num_negatives)
+        check_values("an integer of 0 or more", range_min=self.range_min)
+        check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
+        check_values("a finite number", **dict(zip(_BOUNDS, self.bounds, strict=True)))
         if self.last_rank - self.range_min < self.num_negatives:
             raise ValueError(
                 f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
@@ -180,7 +179,7 @@ def mine_hard_negatives(
     options = options or MiningOptions()
     similarity = getattr(model, "similarity_fn_name", "cosine")
     # 1. Refuse what cannot be mined.
-    check_options(OUTPUT_FORMATS, output_format=output_format)
+    check_values(OUTPUT_FORMATS, output_format=output_format)
     options.check_scores(similarity)
     if len(dataset.column_names) < 2:
         raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(dataset.column_names)} only")

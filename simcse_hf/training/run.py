@@ -16,8 +16,8 @@ from ..data.sample import sample_files
 from ..evaluation.sts import read_scored_pairs
 from ..inference.simcse import SimCSE
 from ..models.modeling import AutoModelForCL
-from ..models.pooling import POOLER_TYPES
 from ..models.resolve import resolve_run, with_values
+from ..names import POOLER_TYPES
 from ..ops.distributed import hold_together, on_first_process
 from ..ops.loading import load_pretrained
 from ..search import SentenceIndex

@@ -11,13 +11,14 @@ from transformers.utils import logging
 
 from ..data.read import is_labelled
 from ..models.checkpoint import HEAD_CHOICES, Checkpoint
-from ..models.pooling import POOLER_TYPES, TEMPLATE_POOLER
+from ..models.pooling import TEMPLATE_POOLER
 from ..models.resolve import resolve_command
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
+from ..names import POOLER_TYPES
 from ..objectives import OBJECTIVES
-from ..objectives.checks import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
+from ..objectives.row_checks import SIMILARITIES
 from ..ops.loading import load_pretrained
 from .parser import fill, given_arguments, option
 from .training_args import SimCSETrainingArguments

@@ -1,35 +1,31 @@
 """Options that commands share: the same choices as the package, the same words in every command."""
 
 from argparse import ArgumentParser, Namespace
+from typing import get_args
 
 import pytest
 from cli_helpers import status
 
-from simcse_hf.cli import common, encode, evaluate, mine, postprocess, publish
+from simcse_hf import names
+from simcse_hf.cli import common, evaluate, publish
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.evaluation import scoring
 from simcse_hf.evaluation.classifier import SEED
+from simcse_hf.evaluation.metrics import METRICS
 from simcse_hf.evaluation.user_tasks import KINDS
-from simcse_hf.inference import quantization, shards
 from simcse_hf.inference.exported import GRAPHS
-from simcse_hf.models.pooling import POOLER_TYPES
 from simcse_hf.postprocessing.transform import METHODS
 from simcse_hf.publishing.export import EXPORTS
-from simcse_hf.publishing.export_int8 import INSTRUCTIONS, INT8_EXPORTS
-from simcse_hf.search.mining import OUTPUT_FORMATS, SAMPLING_STRATEGIES
+from simcse_hf.publishing.export_int8 import INT8_EXPORTS
 
 
-def test_choices_are_those_of_the_package():
-    assert common.POOLER_TYPES == tuple(POOLER_TYPES)
-    assert encode.PRECISIONS == tuple(quantization.PRECISIONS) and encode.FORMATS == tuple(shards.FORMATS)
+def test_tables_of_the_package_have_the_names_of_names_py():
+    assert set(names.BACKENDS) == {"torch", *GRAPHS}
+    assert set(get_args(names.Transform)) == set(METHODS) and set(get_args(names.Metric)) == set(METRICS)
+    assert set(names.TASK_KINDS) == set(KINDS)
+    assert set(get_args(names.Export)) == {*EXPORTS, *INT8_EXPORTS}
     assert publish.EXPORTS == tuple(EXPORTS) and publish.INT8_EXPORTS == tuple(INT8_EXPORTS)
-    assert publish.INSTRUCTIONS == INSTRUCTIONS
-    assert common.BACKENDS == ("torch", *GRAPHS)
-    assert sorted(postprocess.METHODS) == sorted(METHODS)
-    assert evaluate.TASK_SETS == scoring.TASK_SETS and evaluate.TASKS == ", ".join(scoring.ALL_TASKS)
-    assert evaluate.SEED == SEED
-    assert (mine.OUTPUT_FORMATS, mine.SAMPLING_STRATEGIES) == (OUTPUT_FORMATS, SAMPLING_STRATEGIES)
-    assert common.TASK_KINDS == tuple(KINDS)
+    assert evaluate.TASKS == ", ".join(scoring.ALL_TASKS) and evaluate.SEED == SEED
 
 
 SHARED = (
@@ -58,7 +54,7 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
         takes_several = option == "--column" and action.nargs is not None
         if option in action.option_strings and not is_goal and not takes_several:
             choices = action.choices and tuple(action.choices)
-            declared[command] = (action.help, action.default, action.type, type(action), choices)
+            declared[command] = (action.help, choices)
     assert declared and len(set(declared.values())) == 1, declared
 
 

@@ -6,9 +6,10 @@ import pytest
 from data_helpers import content_of, write
 from datasets import ClassLabel, Dataset, Features, Value
 
-from simcse_hf.cli.mine import build_nli_main
-from simcse_hf.data.nli_pairs import LABELS, build_nli_groups, build_nli_triplets
+from simcse_hf.cli.main import main
+from simcse_hf.data.nli_pairs import build_nli_groups, build_nli_triplets
 from simcse_hf.data.read import load_text_dataset
+from simcse_hf.names import NLI_LABELS
 
 PAIRS = [
     ("A dog runs.", "An animal moves.", "entailment"),
@@ -89,14 +90,14 @@ def test_the_command_writes_files_that_load_text_dataset_reads(tmp_path, suffix,
     rows = rows_of((premise, f'{hypothesis} "Yes, é", \n he said.', label) for premise, hypothesis, label in PAIRS)
     source = write(tmp_path / "pairs.jsonl", content_of("jsonl", rows))
     output = tmp_path / "new" / f"triplets{suffix}"
-    assert build_nli_main(["--input", str(source), "--output", str(output), "--seed", "7"]) == 0
+    assert main(["build-nli", "--input", str(source), "--output", str(output), "--seed", "7"]) == 0
     assert "2 rows of sent0, sent1, hard_neg" in capsys.readouterr().out
     want = build_nli_triplets(rows, seed=7).rename_column("hard_neg", "sent2")
     assert load_text_dataset(output, cache_dir=tmp_path / "cache").to_list() == want.to_list()
     assert list(output.parent.iterdir()) == [output]
 
 
-@pytest.mark.parametrize("positives", [["neutral"], ["contradiction"], LABELS])
+@pytest.mark.parametrize("positives", [["neutral"], ["contradiction"], NLI_LABELS])
 def test_other_labels_can_be_positives(positives):
     """SimCSE, Table 4: training on neutral, contradictory or all pairs."""
     data = build_nli_triplets(ROWS, positives=positives, hard_negatives_per_pair=0)
@@ -107,8 +108,8 @@ def test_other_labels_can_be_positives(positives):
 @pytest.mark.parametrize(
     ("names", "label"),
     [
-        (("premise", "hypothesis", "label"), LABELS.index),
-        (("premise", "hypothesis", "label"), lambda label: str(LABELS.index(label))),
+        (("premise", "hypothesis", "label"), NLI_LABELS.index),
+        (("premise", "hypothesis", "label"), lambda label: str(NLI_LABELS.index(label))),
         (("sentence1", "sentence2", "gold_label"), str.title),
         (("context", "hypothesis", "label"), lambda label: label[0]),  # ANLI
     ],
@@ -132,6 +133,6 @@ def test_a_row_of_premises_has_all_hypotheses_with_the_entailed_ones_first():
 
 
 def test_pairs_keeps_every_labelled_pair_as_a_row_and_the_pairs_of_a_premise_adjacent():
-    pairs = [(*row["texts"], LABELS[row["relations"][0]]) for row in build_nli_groups(ROWS)]
+    pairs = [(*row["texts"], NLI_LABELS[row["relations"][0]]) for row in build_nli_groups(ROWS)]
     assert sorted(pairs) == sorted(PAIRS)
     assert [pair[0] for pair in pairs] == ["A dog runs."] * 5 + ["A cat sleeps.", "A man sings."]

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.quantization import PRECISIONS, calibrate_ranges, quantize
+from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.inference.shards import encode_file
+from simcse_hf.names import PRECISIONS
 from simcse_hf.search import SentenceIndex
 
 TEXTS = ["a cat sat", "bird", "the bird sang"]

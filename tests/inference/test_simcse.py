@@ -15,7 +15,8 @@ from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.inference.shards import encode_file, read_shards
-from simcse_hf.models.pooling import POOLER_TYPES, pool
+from simcse_hf.models.pooling import pool
+from simcse_hf.names import POOLER_TYPES
 from simcse_hf.ops import cpu
 from simcse_hf.publishing.export import export_onnx
 from simcse_hf.training.dev_sets import SimilarityEvalCallback

@@ -10,7 +10,7 @@ from model_helpers import dense, freeze_like_peft, unused
 from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, RobertaForCL
-from simcse_hf.models.pooling import POOLER_TYPES
+from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import InfoNCE
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from simcse_hf.models.pooling import POOLER_TYPES, masked_mean, pool
+from simcse_hf.models.pooling import masked_mean, pool
+from simcse_hf.names import POOLER_TYPES
 
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 

@@ -9,7 +9,7 @@ from inference_helpers import attend, perturb
 from transformers import AutoModel, ModernBertModel
 
 from simcse_hf import AutoModelForCL, BertForCL
-from simcse_hf.models.pooling import POOLER_TYPES
+from simcse_hf.names import POOLER_TYPES
 from simcse_hf.ops.cpu import keep_mask
 from simcse_hf.ops.unpadded import (
     Packing,

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 import simcse_hf
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.data.views import VIEWS
-from simcse_hf.models.pooling import POOLER_TYPES
+from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training.pretraining import PretrainingArguments
 from simcse_hf.training.script_arguments import ARGUMENT_CLASSES

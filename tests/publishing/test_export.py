@@ -10,8 +10,9 @@ from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.publish import export_main
-from simcse_hf.models.pooling import POOLER_TYPES, SECOND_LAYER
+from simcse_hf.models.pooling import SECOND_LAYER
 from simcse_hf.models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from simcse_hf.names import POOLER_TYPES
 from simcse_hf.publishing.export import ONNX_FILE, export_onnx, export_sentence_transformers
 
 TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 20, "a small bird slept in the big red tree"]

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from pyarrow.compute import list_value_length
 from torch import Tensor, nn
 
+from ...ops.checks import check_values
 from ...ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
 from ..base import ABSENT, NEGATIVE, POSITIVE, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
-from ..checks import check_options, check_similarity
+from ..row_checks import check_similarity
 
 #: How rows are made of the pairs of a file: the pairs, or all hypotheses of a premise; see `build_nli_groups`.
 SAMPLINGS = ("pairs", "premises")
@@ -237,8 +238,8 @@ class NLIObjective(Objective):
         max_negatives: int | None,
     ):
         super().__init__(dim)
-        check_options(SAMPLINGS, nli_sampling=nli_sampling)
-        check_options("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
+        check_values(SAMPLINGS, nli_sampling=nli_sampling)
+        check_values("an integer above 0", max_positives=max_positives, max_negatives=max_negatives)
         self.max_positives = max_positives
         self.max_negatives = max_negatives
 
@@ -323,9 +324,9 @@ class Softmax(NLIObjective):
         nli_sampling: str = "pairs",
     ):
         super().__init__(dim, nli_sampling, max_positives, max_negatives)
-        check_options((1, 2), layers=layers)
-        check_options("true or false", augment=augment)
-        check_options("an integer above 0", hidden_dim=hidden_dim)
+        check_values((1, 2), layers=layers)
+        check_values("true or false", augment=augment)
+        check_values("an integer above 0", hidden_dim=hidden_dim)
         if layers == 1 and hidden_dim:
             raise ValueError("hidden_dim is the width between two layers: leave it out with layers=1")
         if not augment and (max_positives or max_negatives):

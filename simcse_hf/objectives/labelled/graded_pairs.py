@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...ops.checks import check_values
 from ...ops.distributed import gather_rows, mean_over_processes
 from ..base import EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
-from ..checks import check_options
 from ..info_nce import InfoNCE
 
 
@@ -35,7 +35,7 @@ class CoSENT(Objective):
 
     def __init__(self, dim: int, temperature: float = 0.05):
         super().__init__(dim)
-        check_options("a number above 0", temperature=temperature)
+        check_values("a number above 0", temperature=temperature)
         self.temperature = temperature
 
     def check(self, rows: TrainingRows) -> None:
@@ -162,14 +162,14 @@ class AnglE(CoSENT):
                 f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "
                 f"got {dim}: choose other dimensions"
             )
-        check_options(
+        check_values(
             "a number of 0 or more",
             cosine_weight=cosine_weight,
             in_batch_weight=in_batch_weight,
             angle_weight=angle_weight,
         )
-        check_options("a number above 0", angle_temperature=angle_temperature)
-        check_options("a finite number", positive_score=positive_score)
+        check_values("a number above 0", angle_temperature=angle_temperature)
+        check_values("a finite number", positive_score=positive_score)
         self.info_nce = InfoNCE(temperature, symmetric=True)
         self.cosine_weight = cosine_weight
         self.in_batch_weight = in_batch_weight

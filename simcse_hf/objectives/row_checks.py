@@ -1,45 +1,11 @@
 """Checks of options and of training rows that several objectives share."""
 
-import math
-from collections.abc import Collection
-from typing import Any, Literal
-
+from ..ops.checks import check_values
 from .base import POSITIVE, TrainingRows
 
 #: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
-
-Kind = Literal["true or false", "an integer above 0", "a number above 0", "a number of 0 or more", "a finite number"]
-
-
-def check_options(kind: Kind | Collection[Any], **options: Any) -> None:
-    """Check that options of an objective have values of some kind.
-
-    Args:
-        kind (`str` or `Collection`): What they must be: one of `Kind`, or the values that they may have.
-        **options (`Any`): The options. `None` stands for an option that is not set.
-
-    Raises:
-        ValueError: If one is something else. The message names the option.
-    """
-    for name, value in options.items():
-        if not isinstance(kind, str):
-            fits = value in kind
-            wanted = f"one of {', '.join(map(str, kind))}"
-        else:
-            is_number = type(value) in (int, float) and -math.inf < value < math.inf
-            of_kind = {
-                "true or false": isinstance(value, bool),
-                "an integer above 0": type(value) is int and value > 0,
-                "a number above 0": is_number and value > 0,
-                "a number of 0 or more": is_number and value >= 0,
-                "a finite number": is_number,
-            }
-            fits = value is None or of_kind[kind]
-            wanted = kind
-        if not fits:
-            raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
 def check_similarity(similarity: str, temperature: float | None) -> tuple[str, float]:
@@ -55,10 +21,10 @@ def check_similarity(similarity: str, temperature: float | None) -> tuple[str, f
     Raises:
         ValueError: If the similarity is unknown, or the temperature is not a finite number above 0.
     """
-    check_options(SIMILARITIES, similarity=similarity)
+    check_values(SIMILARITIES, similarity=similarity)
     if temperature is None:
         temperature = DEFAULT_TEMPERATURES[similarity]
-    check_options("a number above 0", temperature=temperature)
+    check_values("a number above 0", temperature=temperature)
     return similarity, temperature
 
 
