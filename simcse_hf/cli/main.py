@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
     "evaluate": ("evaluate", "score a model on STS, transfer tasks and tasks from your own files"),
     "compare": ("evaluate", "compare models or result files, with confidence intervals"),
-    "analyze": ("analyze", "draw pictures of models and runs"),
+    "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
     "encode": ("encode", "encode a file of texts into files of embeddings; resumable"),
     "index": ("search", "build a search index over the texts of a file"),
     "search": ("search", "find the texts of an index that are nearest to a query"),

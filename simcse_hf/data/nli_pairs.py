@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from ..names import NLI_LABELS, NLILabel
 from ..ops.checks import check_values
+from ..ops.files import StrPath
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
 from .columns import check_text, find_parts, has_text
@@ -48,8 +49,8 @@ class Triplets(Result):
 
 
 def build_nli(
-    input: Sequence[str],
-    output: str,
+    input: Sequence[StrPath],
+    output: StrPath,
     *,
     seed: int = 42,
     hard_negatives_per_pair: int = 1,
@@ -63,8 +64,8 @@ def build_nli(
     A row has a premise, an entailed hypothesis and contradictory ones.
 
     Args:
-        input (`Sequence[str]`): Files of labelled pairs: csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str`): File to write, ending in .csv, .jsonl, .parquet.
+        input (`Sequence[str | os.PathLike]`): Files of labelled pairs: csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
         seed (`int`, *optional*, defaults to `42`): Seed of the draw of hard negatives.
         hard_negatives_per_pair (`int`, *optional*, defaults to `1`): Hard negatives of an entailment pair; 0 writes
             pairs without negatives.
@@ -86,7 +87,7 @@ def build_nli(
         max_rows=max_rows,
     )
     write_table(rows, output)
-    return Triplets(output, len(rows), rows.column_names)
+    return Triplets(str(output), len(rows), rows.column_names)
 
 
 def build_nli_triplets(

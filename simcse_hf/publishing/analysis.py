@@ -1,7 +1,8 @@
 """Read training runs and evaluated models, and write the numbers and the pictures of `simcse-hf analyze`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from transformers.trainer_utils import get_last_checkpoint
 from ..evaluation.bootstrap import join_parts
 from ..evaluation.report import read_results
 from ..ops.errors import require_extra
-from ..ops.files import read_json_object, write_atomically, write_json
+from ..ops.files import StrPath, read_json_object, write_json
+from ..ops.outputs import output_folder
+from ..ops.results import Result
 from . import plots
 
 STSB = "STSBenchmark"
@@ -24,31 +27,82 @@ DENSITY_POINTS = 201
 _FEWEST = 3
 
 
-def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
-    """Draw training runs and evaluated models, and write the numbers of the pictures as one JSON file.
+@dataclass(frozen=True)
+class Analysis(Result):
+    """The pictures that `analyze` drew.
 
     Args:
-        sources (`Mapping[str, str | Path]`): Names and paths: output directories of training runs, and result files
-            (`.json`) of `simcse-hf evaluate`, with their `.scores.npz` beside them.
-        output (`str` or `Path`): The folder, made if needed, which gets `analysis.json` and those of
-            `alignment_uniformity.png`, `cosine_densities.png`, `singular_values.png` and `training_curves.png` that
-            the sources have numbers for.
+        output (`str`): The folder.
+        numbers (`dict`): The numbers of each picture by its name.
+        omitted (`dict[str, str]`): Why a picture is missing, by its name.
+    """
+
+    output: str
+    numbers: dict[str, dict]
+    omitted: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `analysis.json`: the numbers by picture, and `omitted`."""
+        return self.numbers | {"omitted": self.omitted}
+
+    def __str__(self) -> str:
+        lines = [f"{self.output}/{name}.png" for name in self.numbers]
+        lines += [f"{name} is not drawn: {reason}" for name, reason in self.omitted.items()]
+        return "\n".join(lines)
+
+
+def analyze(
+    sources: Sequence[StrPath], output: StrPath, *, names: Sequence[str] | None = None, overwrite: bool = False
+) -> Analysis:
+    """Draw pictures of training runs and evaluated models.
+
+    The pictures are PNG files, and analysis.json holds their numbers. Needs the extra `plot`.
+
+    Args:
+        sources (`Sequence[str | os.PathLike]`): Output folder of a training run, or result file (.json) of
+            `simcse-hf evaluate --geometry`.
+        output (`str` or `os.PathLike`): Folder for analysis.json and the pictures.
+        names (`Sequence[str]`, *optional*): Names of the sources. The default is from their paths.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
-        `dict`: The content of `analysis.json`: the numbers by picture, and `omitted`, which says why a
-        picture is missing.
+        `Analysis`: The numbers of the pictures.
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If a source is neither a run nor a result file.
+        ValueError: If a source is neither a run nor a result file, or the sources do not have different names.
     """
+    paths = [Path(source) for source in sources]
+    if names is None:
+        names = [path.parent.name if path.stem in ("", "results") else path.stem for path in paths]
+    if len(set(names)) != len(paths):
+        raise ValueError(f"names must give {len(paths)} different names, one for each source")
     matplotlib = require_extra("matplotlib", "plot", "`simcse-hf analyze`")
+    with output_folder(output, overwrite, "analysis.json", sources) as folder:
+        pictures = _read_numbers(dict(zip(names, paths, strict=True)))
+        numbers = {}
+        omitted = {}
+        folder.mkdir()
+        with matplotlib.rc_context(plots.STYLE):
+            for name, (found, draw, reason) in pictures.items():
+                if not found:
+                    omitted[name] = reason
+                    continue
+                numbers[name] = found
+                draw(found).savefig(folder / f"{name}.png", dpi=120, format="png")
+        analysis = Analysis(str(output), numbers, omitted)
+        write_json(folder / "analysis.json", analysis.to_dict())
+    return analysis
+
+
+def _read_numbers(sources: Mapping[str, Path]) -> dict[str, tuple[dict, Callable[[Any], Any], str]]:
+    """Return the numbers of each picture, the function that draws them, and why there may be none."""
     scores: dict = {}
     paths: dict = {}
     spectra: dict = {}
     curves: dict = {}
     for name, source in sources.items():
-        if Path(source).is_dir():
+        if source.is_dir():
             log = read_log(source)
             for key, values in log.items():
                 curves.setdefault(key, {})[name] = values
@@ -62,38 +116,21 @@ def analyze(sources: Mapping[str, str | Path], output: str | Path) -> dict:
             paths[name] = [(0, geometry["alignment"], geometry["uniformity"])]
             if "singular_spectrum" in geometry:
                 spectra[name] = geometry["singular_spectrum"]
-    pictures = [
-        (
-            "alignment_uniformity",
+    return {
+        "alignment_uniformity": (
             paths,
             plots.draw_alignment_uniformity,
             "no run logged alignment and uniformity (train with --dev_file and --eval_steps), and no model was "
             "evaluated with --geometry",
         ),
-        (
-            "cosine_densities",
+        "cosine_densities": (
             cosine_densities(scores),
             plots.draw_cosine_densities,
             "no result file has the cosines of scored pairs beside it (.scores.npz)",
         ),
-        ("singular_values", spectra, plots.draw_singular_values, "no model was evaluated with --geometry"),
-        ("training_curves", curves, plots.draw_training_curves, "no run logged a loss or dev scores"),
-    ]
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    document: dict = {}
-    omitted = {}
-    with matplotlib.rc_context(plots.STYLE):
-        for name, numbers, draw, reason in pictures:
-            if not numbers:
-                omitted[name] = reason
-                continue
-            document[name] = numbers
-            with write_atomically(folder / f"{name}.png") as temporary:
-                draw(numbers).savefig(temporary, dpi=120, format="png")
-    document["omitted"] = omitted
-    write_json(folder / "analysis.json", document)
-    return document
+        "singular_values": (spectra, plots.draw_singular_values, "no model was evaluated with --geometry"),
+        "training_curves": (curves, plots.draw_training_curves, "no run logged a loss or dev scores"),
+    }
 
 
 def read_log(folder: str | Path) -> dict[str, dict[int, float]]:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 from scipy.integrate import trapezoid
 
-from simcse_hf.cli.analyze import analyze_main
+from simcse_hf.cli.main import main
 from simcse_hf.evaluation.report import write_results
 from simcse_hf.publishing import analysis, plots
 
@@ -39,7 +39,7 @@ def write_model(path):
 
 def test_the_command_draws_four_pictures_and_writes_their_numbers(tmp_path, capsys):
     run, model = write_run(tmp_path / "run"), write_model(tmp_path / "model.json")
-    assert analyze_main([str(run), str(model), "--output", str(tmp_path / "out")]) == 0
+    assert main(["analyze", str(run), str(model), "--output", str(tmp_path / "out")]) == 0
     document = json.loads((tmp_path / "out" / "analysis.json").read_text())
     names = ["alignment_uniformity", "cosine_densities", "singular_values", "training_curves"]
     assert sorted(document) == sorted([*names, "omitted"]) and document["omitted"] == {}
@@ -53,13 +53,16 @@ def test_the_command_draws_four_pictures_and_writes_their_numbers(tmp_path, caps
 
 
 def test_a_picture_without_numbers_is_named_with_the_reason(tmp_path):
-    document = analysis.analyze({"run": write_run(tmp_path / "run", dev=False)}, tmp_path / "out")
-    assert set(document["omitted"]) == {"alignment_uniformity", "cosine_densities", "singular_values"}
-    assert list(document["training_curves"]) == ["loss"] and not (tmp_path / "out" / "singular_values.png").exists()
+    drawn = analysis.analyze([write_run(tmp_path / "run", dev=False)], tmp_path / "out")
+    assert set(drawn.omitted) == {"alignment_uniformity", "cosine_densities", "singular_values"}
+    assert (
+        list(drawn.numbers["training_curves"]) == ["loss"] and not (tmp_path / "out" / "singular_values.png").exists()
+    )
 
 
 def test_a_density_integrates_to_one_and_lies_at_its_cosines(tmp_path):
-    bands = analysis.analyze({"m": write_model(tmp_path / "m.json")}, tmp_path / "out")["cosine_densities"]["m"]
+    drawn = analysis.analyze([write_model(tmp_path / "m.json")], tmp_path / "out")
+    bands = drawn.numbers["cosine_densities"]["m"]
     assert [band["gold"] for band in bands] == [[low, low + 1] for low in range(5)]
     for number in (0, 4):  # the highest score, 5.0, belongs to the last band
         cosine, density = np.array(bands[number]["cosine"]), np.array(bands[number]["density"])
@@ -93,7 +96,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path, content, message):
 
 
 def test_two_sources_of_one_name_need_names(tmp_path):
-    runs = [str(write_run(tmp_path / name / "run")) for name in "ab"]
-    with pytest.raises(ValueError, match="--names must give 2 different names"):
-        analyze_main([*runs, "--output", str(tmp_path / "out")])
-    assert analyze_main([*runs, "--names", "a", "b", "--output", str(tmp_path / "out")]) == 0
+    runs = [write_run(tmp_path / name / "run") for name in "ab"]
+    with pytest.raises(ValueError, match="names must give 2 different names"):
+        analysis.analyze(runs, tmp_path / "out")
+    assert main(["analyze", *map(str, runs), "--names", "a", "b", "--output", str(tmp_path / "out")]) == 0
