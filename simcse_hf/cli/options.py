@@ -23,12 +23,13 @@ import importlib
 import json
 import os
 import re
+import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, TextIO, get_args
 
 from .. import names
 from ..ops.launch import check_together
@@ -53,6 +54,7 @@ class Command:
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
+        lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
     """
 
     function: str
@@ -61,6 +63,7 @@ class Command:
     action: str | None = None
     verbose: str | None = None
     together: bool = False
+    lines: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
     if takes_progress_bar:
         given["show_progress_bar"] = not quiet
+    if command.lines is not None and command.lines not in given:
+        given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
     module, _, function = command.function.partition(":")
     result = getattr(importlib.import_module(f"simcse_hf.{module}"), function)(**given)
     if command.together:
@@ -129,6 +134,18 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
         print(text, flush=True)
         each.wait()
+
+
+def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
+    """Yield the lines that are not blank; a person who types them sees a prompt on standard error."""
+    while True:
+        if stream.isatty():
+            print(prompt, end="", file=sys.stderr, flush=True)
+        line = stream.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
 
 
 def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
@@ -152,6 +169,9 @@ def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
         if parameter.name == "show_progress_bar":
             takes_progress_bar = True
             continue
+        if parameter.name == command.lines:
+            words = f"{parameter.words.removesuffix('.')}; default: the lines of standard input"
+            parameter = replace(parameter, default=(), words=words)
         if parameter.group not in groups:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
         is_positional = parameter.name in command.positional
@@ -364,10 +384,10 @@ class _PairReader:
 
     def __call__(self, word: str) -> tuple[str, str]:
         """Return the key and the value."""
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
         if self.keys and (key not in self.keys or not value):
             raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(self.keys)}, got {word!r}")
-        if not (key and value):
+        if not (key and equals):
             raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
         return key, value
 

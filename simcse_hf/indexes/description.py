@@ -20,17 +20,6 @@ PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
 SAME = 0.999
 REBUILD = "Build the index again."
-#: Entries of an identity, and the attribute behind each of a model that has no `identity`.
-_ATTRIBUTES = {
-    "name_or_path": "name_or_path",
-    "revision": "revision",
-    "pooler": "pooler_type",
-    "max_length": "max_length",
-    "long_texts": "long_texts",
-    "backend": "backend",
-    "prompts": "prompts",
-    "similarity": "similarity_fn_name",
-}
 
 
 class SentenceEncoder(Protocol):
@@ -48,8 +37,8 @@ class Description:
 
     Args:
         model (`Identity`): The model that encoded the sentences, with the prompt of documents only.
-        probe (`list[float]`): Its embedding of `PROBE`, which is compared where weights cannot be: in another data
-            type, in an exported graph, of a class of another package, or in an index of version 0.4 or before.
+        probe (`list[float]`): Its embedding of `PROBE`, which is compared where the weights cannot be: in another data
+            type, in an exported graph, or in a model of another package.
         truncate_dim (`int`, *optional*): How many leading dimensions of the embeddings are used.
         backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
         count (`int`): Number of sentences.
@@ -70,7 +59,7 @@ class Description:
         before = self.model
         now = identify(model, before)
         may_change = {"dtype", "backend"}
-        if before.weights is None or now.weights is None:
+        if None in (before.weights, now.weights):  # of an older index, or of a model of another package
             may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
         problems = before.changes(now, may_change)
         is_compared = "weights" not in may_change and (before.dtype, before.backend) == (now.dtype, now.backend)
@@ -92,7 +81,7 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
 
     Args:
         model (`SentenceEncoder`): The model.
-        default (`Identity`, *optional*): Where the entries come from that a model without `identity` does not tell.
+        default (`Identity`, *optional*): Where the entries come from that a model of another package does not tell.
 
     Returns:
         `Identity`: With an absolute path, and no other prompt than that of documents.
@@ -100,9 +89,9 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
     if hasattr(model, "identity"):
         found = model.identity()
     else:
-        found = replace(default or Identity(name_or_path=type(model).__name__), weights=None)
-        told = {entry: getattr(model, name) for entry, name in _ATTRIBUTES.items() if hasattr(model, name)}
-        found = replace(found, **told)
+        found = default or Identity(name_or_path=type(model).__name__)
+        prompts = getattr(model, "prompts", found.prompts)
+        found = replace(found, weights=None, prompts=prompts, similarity=similarity_of(model))
     prompt = found.prompts.get("document") or ""
     name = full_name(found.name_or_path)
     return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
@@ -158,14 +147,14 @@ def describe(folder: StrPath) -> Description:
             "backend": str(backend),
             "count": int(count),
             "data": str(data),
-            "digests": {**digests},
+            "digests": dict(digests),
         } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
             return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
     raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")
 
 
 def _of_this_version(described: Any) -> Any:
-    """Return a description with the entries of a model in one place; versions 0.3 and 0.4 had them outside."""
+    """Return a description as it is written now: until 0.4 the entries of the model stood beside the others."""
     match described:
         case {"model": str(name), "pooler": pooler, "document_prompt": prompt}:
             model = {**described, "name_or_path": name, "pooler": pooler, "prompts": {"document": prompt or ""}}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -105,7 +105,7 @@ class SentenceIndex:
         rows: pa.Table,
         description: Description,
     ) -> None:
-        self.model = model
+        self.model: Any = model
         self.vectors = vectors
         self.rows = rows
         self.description = description
@@ -218,13 +218,14 @@ class SentenceIndex:
         count = 0
         draw = np.random.default_rng(0)
         least = SAME if self.description.model.backend == "torch" else _SAME_EXPORTED
-        for given in vectors:
-            embeddings = self._comparable(given, "vectors")
+        for embeddings in vectors:
+            self._check_given(embeddings, "vectors")
             part = list(islice(rows, len(embeddings)))
             if len(part) < len(embeddings):
                 raise ValueError(f"there are more vectors than the {count + len(part)} sentences")
             if not part:
                 continue
+            embeddings = comparable(embeddings, self.similarity)
             place = int(draw.integers(len(part)))
             text = part[place][0]
             cosine = agreement(encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
@@ -239,16 +240,13 @@ class SentenceIndex:
         if next(rows, None) is not None:
             raise ValueError(f"there are more sentences than the {count} vectors")
 
-    def _comparable(self, embeddings: ndarray | torch.Tensor, name: str) -> ndarray:
-        """Return given embeddings of shape `(n, dim)` as the index compares them, or refuse codes and other shapes."""
-        given = torch.as_tensor(embeddings)
-        if not given.is_floating_point():
-            raise ValueError(f"{name} are codes of {given.dtype}: give float embeddings, as encode returns by default")
-        if given.shape[1:] != (self.vectors.dim,):
-            raise ValueError(
-                f"{name} have the shape {tuple(given.shape)}, the index has {self.vectors.dim} dimensions"
-            )
-        return comparable(given.float().cpu().numpy(), self.similarity)
+    def _check_given(self, embeddings: ndarray | torch.Tensor, name: str) -> None:
+        """Refuse given embeddings that are codes or have another shape than `(n, dim)`."""
+        if "float" not in str(embeddings.dtype):
+            raise ValueError(f"{name} are codes of {embeddings.dtype}, and an index compares embeddings of floats")
+        if embeddings.shape[1:] != (self.vectors.dim,):
+            shape = tuple(embeddings.shape)
+            raise ValueError(f"{name} have the shape {shape}, and the index has {self.vectors.dim} dimensions")
 
     def _check_model(self) -> None:
         """Refuse a model that has changed since the index was built or loaded."""
@@ -264,7 +262,7 @@ class SentenceIndex:
         top_k: int = 5,
         threshold: float | None = None,
         filters: Mapping[str, str] | None = None,
-    ) -> Results | list[Results]:
+    ) -> list[Any]:
         """Find the sentences that are most similar to each query.
 
         Args:
@@ -319,14 +317,15 @@ class SentenceIndex:
             queries = queries.tolist()
         if isinstance(queries, (ndarray, torch.Tensor)):
             is_single = queries.ndim == 1
-            embeddings = self._comparable(queries[None] if is_single else queries, "queries")
+            queries = queries[None] if is_single else queries
+            self._check_given(queries, "queries")
+            embeddings = torch.as_tensor(queries).float().cpu().numpy()
         else:
             is_single = isinstance(queries, str)
             encode = getattr(self.model, "encode_query", self.model.encode)
             embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
-            embeddings = comparable(embeddings, self.similarity)
         check_finite(embeddings, "query {}")
-        return embeddings, is_single
+        return comparable(embeddings, self.similarity), is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
         """Return whether the kept columns of each row hold these values, of shape `(len(self),)`."""

@@ -1,7 +1,7 @@
 """The commands `index`, `search` and `mine` as functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -15,10 +15,10 @@ from ..inference.load import load_model
 from ..inference.shards import read_manifest, read_shards
 from ..inference.simcse import SimCSE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
-from ..ops.files import digest
+from ..ops.files import StrPath, digest
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
-from .mining import MiningOptions, MiningReport, mine_hard_negatives
+from .mining import Mined, MiningOptions, mine_hard_negatives
 
 
 @dataclass(frozen=True)
@@ -72,50 +72,15 @@ class Found(Result):
         return "\n".join([*lines, ""])
 
 
-@dataclass(frozen=True)
-class Mined(Result):
-    """The training rows that `mine` wrote.
-
-    Args:
-        output (`str`): The file.
-        columns (`list[str]`): Names of its columns.
-        report (`MiningReport`): What became of the pairs and of the candidates.
-        options (`MiningOptions`): Which candidates could become hard negatives.
-    """
-
-    output: str
-    columns: list[str]
-    report: MiningReport
-    options: MiningOptions
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, those of the report beside the others."""
-        document = super().to_dict()
-        return {"output": self.output, "columns": self.columns, **document["report"], "options": document["options"]}
-
-    def __str__(self) -> str:
-        report = self.report
-        similarity = "none" if report.negative_score is None else f"{report.negative_score:.4f}"
-        lines = [
-            f"{self.output}: {report.rows} rows of {', '.join(self.columns)}",
-            f"{report.pairs} pairs, {report.anchors} distinct anchors, {report.candidates} distinct candidates",
-            f"mean similarity of positives {report.positive_score:.4f}, of negatives {similarity}",
-            "left out:",
-            *(f"  {count:>10}  {reason}" for reason, count in report.dropped.items()),
-            f"  {report.pairs_without_negatives:>10}  pairs with too few negatives",
-        ]
-        return "\n".join(lines)
-
-
 def index(
-    input: str,
-    output: str,
+    input: StrPath,
+    output: StrPath,
     *,
-    model: str | SimCSE | None = None,
+    model: StrPath | SimCSE | None = None,
     column: str | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
-    vectors: str | None = None,
+    vectors: StrPath | None = None,
     add: bool = False,
     backend: str | None = None,
     parameters: str | None = None,
@@ -128,16 +93,15 @@ def index(
     """Build a search index over the texts of a file, or add texts to an index.
 
     Args:
-        input (`str`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str`): Folder of the index.
-        model (`str` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging Face hub. The
-            default with `add` is the model that the index names.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): Folder of the index.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
+            Face hub. The default with `add` is the model that the index names.
         column (`str`, *optional*): Column of texts, if the file has several.
-        prompt (`str`, *optional*): Put this before each text, such as 'query: '. It becomes the model's prompt for
-            documents.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
-        vectors (`str`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
+        vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         add (`bool`, *optional*, defaults to `False`): Add to the index that is in `output`.
         backend (`str`, *optional*): What searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a
             description for faiss's index_factory such as IVF4096,SQ8, which may all miss some. The default is exact.
@@ -149,7 +113,7 @@ def index(
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
-        `Indexed`: What was written.
+        `Indexed`: What was written. A prompt that was given is now the model's prompt for documents.
 
     Raises:
         ValueError: If `output` holds something else, an input is unreadable, the model is not that of the index, or
@@ -189,15 +153,15 @@ def index(
             show_progress_bar=show_progress_bar,
         )
     built.save(output)
-    return Indexed(output, len(built), built.backend)
+    return Indexed(str(output), len(built), built.backend)
 
 
-def open_vectors(folder: str, input: str, column: str | None) -> tuple[str | None, Iterator[ndarray]]:
+def open_vectors(folder: StrPath, input: StrPath, column: str | None) -> tuple[str | None, Iterator[ndarray]]:
     """Open the embeddings that `encode` wrote for a file.
 
     Args:
-        folder (`str`): The folder of the embeddings.
-        input (`str`): The file of texts.
+        folder (`str` or `os.PathLike`): The folder of the embeddings.
+        input (`str` or `os.PathLike`): The file of texts.
         column (`str`, *optional*): The column of texts, if it is given.
 
     Returns:
@@ -225,14 +189,14 @@ def open_vectors(folder: str, input: str, column: str | None) -> tuple[str | Non
 
 def search(
     queries: Sequence[str] | Iterable[str],
-    index: str,
+    index: StrPath,
     *,
     parameters: str | None = None,
     top_k: int = 5,
     threshold: float | Literal["saved"] | None = None,
     prompt: str | None = None,
     prompt_name: str | None = None,
-    model: str | SimCSE | None = None,
+    model: StrPath | SimCSE | None = None,
     filters: Mapping[str, str] | None = None,
     **loading: Unpack[ModelOptions],
 ) -> Iterator[Found]:
@@ -240,7 +204,7 @@ def search(
 
     Args:
         queries (`Sequence[str]`): Texts to search for; they may come one by one.
-        index (`str`): Folder that `simcse-hf index` wrote.
+        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
         threshold (`float` or `str`, *optional*): Lowest score to show; `saved` uses the one of
@@ -248,8 +212,8 @@ def search(
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
-        model (`str` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging Face hub. The
-            default is the model that the index names.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
+            Face hub. The default is the model that the index names.
         filters (`Mapping[str, str]`, *optional*): Look only among sentences whose kept column holds this value; given
             several times, all must hold.
         **loading (`ModelOptions`): How the model is loaded.
@@ -274,12 +238,12 @@ def search(
 
 
 def mine(
-    input: str,
-    output: str,
+    input: StrPath,
+    output: StrPath,
     *,
-    model: str | SimCSE,
+    model: StrPath | SimCSE,
     columns: Sequence[str] | None = None,
-    corpus: str | None = None,
+    corpus: StrPath | None = None,
     corpus_column: str | None = None,
     backend: str = "exact",
     num_negatives: int = 1,
@@ -299,11 +263,11 @@ def mine(
     """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
 
     Args:
-        input (`str`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str`): File to write, ending in .csv, .jsonl, .parquet.
-        model (`str` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
-        corpus (`str`, *optional*): File of further candidates beside the positives of all pairs.
+        corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
         corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
         backend (`str`, *optional*, defaults to `"exact"`): What searches: exact; or with faiss hnsw (a graph), ivf (an
             inverted file) or a description for faiss's index_factory such as IVF4096,SQ8, which may all miss some.
@@ -344,7 +308,7 @@ def mine(
         seed=seed,
     )
     further = [] if corpus is None else [text for _, text in stream_texts(corpus, corpus_column) if text.strip()]
-    rows, report = mine_hard_negatives(
+    rows, mined = mine_hard_negatives(
         load_text_dataset(input, columns=columns),
         load_model(model, **loading),
         corpus=further,
@@ -354,23 +318,27 @@ def mine(
         show_progress_bar=show_progress_bar,
     )
     if not len(rows):
-        dropped = ", ".join(f"{count} x {reason}" for reason, count in report.dropped.items())
+        dropped = ", ".join(f"{count} x {reason}" for reason, count in mined.dropped.items())
         raise ValueError(
             f"{input}: no pair has {num_negatives} hard negative(s) left: {dropped}. Raise range_max, or loosen the "
             "margins and scores."
         )
     write_table(rows, output)
-    return Mined(output, rows.column_names, report, options)
+    return replace(mined, output=str(output))
 
 
 def open_index(
-    folder: str, model: str | SimCSE | None = None, *, parameters: str | None = None, **loading: Unpack[ModelOptions]
+    folder: StrPath,
+    model: StrPath | SimCSE | None = None,
+    *,
+    parameters: str | None = None,
+    **loading: Unpack[ModelOptions],
 ) -> SentenceIndex:
     """Open an index with the model that it names, or with another name or object of it.
 
     Args:
-        folder (`str`): Folder of the index.
-        model (`str` or `SimCSE`, *optional*): The model of the index.
+        folder (`str` or `os.PathLike`): Folder of the index.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): The model of the index.
         parameters (`str`, *optional*): Parameters of a faiss index that replace the saved ones.
         **loading (`ModelOptions`): How the model is loaded. The default is how it was when the index was built.
 
@@ -388,21 +356,21 @@ def open_index(
     if model is None:
         settings |= {"revision": made_with.revision, "model_backend": made_with.backend}
     settings |= {name: value for name, value in loading.items() if value is not None}
-    encoder = load_model(model or made_with.name_or_path, **settings)
+    encoder = load_model(model or str(made_with.name_or_path), **settings)
     encoder.prompts["document"] = made_with.prompts["document"]
     return SentenceIndex.load(folder, encoder, parameters=parameters)
 
 
 def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | None) -> str:
     """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
-    if prompt is None and prompt_name is None:
-        return model.prompts[role]
-    if prompt is not None and prompt_name is not None:
-        raise ValueError("prompt and prompt_name are given: give only one")
+    if prompt is None:
+        prompt_name = prompt_name or role
     return model.resolve_prompt(prompt, prompt_name)
 
 
-def resolve_threshold(index: SentenceIndex, threshold: float | str | None, query_prompt: str) -> float | None:
+def resolve_threshold(
+    index: SentenceIndex, threshold: float | Literal["saved"] | None, query_prompt: str
+) -> float | None:
     """Return the lowest score to show.
 
     Args:
