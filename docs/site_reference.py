@@ -1,7 +1,8 @@
 """A hook of mkdocs that writes the reference from the package itself.
 
 A line `<!-- reference objectives -->` becomes a section for each objective, with its options, their defaults and its
-papers, from the classes; `views` and `poolers` become tables, and `commands` what `--help` of each command prints.
+papers, from the classes; `views`, `poolers` and `training_arguments` become tables, and `commands` what `--help` of
+each command prints.
 """
 
 import contextlib
@@ -101,6 +102,19 @@ def poolers():
 
     rows = [[f"`{name}`", pooler.words] for name, pooler in POOLERS.items()]
     return _table(["`--pooler_type`", "the embedding"], rows)
+
+
+def training_arguments():
+    """List the fields of `SimCSETrainingArguments` that transformers' class does not have, from their metadata."""
+    from dataclasses import fields
+
+    from simcse_hf import SimCSETrainingArguments
+
+    rows = []
+    for field in fields(SimCSETrainingArguments):
+        if field.name in SimCSETrainingArguments.__annotations__:
+            rows.append([f"`{field.name}`", f"`{field.default}`", field.metadata["help"]])
+    return _table(["argument", "default", "meaning"], rows)
 
 
 def commands():

@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    if not argv:
+        parser.print_help()
+        return OK
     command = parser.parse_args(argv[:1]).command
 
     def run() -> int:

@@ -176,7 +176,8 @@ def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
         is_positional = parameter.name in command.positional
         flags, settings = option_of(parameter, is_positional, (_FLAGS | {**command.flags}).get(parameter.name, ()))
-        groups[parameter.group].add_argument(*flags, help=help_of(parameter, settings), **settings)
+        hidden = settings.get("choices", ()) if "metavar" in settings else ()
+        groups[parameter.group].add_argument(*flags, help=help_of(parameter, hidden), **settings)
     group = parser.add_argument_group("general")
     group.add_argument(
         "--json", action="store_true", default=False, help="print the result as JSON on standard output"
@@ -207,7 +208,7 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
         `tuple[str, list[Parameter]]`: The docstring before its first section, and the parameters.
     """
     module, _, name = function.partition(":")
-    node = _find(module, name)
+    node = find_definition(module, name)
     assert isinstance(node, ast.FunctionDef)
     words, _ = read_args(node)
     arguments = [*node.args.args, *node.args.kwonlyargs]
@@ -231,7 +232,7 @@ def _file_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _find(module: str, name: str) -> ast.stmt:
+def find_definition(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
     """Return the definition of a function or class in a module of this package."""
     file = _file_of(module)
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -242,7 +243,7 @@ def _find(module: str, name: str) -> ast.stmt:
 
 def _read_typed_dict(name: str) -> list[Parameter]:
     """Return the keys of a `TypedDict` in `simcse_hf.names`, with the defaults that its docstring names."""
-    node = _find("names", name)
+    node = find_definition("names", name)
     assert isinstance(node, ast.ClassDef)
     parameters = []
     for base in map(ast.unparse, node.bases):
@@ -271,14 +272,14 @@ def read_args(node: ast.FunctionDef | ast.ClassDef) -> tuple[dict[str, str], dic
     return words, defaults
 
 
-def help_of(parameter: Parameter, settings: Mapping[str, Any]) -> str:
+def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
     words = parameter.words.removesuffix(".").replace(". The default is ", "; default: ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
-    if "choices" in settings and "metavar" in settings:
-        words += f": {', '.join(settings['choices'])}"
+    if choices:
+        words += f": {', '.join(choices)}"
     if parameter.default is True:
         words = f"do not {words}"
     elif parameter.default not in (REQUIRED, None, False, ""):

@@ -7,38 +7,15 @@ the method are passed on as they are. The same words work under `accelerate laun
 import argparse
 import importlib
 import sys
-from pathlib import Path
 
 from .common import command_parser
+from .train_help import print_help
 
 _METHODS = {
     "unsup": ("run", "train_unsup", "train with a sentence and another view of it, by default a dropout mask"),
     "sup": ("run", "train_sup", "train with an anchor, its positive and any number of hard negatives, or with labels"),
     "mlm": ("pretraining", "train_mlm", "pretrain an encoder for a domain or language by masked language modelling"),
 }
-_RECIPES = Path(__file__).parents[1] / "training" / "recipes"
-
-
-def _print_help(method: str, recipe: str) -> None:
-    """Print the options that people use most, and what a YAML file sets or, if there is none, a recipe of the package.
-
-    A parser with all options takes seconds to import.
-    """
-    from jinja2 import Template
-
-    recipes = []
-    for path in sorted(_RECIPES.glob("*.yaml")):
-        if f"train {method} " in path.read_text(encoding="utf-8").partition("\n")[0]:
-            recipes.append(path.stem)
-    settings = ""
-    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
-        if path.is_file():
-            settings = path.read_text(encoding="utf-8")
-            break
-    page = Path(__file__).with_name("train_help.txt").read_text(encoding="utf-8")
-    template = Template(page, trim_blocks=True, lstrip_blocks=True)
-    purpose = _METHODS[method][2]
-    print(template.render(method=method, purpose=purpose, recipes=recipes, recipe=recipe, settings=settings))
 
 
 def train_main(argv: list[str]) -> int:
@@ -62,9 +39,12 @@ def train_main(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("method", choices=_METHODS, metavar="METHOD", help="one of those below")
+    if not argv:
+        parser.print_help()
+        return 0
     method = parser.parse_args(argv[:1]).method
     if {"-h", "--help"} & set(argv[1:]):
-        _print_help(method, argv[1])
+        print_help(method, _METHODS[method][2], argv[1])
         return 0
     module, function, _ = _METHODS[method]
     train = getattr(importlib.import_module(f"..training.{module}", __package__), function)

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from itertools import islice
+from typing import TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.collator import length_sorted_batches, pad
 from ..data.templates import read_template
 from ..data.tokenize import to_token_ids
+from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
 from ..ops.unpadded import send
@@ -24,7 +26,6 @@ from ..ops.unpadded import send
 T = TypeVar("T")
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
 TOKENIZER_LOCK = threading.Lock()
-_END: Any = object()
 _FEW_TOKENS = 64  # a batch for which a context takes longer than it saves
 
 
@@ -103,6 +104,15 @@ def unchanged(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
             backend.enable_padding(**padding)
 
 
+class Batching(TypedDict, total=False):
+    """The arguments of [`encode_token_ids`] that change no embedding, but how long it takes."""
+
+    token_budget: int | None
+    batch_size: int | None
+    show_progress_bar: bool
+    split_over_processes: bool
+
+
 @torch.no_grad()
 def encode_token_ids(
     model: nn.Module,
@@ -136,64 +146,84 @@ def encode_token_ids(
     Raises:
         ValueError: If `token_budget` or `batch_size` is below 1.
     """
-    for name, limit in {"token_budget": token_budget, "batch_size": batch_size}.items():
-        if limit is not None and limit < 1:
-            raise ValueError(f"{name} must be at least 1, got {limit}")
+    check_values("an integer above 0", token_budget=token_budget, batch_size=batch_size)
     device = next(model.parameters()).device
-    on_cpu = device.type == "cpu"
-    if on_cpu:
+    if device.type == "cpu":
         keep_freed_memory()
     if token_budget is None and batch_size is None:
-        token_budget = 32_768
-        if on_cpu:  # padding that is not computed takes no time, so batches may be larger
-            bare = getattr(model, "module", model)
-            usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
-            token_budget = getattr(bare, "token_budget", usual)
+        token_budget = _default_token_budget(model, device)
     lengths = np.array([len(ids) for ids in token_ids])
     batches = length_sorted_batches(lengths, token_budget, batch_size)
     rank, processes = world() if split_over_processes else (0, 1)
+    # A sharded model's forward pass is collective, so every process has to call it equally often: a process without a
+    # batch of its own in the last round encodes another one and drops the result.
+    rounds = math.ceil(len(batches) / processes)
+
+    def compute(step: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        number = step * processes + rank
+        rows = batches[number % len(batches)]
+        ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
+        return number, *_embed_batch(model, device, rows, ids, mask, lengths)
+
     embeddings: torch.Tensor | None = None
-    was_training = model.training
-    if was_training:  # a model in evaluation mode is not touched, so that threads can share it
-        model.eval()
-    try:
-        # A sharded model's forward pass is collective, so every process has to call it equally often: a process
-        # without a batch of its own in the last round encodes another one and drops the result.
-        rounds = math.ceil(len(batches) / processes)
+    streams = getattr(model, "streams", 1)
+    with _evaluation_mode(model), ThreadPoolExecutor(streams) as pool:
+        outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
+        # During training, the bar vanishes with the evaluation.
         hidden = not show_progress_bar or rank != 0
-
-        def compute(step: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-            number = step * processes + rank
-            rows = batches[number % len(batches)]
-            ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
-            places = torch.tensor(rows)
-            known: dict[str, Any] = {}
-            if not on_cpu:
-                ids, mask, places = send([ids, mask, places], device)
-                known["lengths"] = lengths[rows]  # so that the model does not wait for the device to count tokens
-            pays = on_cpu and ids.numel() > _FEW_TOKENS
-            with FastLinear() if pays else nullcontext():
-                output = model(input_ids=ids, attention_mask=mask, **known)
-            return number, places, output.sentence_embeddings.float()
-
-        streams = getattr(model, "streams", 1)
-        with ThreadPoolExecutor(streams) as pool:
-            outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
-            # During training, the bar vanishes with the evaluation.
-            bar = tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None)
-            for number, places, output in bar:
-                if embeddings is None:  # on the device until the end, because each copy would wait for it
-                    embeddings = output.new_zeros(len(token_ids), output.shape[-1])
-                if number < len(batches):
-                    embeddings.index_copy_(0, places, output)
-    finally:
-        if was_training:
-            model.train()
+        for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None):
+            if embeddings is None:  # on the device until the end, because each copy would wait for it
+                embeddings = output.new_zeros(len(token_ids), output.shape[-1])
+            if number < len(batches):
+                embeddings.index_copy_(0, places, output)
     if embeddings is None:
         return torch.zeros(0, 0)
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings.cpu()
+
+
+def _default_token_budget(model: nn.Module, device: torch.device) -> int:
+    if device.type != "cpu":
+        return 32_768
+    bare = getattr(model, "module", model)
+    # Padding that is not computed takes no time, so batches may be larger.
+    usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
+    return getattr(bare, "token_budget", usual)
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Restore the mode of a model on exit; one in evaluation mode is not touched, so that threads can share it."""
+    was_training = model.training
+    if was_training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if was_training:
+            model.train()
+
+
+def _embed_batch(
+    model: nn.Module,
+    device: torch.device,
+    rows: list[int],
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    lengths: np.ndarray,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers of a batch's rows, of shape `(batch,)`, and their embeddings, both on the device."""
+    places = torch.tensor(rows)
+    if device.type != "cpu":
+        ids, mask, places = send([ids, mask, places], device)
+        # The model knows the lengths, so that it does not wait for the device to count tokens.
+        output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
+        return places, output.sentence_embeddings.float()
+    pays = ids.numel() > _FEW_TOKENS
+    with FastLinear() if pays else nullcontext():
+        output = model(input_ids=ids, attention_mask=mask)
+    return places, output.sentence_embeddings.float()
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -209,8 +239,12 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
         The items in their order. An error of `items` is raised where its item would have been.
     """
     iterator = iter(items)
+
+    def produce() -> list[T]:
+        return list(islice(iterator, 1))
+
     with ThreadPoolExecutor(1, thread_name_prefix="simcse-ahead") as thread:
-        ahead = thread.submit(next, iterator, _END)
-        while (item := ahead.result()) is not _END:
-            ahead = thread.submit(next, iterator, _END)
-            yield item
+        ahead = thread.submit(produce)
+        while produced := ahead.result():
+            ahead = thread.submit(produce)
+            yield produced[0]

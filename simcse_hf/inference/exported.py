@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from transformers import PreTrainedConfig
 
 from ..models.modeling import ContrastiveOutput
 from ..models.resolve import settings_of_config
+from ..names import BACKENDS
+from ..ops.checks import check_values
 from ..ops.errors import require_extra
-from ..ops.files import find_file
+from ..ops.files import HubArguments, find_file
 
 #: The graph in float32 that `simcse-hf export` writes for each backend, where other libraries look for it.
 GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
@@ -27,7 +29,6 @@ INT8_GRAPHS = {
     },
     "openvino": dict.fromkeys(("vnni", "amx", "avx2", "arm"), "openvino/openvino_model_qint8_quantized.xml"),
 }
-_EARLIER = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}  # until version 0.4
 EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -44,7 +45,7 @@ class ExportedModel(nn.Module):
         backend (`str`): `"onnx"` or `"openvino"`.
         config (`PreTrainedConfig`): The config of the export, which names the pooler of the graph.
         dtype (`torch.dtype`): `torch.float32` or, with OpenVINO, `torch.bfloat16`, in which it then computes.
-        **hub_arguments (`Any`): As in [`SimCSE`].
+        **hub_arguments (`HubArguments`): As in [`SimCSE`].
 
     Raises:
         ImportError: If the backend's runtime is not installed.
@@ -61,12 +62,11 @@ class ExportedModel(nn.Module):
         backend: str,
         config: PreTrainedConfig,
         dtype: torch.dtype,
-        **hub_arguments: Any,
+        **hub_arguments: Unpack[HubArguments],
     ) -> None:
         super().__init__()
-        if backend not in GRAPHS:
-            raise ValueError(f"backend must be one of torch, {', '.join(GRAPHS)}, got {backend!r}")
-        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]
+        check_values(BACKENDS, backend=backend)
+        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend]]
         for name in dict.fromkeys(names):
             path = find_file(name_or_path, name, **hub_arguments)
             if path is not None:
@@ -96,7 +96,7 @@ class ExportedModel(nn.Module):
         embeddings = self.compute(input_ids.numpy(), attention_mask.numpy())
         return ContrastiveOutput(sentence_embeddings=torch.from_numpy(embeddings))
 
-    def update_settings(self, **settings: Any) -> None:
+    def update_settings(self, **settings: object) -> None:
         """Refuse, because a graph cannot be changed or saved."""
         raise ValueError("an exported graph cannot be saved: copy its folder, or save the model that was exported")
 
@@ -112,7 +112,7 @@ def weights_of(graph: str) -> str:
     return f"{graph}.data"
 
 
-def refuse_changes(**asked: Any) -> None:
+def refuse_changes(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:

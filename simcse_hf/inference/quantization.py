@@ -3,16 +3,11 @@
 import numpy as np
 
 from ..names import PRECISIONS
+from ..ops.checks import check_values
 from ..ops.errors import check_finite
 
 #: The precisions whose codes depend on the ranges of the dimensions.
 SCALAR_PRECISIONS = ("int8", "uint8")
-
-
-def check_precision(precision: str) -> None:
-    """Raise a `ValueError` unless `precision` is one of `PRECISIONS`."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def check_truncate_dim(truncate_dim: int | None, dim: int) -> None:
@@ -70,7 +65,7 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
     Raises:
         ValueError: If `precision` is unknown, an embedding is not finite, or `ranges` are missing or do not fit.
     """
-    check_precision(precision)
+    check_values(PRECISIONS, precision=precision)
     embeddings = np.asarray(embeddings, dtype=np.float32)
     check_finite(embeddings, "row {}")
     if precision == "float32":

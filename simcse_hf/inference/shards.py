@@ -17,7 +17,8 @@ from tqdm.auto import tqdm
 
 from ..data.read import load_text_dataset
 from ..data.table import open_table, stream_texts, text_column
-from ..names import FORMATS
+from ..names import FORMATS, PRECISIONS
+from ..ops.checks import check_values
 from ..ops.distributed import hold_together, on_first_process, world
 from ..ops.errors import NotFiniteError, check_finite, refuse_changes
 from ..ops.files import (
@@ -34,7 +35,6 @@ from ..ops.identity import digest_texts
 from .quantization import (
     SCALAR_PRECISIONS,
     calibrate_ranges,
-    check_precision,
     check_ranges,
     check_truncate_dim,
     quantize,
@@ -118,12 +118,11 @@ def encode_file(
     Raises:
         ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
     """
-    check_precision(precision)
+    check_values(PRECISIONS, precision=precision)
     is_cosine = model.similarity_fn_name == "cosine"
     options = {"normalize_embeddings": is_cosine, "truncate_dim": None, "token_budget": None} | options
     check_truncate_dim(options["truncate_dim"], model.dim)
-    if file_format not in FORMATS:
-        raise ValueError(f"file_format must be one of {', '.join(FORMATS)}, got {file_format!r}")
+    check_values(FORMATS, file_format=file_format)
     if ranges is not None:
         if precision not in SCALAR_PRECISIONS:
             raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")

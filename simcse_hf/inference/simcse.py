@@ -2,61 +2,57 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from huggingface_hub import HfApi
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..data.columns import list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
-from ..indexes.description import PROBE, SAME
+from ..indexes.description import PROBE
 from ..indexes.sentences import Results, SentenceIndex
-from ..models.checkpoint import check_tokenizer, replace_model, save_tokenizer
-from ..models.modeling import AutoModelForCL
-from ..models.resolve import settings_of_config
-from ..models.settings import SECTION, THRESHOLD, check_max_length, length_limit
-from ..names import POOLER_TYPES
+from ..models.checkpoint import replace_model, save_tokenizer
+from ..models.settings import THRESHOLD
+from ..names import PRECISIONS
+from ..ops.checks import check_values
 from ..ops.errors import check_finite, check_finite_texts
-from ..ops.files import HUB_ARGUMENTS, digest, hub_commit
+from ..ops.files import HubArguments, digest, hub_commit
 from ..ops.identity import Identity, digest_tokenizer, digest_value, digest_weights
-from ..ops.loading import load_pretrained
 from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
-from ..postprocessing.transform import FOLDER, METHODS, Fit, VectorTransform, find_transform, save_transform
+from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
-from .encoding import encode_token_ids, full_length, one_ahead, tokenize_texts
-from .exported import ExportedModel, refuse_changes
-from .quantization import check_precision, check_truncate_dim, quantize
-from .windows import check_long_texts, mean_of_windows, split_long
+from .encoder import Encoder
+from .encoding import Batching, one_ahead
+from .exported import refuse_changes
+from .loaded import load_encoder
+from .probes import PROBES, SavedThreshold, check_fit, probe_cosines, probe_embedding
+from .quantization import check_truncate_dim, quantize
 
 logger = logging.get_logger(__name__)
 
 #: Texts that are sorted by length together. More of them sort into fuller batches; fewer take less memory.
 _FILE_WINDOW = 10_000
 _WINDOW = 65_536
-#: Texts by whose cosines a saved threshold knows the embeddings that it was chosen for.
-PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
-#: Their cosines may differ by this share of the largest distance (1 - cosine), as in bfloat16.
-_PROBE_TOLERANCE = 0.02
 _CHOOSE_THRESHOLD = (
     "Choose one on labelled pairs of your own: simcse-hf evaluate --model FOLDER --task pairs=FILE --threshold f1 "
     "--save_threshold"
 )
+T = TypeVar("T")
 Texts = str | Sequence[str]
 Embeddings = torch.Tensor | np.ndarray
 
 
-class SimCSE:
+class SimCSE(Encoder):
     """Encode texts with a trained model, compare them with `similarity` and find them with `search`.
 
     The pooler is read from the checkpoint's config or from its sentence-transformers files, never guessed from its
@@ -80,7 +76,8 @@ class SimCSE:
         backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings. `"onnx"` and `"openvino"`
             load a folder that `simcse-hf export` wrote for them, and run on the CPU; OpenVINO also with the `dtype`
             `torch.bfloat16`.
-        **hub_arguments (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`, `subfolder`.
+        **hub_arguments (`HubArguments`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only`,
+            `subfolder`.
 
     Raises:
         TypeError: If there is an unknown argument.
@@ -106,84 +103,35 @@ class SimCSE:
         postprocess: bool = True,
         long_texts: str = "cut",
         backend: str = "torch",
-        **hub_arguments: Any,
+        **hub_arguments: Unpack[HubArguments],
     ) -> None:
-        unknown = sorted(hub_arguments.keys() - set(HUB_ARGUMENTS))
+        unknown = sorted(hub_arguments.keys() - HubArguments.__annotations__.keys())
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
+        loaded = load_encoder(
+            name_or_path,
+            pooler_type=pooler_type,
+            dtype=dtype,
+            head=head,
+            postprocess=postprocess,
+            backend=backend,
+            **hub_arguments,
+        )
+        super().__init__(
+            loaded.model, loaded.tokenizer, loaded.max_length if max_length is None else max_length, long_texts
+        )
         self.name_or_path = str(name_or_path)
-        self._digests: dict[str, tuple[object, str]] = {}
-        self.long_texts = check_long_texts(long_texts)
         self.backend = backend
-        config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub_arguments)
-        self.tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub_arguments)
-        own_pooler = None
-        if hasattr(config, SECTION):
-            own_pooler = settings_of_config(config).inference_pooler
-        transform, fit = find_transform(name_or_path, hub_arguments)
-        if transform and fit:
-            if postprocess and pooler_type not in (None, fit.pooler):
-                raise ValueError(
-                    f"{name_or_path} has a {transform.method} that was fitted on embeddings of pooler_type "
-                    f"{fit.pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
-                    "model with postprocess=False."
-                )
-            if pooler_type is None and fit.pooler != own_pooler:
-                pooler_type = fit.pooler  # without the transform too: no other file may name it
-        self.model: Any
-        if backend == "torch":
-            loading: dict[str, Any] = {"do_mlm": False}  # that head serves training only
-            if head is not None:
-                loading["head"] = head
-            if pooler_type is not None:
-                if pooler_type not in POOLER_TYPES:
-                    raise ValueError(f"pooler_type must be one of {', '.join(POOLER_TYPES)}, got {pooler_type!r}")
-                loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
-                if own_pooler not in (None, pooler_type):  # dense layers were trained on embeddings of the other one
-                    loading["dense_layers"] = []
-            self.model = AutoModelForCL.from_pretrained(
-                name_or_path, dtype=dtype or torch.float32, **loading, **hub_arguments
-            )
-        else:
-            can_round = backend == "openvino" and dtype == torch.bfloat16
-            refuse_changes(
-                pooler_type=pooler_type not in (None, own_pooler),
-                dtype=dtype not in (None, torch.float32) and not can_round,
-                device=str(device or "cpu") != "cpu",
-                head=head,
-            )
-            self.model = ExportedModel(name_or_path, backend, config, dtype or torch.float32, **hub_arguments)
-            device = "cpu"
-        check_tokenizer(self.tokenizer, self.model, name_or_path)
-        self.pooler_type = self.model.settings.inference_pooler
-        if self.pooler_type == "cls" and self.model.head_source != "kept":
-            raise ValueError(
-                f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
-                f"Choose another pooler_type ({', '.join(POOLER_TYPES[1:])}) or train the model first."
-            )
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.to(device).model.eval()
-        if max_length is None:
-            saved_length = fit.max_length if fit else None
-            max_length = length_limit(config, self.model.settings, self.tokenizer, saved_length)
-        else:
-            check_max_length(max_length, config)
-        self.max_length = max_length
+        self.pooler_type = self.settings.inference_pooler
         self.revision = hub_commit(name_or_path, **hub_arguments)
-        self.prompts = {"query": "", "document": ""} | self.model.settings.prompts
-        self.default_prompt_name = self.model.settings.default_prompt_name
-        if fit and postprocess:
-            if fit.probe is not None:
-                probe = self._probe(fit.max_length)
-                saved = torch.tensor(fit.probe)
-                if probe.shape != saved.shape or probe @ saved < SAME:
-                    raise ValueError(
-                        f"the files in {self.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: "
-                        "fit them again, or load the model with postprocess=False."
-                    )
-            self.postprocessing = transform
-            self.postprocessing_fit = fit
+        self._digests: dict[str, tuple[object, str]] = {}
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
+        self.to(device)
+        if loaded.fit and postprocess:
+            check_fit(self, loaded.fit)
+            self.postprocessing = loaded.transform
+            self.postprocessing_fit = loaded.fit
 
     def __repr__(self) -> str:
         return (
@@ -199,7 +147,7 @@ class SimCSE:
     @property
     def similarity_fn_name(self) -> str:
         """Return how the model compares embeddings: `"cosine"`, `"dot"`, `"euclidean"` or `"manhattan"`."""
-        return self.model.settings.similarity_fn_name
+        return self.settings.similarity_fn_name
 
     def identity(self) -> Identity:
         """Return what decides the embeddings, as it is in memory now.
@@ -218,17 +166,17 @@ class SimCSE:
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
-            tokenizer=self._digest_of_tokenizer(),
-            templates=list(self.model.settings.templates),
+            tokenizer=self._digest("tokenizer", len(self.tokenizer), partial(digest_tokenizer, self.tokenizer)),
+            templates=list(self.settings.templates),
             weights=self._digest_of_weights(),
-            postprocessing=self.postprocessing and self.postprocessing.method,
+            postprocessing=self.postprocessing.method if self.postprocessing else None,
             prompts={"query": "", "document": ""} | self.prompts,
             default_prompt_name=self.default_prompt_name,
             similarity=self.similarity_fn_name,
         )
 
     def _digest_of_weights(self) -> str:
-        """Return the digest of the weights that an embedding goes through; it is computed again after a change."""
+        """Return the digest of the weights that an embedding goes through."""
         tensors = sorted(self.model.named_parameters())
         if self.pooler_type != "cls" and self.backend == "torch":
             # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
@@ -236,22 +184,21 @@ class SimCSE:
             tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
         if self.postprocessing is not None:
             tensors += self.postprocessing.state_dict().items()
-        state = [(name, tensor.data_ptr(), tensor._version) for name, tensor in tensors]
-        known, found = self._digests.get("weights", (None, ""))
-        if known != state:
-            found = digest_weights(tensors, reads_all=True)
-            if self.backend != "torch":
-                found = digest_value([found, *map(digest, self.model.files)])
-            self._digests["weights"] = (state, found)
-        return found
+        graph = [] if self.backend == "torch" else self.model.files
+        state = [*graph, *((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors)]
 
-    def _digest_of_tokenizer(self) -> str:
-        """Return the digest of the tokenizer, which is computed again when words were added."""
-        state = len(self.tokenizer)
-        known, found = self._digests.get("tokenizer", (None, ""))
+        def compute() -> str:
+            weights = digest_weights(tensors, reads_all=True)
+            return digest_value([weights, *map(digest, graph)]) if graph else weights
+
+        return self._digest("weights", state, compute)
+
+    def _digest(self, what: str, state: object, compute: Callable[[], str]) -> str:
+        """Return a digest, which is computed again when this state is another one than before."""
+        known, found = self._digests.get(what, (None, ""))
         if known != state:
-            found = digest_tokenizer(self.tokenizer)
-            self._digests["tokenizer"] = (state, found)
+            found = compute()
+            self._digests[what] = (state, found)
         return found
 
     @property
@@ -277,8 +224,8 @@ class SimCSE:
         convert_to_numpy: bool = False,
         device: str | torch.device | None = None,
         split_over_processes: bool = True,
-        task_metadata: Any = None,
-        prompt_type: Any = None,
+        task_metadata: object = None,
+        prompt_type: object = None,
         hf_split: str = "",
         hf_subset: str = "",
     ) -> Any:
@@ -336,7 +283,7 @@ class SimCSE:
         texts = list_texts(sentences)
         if device is not None:
             self.to(device)
-        check_precision(precision)
+        check_values(PRECISIONS, precision=precision)
         prefix = self.resolve_prompt(prompt, prompt_name)
         windows = (
             (start, self.tokenize(texts[start : start + _WINDOW], prefix, max_length, long_texts))
@@ -367,25 +314,25 @@ class SimCSE:
 
     def encode_stream(
         self,
-        windows: Iterable[tuple[Any, list[Any]]],
+        windows: Iterable[tuple[T, list[Any]]],
         *,
         long_texts: str | None = None,
         normalize_embeddings: bool | str | None = "auto",
         truncate_dim: int | None = None,
-        **batching: Any,
-    ) -> Iterator[tuple[Any, torch.Tensor]]:
+        **batching: Unpack[Batching],
+    ) -> Iterator[tuple[T, torch.Tensor]]:
         """Compute the embeddings of windows of tokenized texts, of which a background thread makes the next one.
 
         Args:
-            windows (`Iterable[tuple[Any, list[Any]]]`): What the caller calls a window, and what [`SimCSE.tokenize`]
-                returned for its texts.
+            windows (`Iterable[tuple[T, list]]`): What the caller calls a window, and what [`SimCSE.tokenize`] returned
+                for its texts.
             long_texts (`str`, *optional*): `"cut"` or `"mean"`, as the texts were tokenized.
-            normalize_embeddings (`bool`, *optional*): Scale embeddings to unit length.
+            normalize_embeddings (`bool`, *optional*): As in [`SimCSE.encode`].
             truncate_dim (`int`, *optional*): Keep only the leading dimensions.
-            **batching (`Any`): Further arguments of [`encode_token_ids`].
+            **batching (`Batching`): See [`encode_token_ids`].
 
         Yields:
-            `tuple[Any, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
+            `tuple[T, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
             the CPU. They may hold NaN or infinity.
 
         Raises:
@@ -394,66 +341,33 @@ class SimCSE:
         check_truncate_dim(truncate_dim, self.dim)
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
-        averages = (long_texts or self.long_texts) == "mean"
         for key, token_ids in one_ahead(windows):
-            rows = list(chain.from_iterable(token_ids)) if averages else token_ids
-            embeddings = encode_token_ids(self.model, rows, self.tokenizer.pad_token_id, **batching)
-            if averages:
-                embeddings = mean_of_windows(embeddings, token_ids)
+            embeddings = self.embed(token_ids, long_texts, **batching)
             if self.postprocessing is not None:
                 embeddings = self.postprocessing.transform(embeddings)
-            if normalize_embeddings is False and self.model.settings.normalize:
+            if normalize_embeddings is False and self.settings.normalize:
                 embeddings = F.normalize(embeddings, dim=-1)
             embeddings = embeddings[:, :truncate_dim]
             if normalize_embeddings:
                 embeddings = F.normalize(embeddings, dim=-1)
             yield key, embeddings
 
-    def tokenize(
-        self,
-        texts: Sequence[str],
-        prefix: str = "",
-        max_length: int | None = None,
-        long_texts: str | None = None,
-    ) -> list[Any]:
-        """Tokenize texts with a prompt before each, for `max_length` tokens or the model's own limit.
-
-        Args:
-            texts (`Sequence[str]`): The texts.
-            prefix (`str`, *optional*, defaults to `""`): The prompt.
-            max_length (`int`, *optional*): As in [`SimCSE.encode`].
-            long_texts (`str`, *optional*): As in [`SimCSE.encode`].
-
-        Returns:
-            `list[list[int]]` or `list[list[list[int]]]`: The token ids of each text or, with `long_texts="mean"`, of
-                each window of each text.
-        """
-        if max_length is None:
-            max_length = self.max_length
-        else:
-            check_max_length(max_length, self.model.config)
-        if prefix:
-            texts = [prefix + text for text in texts]
-        templates = self.model.settings.templates
-        full = full_length(self.tokenizer, max_length, templates, prefix)
-        rows: Any = tokenize_texts(self.tokenizer, texts, max_length, templates)
-        mean = check_long_texts(long_texts or self.long_texts) == "mean"
-        if mean:
-            rows = split_long(self.tokenizer, texts, rows, full, templates, prefix)
-        if all(text.endswith((PROBE, *PROBES)) for text in texts):
-            return rows  # the package's own sentences say nothing about those of the user
+    def _inspect(self, texts: Sequence[str], rows: Iterable[list[int]], full: int | None = None) -> None:
+        """Warn once of words that the tokenizer does not know, and once for each length of texts that are cut."""
+        if all(text in (PROBE, *PROBES) for text in texts):
+            return  # the package's own sentences say nothing about those of the user
+        rows = list(rows)
         if not self._warned_of_unknown:
-            sample = chain.from_iterable(rows) if mean else rows
-            self._warned_of_unknown = check_known(sample, self.tokenizer, "the texts to encode", refuses=False)
-        if not mean and full not in (None, self._warned_of_length):
-            cut = sum(len(row) >= full for row in rows)
-            if cut:
-                self._warned_of_length = full
-                logger.warning(
-                    f"{cut} of {len(rows)} texts ({cut / len(rows):.1%}) fill the maximum length of {full} "
-                    "tokens, so their ends may be cut. Raise max_length if the model can read more."
-                )
-        return rows
+            self._warned_of_unknown = check_known(rows, self.tokenizer, "the texts to encode", refuses=False)
+        if full in (None, self._warned_of_length):
+            return
+        cut = sum(len(row) >= full for row in rows)
+        if cut:
+            self._warned_of_length = full
+            logger.warning(
+                f"{cut} of {len(rows)} texts ({cut / len(rows):.1%}) fill the maximum length of {full} tokens, so "
+                "their ends may be cut. Raise max_length if the model can read more."
+            )
 
     def encode_query(self, sentences: Texts, **options: Any) -> Any:
         """Encode search queries: with the prompt `"query"`, unless another is given; arguments as in `encode`."""
@@ -474,23 +388,6 @@ class SimCSE:
                         f"model.prompts['document'] = model.prompts[{name!r}]."
                     )
         return self.encode(sentences, **options)
-
-    def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """Return the text that `encode` puts before each sentence, `""` for none; see there for the arguments."""
-        if prompt is not None:
-            if prompt_name is not None:
-                logger.warning(f"prompt_name {prompt_name!r} is ignored, because prompt is given too: give only one.")
-            return prompt
-        if prompt_name is None:
-            prompt_name = self.default_prompt_name
-        if prompt_name is None:
-            return ""
-        if prompt_name not in self.prompts:
-            raise ValueError(
-                f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are "
-                f"{', '.join(self.prompts)}. Add it to model.prompts, or give the text itself as prompt."
-            )
-        return self.prompts[prompt_name]
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
         """Compare each item of `a` with each item of `b`, by the cosine or the model's own `similarity_fn_name`.
@@ -549,25 +446,19 @@ class SimCSE:
         Raises:
             ValueError: If none is saved, or it was chosen with other weights, another pooler, prompt or transform.
         """
-        saved = getattr(self.model.config, THRESHOLD, None)
+        saved = SavedThreshold.read(self.model.config)
         if saved is None:
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
-        if self._is_outdated(saved):
+        if not saved.fits(self.probe_cosines()):
             raise ValueError(
                 f"the threshold of {self.name_or_path} does not fit this model: a few fixed sentences had other "
                 f"cosines when it was chosen (other weights, pooler, prompt or transform). {_CHOOSE_THRESHOLD}"
             )
-        return saved["cosine"]
+        return saved.cosine
 
     def probe_cosines(self) -> list[float]:
-        """Return the cosines of the first of `PROBES` with the others, which are saved with a threshold."""
-        first, *others = self.encode(PROBES, split_over_processes=False)
-        return (torch.stack(others) @ first).tolist()
-
-    def _is_outdated(self, saved: dict[str, Any]) -> bool:
-        before = np.array(saved["probe"])
-        largest = np.abs(before - self.probe_cosines()).max()
-        return bool(largest > _PROBE_TOLERANCE * (1 - before.min()))
+        """Return the cosines of a few fixed sentences, which are saved with a threshold."""
+        return probe_cosines(self.encode(PROBES, split_over_processes=False))
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -626,14 +517,13 @@ class SimCSE:
         Raises:
             ValueError: If the model has a transform already, or the method, the input or a setting is invalid.
         """
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        check_values(METHODS, method=method)
         if self.postprocessing is not None:
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
         named: Sequence[str | None] = columns or [None]
         columns = [text_column(sentences, column)[1] for column in named]
         texts = chain.from_iterable(stream_texts(sentences, column) for column in columns)
-        probe = self._probe(self.max_length).tolist()
+        probe = probe_embedding(self, self.max_length).tolist()
         sizes = []
 
         def windows() -> Iterator[torch.Tensor]:
@@ -689,8 +579,8 @@ class SimCSE:
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
-        saved = getattr(self.model.config, THRESHOLD, None)
-        if saved is not None and self._is_outdated(saved):
+        saved = SavedThreshold.read(self.model.config)
+        if saved and not saved.fits(self.probe_cosines()):
             vars(self.model.config).pop(THRESHOLD)
             logger.warning(
                 f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"
@@ -768,12 +658,6 @@ class SimCSE:
                 repo_id=repo_id, folder_path=directory, commit_message=commit_message, **options
             )
         return commit.pr_url or commit.commit_url
-
-    def _probe(self, max_length: int | None) -> torch.Tensor:
-        """Return the unit embedding of a sentence before any transform, by which a fit knows its weights."""
-        ids = tokenize_texts(self.tokenizer, [PROBE], max_length, self.model.settings.templates)
-        embeddings = encode_token_ids(self.model, ids, self.tokenizer.pad_token_id, split_over_processes=False)
-        return F.normalize(embeddings[0], dim=-1)
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):

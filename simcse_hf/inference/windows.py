@@ -9,19 +9,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.templates import read_template, special_tokens
-from ..names import LONG_TEXTS
 from .encoding import TOKENIZER_LOCK, unchanged
 
 # A full stop, question or exclamation mark with the quotes and brackets that close after it, and the end of a line.
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？]["”’」』）]*|\n""")
 _WORD_END = re.compile(r"\S(?=\s)")
-
-
-def check_long_texts(long_texts: str) -> str:
-    """Return the setting if it is one of `LONG_TEXTS`; otherwise raise a ValueError."""
-    if long_texts not in LONG_TEXTS:
-        raise ValueError(f"long_texts must be one of {', '.join(LONG_TEXTS)}, got {long_texts!r}")
-    return long_texts
 
 
 def split_long(

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ..ops.errors import require_extra
-from ..ops.files import StrPath, full_name, write_json
+from ..ops.files import HubArguments, StrPath, full_name, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
 from .pooling import StateDict
 from .settings import SECTION
@@ -112,13 +112,13 @@ def merged_weights(model: Any, weights: StateDict) -> StateDict:
     return merged
 
 
-def load_adapter(model: Any, source: StrPath, hub: dict[str, Any]) -> None:
+def load_adapter(model: Any, source: StrPath, hub: HubArguments) -> None:
     """Load an adapter and merge it into the encoder.
 
     Args:
         model (`ContrastiveModel`): The model that the adapter belongs to. It is changed in place.
         source (`str` or `os.PathLike`): The folder of the adapter, or its name on the hub.
-        hub (`dict`): The arguments that locate its files.
+        hub (`HubArguments`): The arguments that locate its files.
 
     Raises:
         ValueError: If the adapter lacks weights, or does not fit the encoder.

@@ -21,6 +21,7 @@ from transformers.utils import (
 )
 
 from ..ops.files import (
+    HubArguments,
     StrPath,
     find_file,
     read_json_object,
@@ -76,7 +77,7 @@ class Checkpoint:
 
     Args:
         source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-        hub (`dict`): The arguments that locate its files, see `HUB_ARGUMENTS`.
+        hub (`HubArguments`): The arguments that locate its files.
         section (`dict`): Its settings in the form of the section `simcse` of `config.json`, from this section and the
             files of sentence-transformers.
         saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if it has that section.
@@ -87,7 +88,7 @@ class Checkpoint:
     """
 
     source: StrPath
-    hub: dict[str, Any]
+    hub: HubArguments
     section: dict[str, Any]
     saved: ContrastiveSettings | None
     files: SentenceTransformersFiles

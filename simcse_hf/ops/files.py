@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -25,8 +25,17 @@ StrPath = str | os.PathLike[str]
 #: Arrays by a task, its part and what they hold.
 Arrays = dict[str, dict[str, dict[str, np.ndarray]]]
 
-#: The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is.
-HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+
+class HubArguments(TypedDict, total=False):
+    """The arguments of `from_pretrained` that say where on the hub, or where in a directory, a file is."""
+
+    cache_dir: StrPath | None
+    force_download: bool
+    local_files_only: bool
+    token: str | bool | None
+    revision: str | None
+    subfolder: str
+
 
 #: The lock of a folder that a process holds, and the file that names the process. Neither is uploaded.
 LOCK = "_run.lock"
@@ -40,26 +49,19 @@ STAGING = "_saving"
 ARRAY_DAMAGE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
 
 
-def select_hub_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the arguments of `from_pretrained` that [`find_file`] takes.
-
-    Args:
-        kwargs (`Mapping[str, Any]`): Any keyword arguments of `from_pretrained`.
-
-    Returns:
-        `dict[str, Any]`: Those named in `HUB_ARGUMENTS`.
-    """
-    return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+def select_hub_arguments(kwargs: Mapping[str, object]) -> HubArguments:
+    """Select the arguments of [`find_file`] among those of a function `from_pretrained`."""
+    selected = {name: kwargs[name] for name in HubArguments.__annotations__ if name in kwargs}
+    return cast(HubArguments, selected)
 
 
-def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) -> str | None:
+def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Unpack[HubArguments]) -> str | None:
     """Find an optional file of a model, and download it if the model is on the hub.
 
     Args:
         name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
         filename (`str`): The file, relative to the model, such as `"modules.json"` or `"1_Pooling/config.json"`.
-        hub_kwargs (`Any`): `revision`, `token`, `cache_dir`, `force_download`, `local_files_only` and `subfolder`, as
-            in `from_pretrained`. `filename` is relative to `subfolder`.
+        hub_kwargs (`HubArguments`): As in `from_pretrained`. `filename` is relative to `subfolder`.
 
     Returns:
         `str`, *optional*: The local path of the file, or `None` if the model does not have it.
@@ -69,12 +71,12 @@ def find_file(name_or_path: StrPath | None, filename: str, **hub_kwargs: Any) ->
     return cached_file(str(name_or_path), filename, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
 
 
-def hub_commit(name_or_path: StrPath, **hub_kwargs: Any) -> str | None:
+def hub_commit(name_or_path: StrPath, **hub_kwargs: Unpack[HubArguments]) -> str | None:
     """Return the commit of a model on the hub, whose files are loaded already.
 
     Args:
         name_or_path (`str | os.PathLike`): A local directory or the name of a model on the hub.
-        hub_kwargs (`Any`): As in [`find_file`].
+        hub_kwargs (`HubArguments`): As in [`find_file`].
 
     Returns:
         `str`, *optional*: The commit, or `None` if the model is not from the hub.

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..ops.errors import check_finite
-from ..ops.files import find_file, read_json, read_json_object, write_atomically, write_json
+from ..ops.files import HubArguments, find_file, read_json, read_json_object, write_atomically, write_json
 
 #: The classes of transforms by their names.
 METHODS: dict[str, type["VectorTransform"]] = {}
@@ -152,12 +152,12 @@ def save_transform(directory: str | os.PathLike, transform: VectorTransform, fit
         write_json(directory / MODULES, modules)
 
 
-def find_transform(name_or_path: str | os.PathLike, hub: dict[str, Any]) -> tuple[VectorTransform | None, Fit | None]:
+def find_transform(name_or_path: str | os.PathLike, hub: HubArguments) -> tuple[VectorTransform | None, Fit | None]:
     """Load the transform saved beside a model.
 
     Args:
         name_or_path (`str` or `os.PathLike`): Directory or hub name of the model.
-        hub (`dict[str, Any]`): `revision`, `token`, `cache_dir`, `local_files_only`.
+        hub (`HubArguments`): Where the files are.
 
     Returns:
         `tuple[VectorTransform, Fit]`: The transform and what it was fitted on; twice `None` if there is none.

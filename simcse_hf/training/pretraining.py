@@ -49,11 +49,13 @@ MLM_SAMPLE = DEFAULTS["mlm sample"] | {"train_file": str(sample_files()[0].train
 class PretrainingArguments:
     """The encoder, its tokenizer and the sentences."""
 
+    _argument_group_name = "encoder and sentences"
+
     train_file: str | None = option(None, "File of sentences: txt, csv, tsv, jsonl or parquet, also .gz.")
     max_train_samples: int | None = option(None, "Train on the first rows only.")
     held_out: int = option(1000, "Number of sentences at the end of the file kept for evaluation (at most 10%%).")
     model_name_or_path: str | None = option(
-        None, "Encoder to continue training; default: a new BERT.", aliases=["--model"]
+        None, "Encoder to continue training; also --model; default: a new BERT.", aliases=["--model"]
     )
     train_tokenizer: bool = option(False, "Train a WordPiece tokenizer on the sentences, for a new encoder.")
     vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")

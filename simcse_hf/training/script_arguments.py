@@ -15,7 +15,6 @@ from ..models.pooling import TEMPLATE_POOLER
 from ..models.resolve import resolve_command
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
 from ..names import POOLER_TYPES
-from ..objectives import OBJECTIVES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
 from ..objectives.row_checks import SIMILARITIES
@@ -30,8 +29,10 @@ logger = logging.get_logger(__name__)
 class ModelArguments:
     """The model to start from, its pooler and its objective, under the names of the reference implementation."""
 
+    _argument_group_name = "model and objective"
+
     model_name_or_path: str | None = option(
-        None, "Encoder to start from: a directory or a model id on the hub.", aliases=["--model"]
+        None, "Encoder to start from: a directory or a model id on the hub; also --model.", aliases=["--model"]
     )
     model_revision: str = option("main", "Branch, tag or commit of the model on the hub.")
     head: str = option(
@@ -74,8 +75,8 @@ class ModelArguments:
     )
     objective: str | None = option(
         None,
-        f"Training objective: {', '.join(OBJECTIVES)}, a sum of them, or a class of yours as "
-        "my_package.losses:MyLoss; default: the checkpoint's, else simcse.",
+        "Training objective, such as simcse or diffcse, a sum of them, or a class of yours as "
+        "my_package.losses:MyLoss; its paper's settings replace the defaults; default: the checkpoint's, else simcse.",
     )
     objective_options: list[str] = option(
         list, "Options of the objective as name=value pairs; a table in YAML."
@@ -130,6 +131,8 @@ class ModelArguments:
 @dataclass
 class DataArguments:
     """The training texts and the dev set, and what to do with the output directory."""
+
+    _argument_group_name = "texts and output"
 
     train_file: str | None = option(None, "File of training texts: txt, csv, tsv, json, jsonl or parquet, also .gz.")
     dataset_name: str | None = option(

@@ -32,77 +32,15 @@ class SimCSETrainingArguments(TrainingArguments):
     never changes the caller's object. With `load_best_model_at_end` and a dev set, `metric_for_best_model` is its
     Spearman correlation by default.
 
-    Args:
-        max_seq_length (`int`, *optional*):
-            Longer texts are truncated to this number of tokens, special tokens included. By default a checkpoint of
-            this package keeps the number that it was trained with; otherwise 32. A table gives columns different
-            numbers: `{"anchor": 32, "positive": 256}`, where the hard negatives have that of `negative` or, without
-            one, of `positive`.
-        prompts (`dict[str, str]`, *optional*):
-            What is put before the texts of a column: `{"anchor": "query: ", "positive": "passage: "}`, and likewise
-            `negative`. The model is saved with the first two as its prompts `query` and `document`, which
-            `encode_query` and `encode_document` use. By default the model's default prompt stands before all texts.
-        datasets (`dict[str, dict]`, *optional*):
-            What is special to a data set of `train_dataset={"name": rows}`, by its name: `objective` and
-            `objective_options`, `prompts`, `max_seq_length`, and `share`, a number. On the command line it is a table
-            in a YAML file, where a data set also names its file, see `--train_file`.
-        dataset_shares (`str`, *optional*, defaults to `"proportional"`):
-            How often a batch comes from each data set: in proportion to its rows, or from all in turn
-            (`"round_robin"`). The numbers `share` in `datasets` take its place.
-        pad_to_max_length (`bool`, *optional*, defaults to `False`):
-            Pad every batch to `max_seq_length` instead of its longest text.
-        view (`str`, *optional*):
-            How the positive of a single sentence is made: `"identity"` (the sentence again, under another dropout
-            mask), `"fixed_mask"` (under the same mask; "fixed 0.1" in Table 3 of SimCSE), a discrete augmentation
-            (Table 1; see `simcse_hf.data.views`), or a later sentence of the document (Table 2). The default is the
-            objective's, `"identity"` for most.
-        view_rate (`float`, *optional*):
-            Share of the words that an augmentation changes. The default is the view's.
-        view_both (`bool`, *optional*, defaults to `False`):
-            Augment the anchor too, as non-contrastive training does.
-        mlm_probability (`float`, *optional*, defaults to `0.15`):
-            Share of the tokens that the auxiliary masked-LM loss predicts, for models loaded with `do_mlm=True`.
-        gradcache_chunk_size (`int`, *optional*):
-            Rows that are in the encoder at a time; of texts shorter than the others there are more. A
-            batch may then have any size, at the price of a second forward pass (see [`CachedBatch`]). By default the
-            whole batch is encoded in one pass.
-        allow_changes (`bool`, *optional*, defaults to `False`):
-            Resume although settings that decide the result differ from the checkpoint's, which is otherwise refused.
-            The optimizer takes the new ones, and checkpoints and results.json record the changes.
-        stop_on_collapse (`bool`, *optional*, defaults to `False`):
-            End the run with an error if the embeddings collapse to a point or to a few directions (see
-            [`RunWatch`]), which otherwise gives a warning.
-        teacher (`list[str]`, *optional*):
-            Frozen models, or folders of their vectors for the training rows, that `objective="distill"` learns from;
-            see [`RowVectors`]. Several are weighted equally, or as in `["a:0.33", "b:0.67"]`.
-        guide (`list[str]`, *optional*):
-            Frozen models, or folders of vectors, whose similarities say which candidates of the contrastive loss are
-            false negatives; see [`InfoNCE`].
-        batch_neighbors (`int`, *optional*, defaults to `0`):
-            Number of rows that follow each row in the batch: those that the teacher (or else the guide) finds the
-            most similar by their first texts. Every row is still drawn once an epoch.
-        lora_r (`int`, *optional*):
-            Freeze the encoder and train a LoRA adapter of this rank with the head. The merged model is saved. It is
-            the short form of `lora={"r": ...}`.
-        lora (`dict`, *optional*):
-            The arguments of peft's `LoraConfig`, such as `{"r": 8, "lora_alpha": 32, "target_modules": ["query"]}`.
-            By default `lora_alpha` is twice `r`, and all linear layers of the encoder get an adapter.
-        save_adapter (`bool`, *optional*, defaults to `False`):
-            Save the adapter of the model in place of the merged model.
-        remove_unused_columns (`bool`, *optional*, defaults to `False`):
-            See transformers.
-        logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
-            See transformers.
-        ddp_find_unused_parameters (`bool`, *optional*, defaults to `False`):
-            See transformers.
-        dataloader_num_workers (`int`, *optional*):
-            Processes that make batches. By default 4 on a GPU if the machine has as many cores for each of its GPUs,
-            so that a step never waits for the collator, and 0 on a CPU and for streams.
+    What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all of them.
     """
+
+    _argument_group_name = "training"
 
     max_seq_length: int | None = option(
         None,
-        "Number of tokens to which longer texts are cut, by column as anchor=32,positive=256 (a table in YAML); "
+        "Number of tokens, special tokens included, to which longer texts are cut; by column as "
+        "anchor=32,positive=256 (a table in YAML), where hard negatives have that of negative or else of positive; "
         "default: the checkpoint's, else 32.",
     )
     prompts: list[str] | None = option(
@@ -117,7 +55,8 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     dataset_shares: str = option(
         SHARES[0],
-        "How often a batch comes from each of several data sets, without numbers share.",
+        "How often a batch comes from each of several data sets: in proportion to its rows, or from all in turn "
+        "(round_robin). The numbers share in datasets take its place.",
         choices=SHARES,
     )
     pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
@@ -128,29 +67,44 @@ class SimCSETrainingArguments(TrainingArguments):
         choices=VIEWS,
     )
     view_rate: float | None = option(None, "Share of the words that an augmentation changes; default: the view's.")
-    view_both: bool = option(False, "Augment the anchor too, not only the positive.")
+    view_both: bool = option(False, "Augment the anchor too, as non-contrastive training does.")
     mlm_probability: float = option(0.15, "Share of the tokens that the auxiliary masked-LM loss predicts.")
     gradcache_chunk_size: int | None = option(
-        None, "Rows of a chunk in which a batch of any size is encoded (GradCache)."
+        None,
+        "Rows of a chunk in which a batch of any size is encoded, at the price of a second forward pass (GradCache); "
+        "default: the whole batch in one pass.",
     )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
     )
-    stop_on_collapse: bool = option(False, "End the run if the embeddings collapse to a point or to a few directions.")
+    stop_on_collapse: bool = option(
+        False,
+        "End the run if the embeddings collapse to a point or to a few directions, which otherwise is a warning.",
+    )
     teacher: list[str] | None = option(
-        None, "Models, or folders of vectors, that --objective distill learns from; with weights as NAME:WEIGHT."
+        None,
+        "Frozen models, or folders of their vectors for the training rows, that --objective distill learns from, "
+        "weighted equally or as NAME:WEIGHT.",
     )
     guide: list[str] | None = option(
-        None, "Models, or folders of vectors, by which false negatives are left out of the contrastive loss."
+        None,
+        "Frozen models, or folders of vectors, whose similarities say which candidates of the contrastive loss are "
+        "false negatives.",
     )
     batch_neighbors: int = option(
-        0, "Number of rows, which the teacher or guide finds most similar, beside each row in the batch."
+        0,
+        "Number of rows that follow each row in the batch: those that the teacher, or else the guide, finds the most "
+        "similar by their first texts.",
     )
-    lora_r: int | None = option(None, "Freeze the encoder and train a LoRA adapter of this rank (extra lora).")
+    lora_r: int | None = option(
+        None, "Freeze the encoder and train a LoRA adapter of this rank with the head (extra lora)."
+    )
     lora: dict | str | None = option(
-        None, 'Arguments of peft\'s LoraConfig, such as \'{"r": 8, "lora_alpha": 32}\' (a table in YAML).'
+        None,
+        'Arguments of peft\'s LoraConfig, such as \'{"r": 8, "lora_alpha": 32}\' (a table in YAML); default: '
+        "lora_alpha is twice r, and all linear layers of the encoder get an adapter.",
     )
-    save_adapter: bool = option(False, "Save the adapter instead of the merged model.")
+    save_adapter: bool = option(False, "Save the adapter of the model in place of the merged model.")
     remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
     logging_nan_inf_filter: bool = option(
         False, "transformers' filter of the log. A loss that is not finite ends the run in any case."
@@ -160,7 +114,9 @@ class SimCSETrainingArguments(TrainingArguments):
     )
 
     dataloader_num_workers: int | None = option(  # type: ignore[assignment]
-        None, "Processes that make batches; default: up to 4 on a GPU, 0 on a CPU."
+        None,
+        "Processes that make batches; default: 4 on a GPU if the machine has as many cores for each of its GPUs, 0 on "
+        "a CPU and for streams.",
     )
 
     def __getstate__(self) -> dict[str, Any]:

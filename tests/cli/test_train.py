@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -55,14 +56,31 @@ def test_help_of_a_recipe_shows_what_it_sets(capsys, tmp_path, monkeypatch):
 def test_the_short_help_shows_the_defaults_of_a_real_run(method, capsys):
     classes, defaults = METHODS[method]
     actual = {field.name: field.default for cls in classes for field in fields(cls)} | defaults
-    actual["max_seq_length"] = actual["max_seq_length"] or 32  # unless the checkpoint says otherwise
-    actual["objective"] = actual.get("objective") or "simcse"  # unless the columns of the texts do
     assert status("train", method, "--help") == 0
     options = capsys.readouterr().out.partition("--help_all")[2].partition("RECIPE")[0].split("\n  --")[1:]
     assert len(options) > 12
     for option in options:
-        name, default = option.split()[0], option.partition("default: ")[2].strip()
-        assert default == str(actual[name] if default else "") and (default or actual[name] is None), option
+        name, default = option.split()[0], " ".join(option.split()).partition("default: ")[2]
+        if actual[name] is None:  # the words say what decides it, if they say anything
+            continue
+        assert default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
+
+
+@pytest.mark.parametrize("words", [[], ["train"]])
+def test_without_a_command_or_method_those_are_listed(words, capsys):
+    assert status(*words) == 0
+    assert ("  unsup " if words else "  build-nli ") in capsys.readouterr().out
+
+
+def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys):
+    assert status("train", "unsup", "--help_all") == 0
+    text = capsys.readouterr().out
+    groups = ["model and objective", "texts and output", "training", "training, as in transformers"]
+    assert re.findall("^([a-z, ]+):$", text, re.MULTILINE) == ["options", *groups]
+    places = [text.index(name) for name in ("--objective ", "--dev_file ", "--teacher ", "--learning_rate ")]
+    assert places == sorted(places) and text.count("  --max_seq_length ") == 1
+    for option in text.split("\n  --")[1:]:
+        assert option.count("default: ") <= 1, option
 
 
 @pytest.mark.parametrize(

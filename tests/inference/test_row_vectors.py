@@ -17,7 +17,7 @@ from process_helpers import held_elsewhere, in_processes
 
 from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.inference import simcse as simcse_module
+from simcse_hf.inference import encoder as encoder_module
 from simcse_hf.inference import vectors as module
 from simcse_hf.inference.shards import encode_file, write_vectors
 from simcse_hf.inference.simcse import SimCSE
@@ -89,7 +89,7 @@ def test_a_model_encodes_the_texts_once_for_all_runs(model, checkpoint, cache, m
     found = vectors_of(rows, checkpoint)
     expected = model.encode(rows["sent1"][:], convert_to_numpy=True)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
-    monkeypatch.setattr(simcse_module, "encode_token_ids", None)
+    monkeypatch.setattr(encoder_module, "encode_token_ids", None)
     np.testing.assert_array_equal(vectors_of(rows, checkpoint), found)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 

@@ -1,0 +1,93 @@
+"""What `simcse-hf train METHOD --help` prints: the options that people use most, from the fields of the arguments.
+
+The fields are read from their source. The parser with all options takes seconds to import.
+"""
+
+import ast
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import yaml
+
+from .options import PACKAGE, CommandParser, Parameter, find_definition, help_of
+
+_RECIPES = PACKAGE / "training" / "recipes"
+_CONTRASTIVE = (
+    "script_arguments:ModelArguments",
+    "script_arguments:DataArguments",
+    "training_args:SimCSETrainingArguments",
+)
+#: The classes of each method's arguments, beside those of transformers.
+_CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("pretraining:PretrainingArguments",)}
+#: The options that are shown, if the method has them.
+_SHOWN = (
+    "model_name_or_path train_file dev_file output_dir overwrite_output_dir resume_from_checkpoint objective "
+    "pooler_type temp max_seq_length learning_rate per_device_train_batch_size gradcache_chunk_size num_train_epochs "
+    "max_steps eval_steps bf16 seed train_tokenizer extend_tokenizer seeds"
+).split()
+
+
+def print_help(method: str, purpose: str, recipe: str) -> None:
+    """Print the options of a method with its defaults, and what a recipe sets.
+
+    Args:
+        method (`str`): `"unsup"`, `"sup"` or `"mlm"`.
+        purpose (`str`): What it does, in words.
+        recipe (`str`): A YAML file or, if there is none, the name of a recipe of the package; or an option.
+    """
+    recipes = []
+    for path in sorted(_RECIPES.glob("*.yaml")):
+        if f"train {method} " in path.read_text(encoding="utf-8").partition("\n")[0]:
+            recipes.append(path.stem)
+    epilog = fill(
+        f"RECIPE is a YAML file of options, or one of the package: {', '.join(recipes)}.", 80, break_on_hyphens=False
+    )
+    for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
+        if path.is_file():
+            epilog += f"\n\n{recipe} sets:\n{path.read_text(encoding='utf-8')}"
+            break
+    sample = "Without a model and texts, the run is offline on the sample of the package, with settings of its own."
+    parser = CommandParser(
+        prog=f"simcse-hf train {method}",
+        usage="%(prog)s [RECIPE] [--name value ...]",
+        description=fill(f"{purpose.capitalize()}. {sample}", 80, break_on_hyphens=False),
+        epilog=epilog,
+        formatter_class=RawDescriptionHelpFormatter,
+        argument_default=SUPPRESS,
+    )
+    parser.add_argument("--help_all", action="help", help="list all options, those of transformers too")
+    options = options_of(method)
+    for name in _SHOWN:
+        if name in options:
+            parser.add_argument(f"--{name}", metavar="", help=help_of(options[name]))
+    parser.print_help()
+
+
+def options_of(method: str) -> dict[str, Parameter]:
+    """Return the options of a method by their names, with its defaults.
+
+    Args:
+        method (`str`): `"unsup"`, `"sup"` or `"mlm"`.
+
+    Returns:
+        `dict[str, Parameter]`: The fields of the argument classes, and transformers' most used.
+    """
+    folder = PACKAGE / "training"
+    described: dict[str, tuple[Any, str]] = {}
+    for node in ast.parse((folder / "parser.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STOCK_WORDS":
+            described = {name: (None, text) for name, text in ast.literal_eval(node.value).items()}
+    for each in _CLASSES[method]:
+        module, _, name = each.partition(":")
+        for field in find_definition(f"training.{module}", name).body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
+                default, text = field.value.args
+                value = default.value if isinstance(default, ast.Constant) else None
+                described[ast.unparse(field.target)] = (value, ast.literal_eval(text))
+    defaults = yaml.safe_load((folder / "defaults.yaml").read_text(encoding="utf-8"))[method]
+    options = {}
+    for name, (own, words) in described.items():
+        options[name] = Parameter(name, ast.Constant(None), defaults.get(name, own), words)
+    return options
