@@ -274,19 +274,23 @@ def read_args(node: ast.FunctionDef | ast.ClassDef) -> tuple[dict[str, str], dic
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words = parameter.words.removesuffix(".").replace(". The default is ", "; default: ")
+    words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
-    words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
+    values = [value for each in _members(parameter.annotation) for value in _choices(each)]
+    for name in re.findall(r"`([a-z_]+)`", words):
+        if name not in values:  # another parameter
+            words = words.replace(f"`{name}`", f"--{name}")
     if choices:
         words += f": {', '.join(choices)}"
     if parameter.default is True:
         words = f"do not {words}"
-    elif parameter.default not in (REQUIRED, None, False, ""):
-        default = parameter.default
-        listed = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        if listed:
-            words += f"; default: {listed}"
+    elif isinstance(parameter.default, tuple):
+        default = default or " ".join(map(str, parameter.default))
+    elif parameter.default not in (REQUIRED, None) and parameter.default is not False:
+        default = default or str(parameter.default)
+    if default:
+        words += f"; default: {default}"
     return words.replace("%", "%%")
 
 
