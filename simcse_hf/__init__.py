@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .inference.encode import encode as encode
+    from .inference.fitting import fit_postprocessing as fit_postprocessing
     from .inference.simcse import SimCSE as SimCSE
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
@@ -38,6 +40,8 @@ _MODULE_OF = {
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
     "build_nli_triplets": "data.nli_pairs",
+    "encode": "inference.encode",
+    "fit_postprocessing": "inference.fitting",
     "index": "search.commands",
     "load_text_dataset": "data.read",
     "mine": "search.commands",
