@@ -41,9 +41,7 @@ def _checked(*sequences: ArrayLike | Tensor) -> list[ndarray]:
     for which, values in (("first", x), ("second", y)):
         broken = np.count_nonzero(~np.isfinite(values))
         if broken:
-            raise ValueError(
-                f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite. Did training diverge?"
-            )
+            raise ValueError(f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite")
         if (values == values[0]).all():
             raise ValueError(
                 f"all {len(values)} values of the {which} sequence equal {values[0]:g}: the embeddings have collapsed "
