@@ -55,6 +55,8 @@ class Command:
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
+        then (`str`, *optional*): A function that is called with the printed result, such as
+            `"publishing.refresh:refresh_card"`.
     """
 
     function: str
@@ -64,6 +66,7 @@ class Command:
     verbose: str | None = None
     together: bool = False
     lines: str | None = None
+    then: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
         given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
-    module, _, function = command.function.partition(":")
-    result = getattr(importlib.import_module(f"simcse_hf.{module}"), function)(**given)
+    result = _import(command.function)(**given)
     if command.together:
         from accelerate import PartialState
 
@@ -133,6 +135,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         if as_json:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
         print(text, flush=True)
+        if command.then is not None:
+            _import(command.then)(each)
         each.wait()
 
 
@@ -146,6 +150,12 @@ def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
             return
         if line.strip():
             yield line.rstrip("\n")
+
+
+def _import(function: str) -> Callable[..., Any]:
+    """Import a function by its module in this package and its name."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(f"simcse_hf.{module}"), name)
 
 
 def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
