@@ -338,14 +338,14 @@ def _number(score: float | None) -> str:
     return "n/a" if score is None else f"{score:.2f}"
 
 
-def comparison_text(path: Path) -> str:
-    """Return the tables that `simcse-hf compare` wrote.
+def comparison_text(path: Path) -> tuple[str, list[dict]]:
+    """Return the tables that `simcse-hf compare` wrote, and the identities of the models in them.
 
     Args:
         path (`Path`): A JSON file that `simcse-hf compare --output` wrote.
 
     Returns:
-        `str`: The tables as preformatted text.
+        `tuple[str, list[dict]]`: The tables as preformatted text, and the identities.
 
     Raises:
         ValueError: If the file is not such a comparison. The message names the file.
@@ -355,4 +355,4 @@ def comparison_text(path: Path) -> str:
     text = format_comparison(comparison)
     for name in (comparison["baseline"], *comparison["differences"]):  # as wide as before, without a local folder
         text = text.replace(name, str(public_name(name)).ljust(len(name)))
-    return text
+    return text, list(comparison.get("identities", {}).values())
