@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .inference.encode import encode as encode
+    from .inference.fitting import fit_postprocessing as fit_postprocessing
     from .inference.simcse import SimCSE as SimCSE
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
@@ -36,6 +38,8 @@ _MODULE_OF = {
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
     "build_nli_triplets": "data.nli_pairs",
+    "encode": "inference.encode",
+    "fit_postprocessing": "inference.fitting",
     "load_text_dataset": "data.read",
 }
 _SUBPACKAGES = "cli data evaluation inference models objectives ops postprocessing publishing search training".split()

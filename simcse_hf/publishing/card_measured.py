@@ -1,17 +1,18 @@
 """Reads what was measured with the weights of a model, for its card."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from transformers.utils import logging
 
+from ..evaluation.compare import Comparison
 from ..evaluation.report import read_results
 from ..inference.simcse import SimCSE
 from ..ops.files import StrPath, read_json_object
 from ..ops.identity import Identity
-from .card_results import Measured, comparison_text, protocol_of
-from .card_subject import Subject
+from .card_results import Measured, protocol_of
+from .card_subject import Subject, public_name
 
 logger = logging.get_logger(__name__)
 
@@ -33,12 +34,12 @@ class Weights:
         self.folder = folder
         self._known: dict[str, Identity] = {}
 
-    def made(self, path: Path, recorded: Sequence[dict], is_named: bool = False) -> bool:
+    def made(self, path: Path, recorded: Iterable[Identity], is_named: bool = False) -> bool:
         """Return whether a result was made with these weights, and say why not.
 
         Args:
             path (`Path`): The file of the result.
-            recorded (`Sequence[dict]`): The identities of the models in it. One of them has to be this one.
+            recorded (`Iterable[Identity]`): The identities of the models in it. One of them has to be this one.
             is_named (`bool`, *optional*, defaults to `False`): Refuse the file, which somebody named, in place of a
                 warning.
 
@@ -49,7 +50,7 @@ class Weights:
             ValueError: If a named file was made with other weights.
         """
         reasons = []
-        for each in map(Identity.from_dict, recorded):
+        for each in recorded:
             if each.weights is None:
                 continue
             changed = each.changes(self._identity(each.dtype), _MAY_CHANGE)
@@ -69,13 +70,17 @@ class Weights:
         return self._known[dtype]
 
 
+def _identity(document: Mapping) -> Identity:
+    return Identity.from_dict(document.get("identity", {}))
+
+
 def read_adaptation(weights: Weights) -> dict:
     """Return the content of `adaptation.json`; empty if there is none of these weights."""
     path = weights.folder / ADAPTATION
     if not path.is_file():
         return {}
     adaptation = read_json_object(path, advice="Remove it, or adapt the model again.")
-    return adaptation if weights.made(path, [adaptation.get("identity", {})]) else {}
+    return adaptation if weights.made(path, [_identity(adaptation)]) else {}
 
 
 def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[str]:
@@ -90,9 +95,13 @@ def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[
     """
     texts = []
     for path in map(Path, sorted(weights.folder.glob("comparison*.json")) if files is None else files):
-        text, identities = comparison_text(path)
-        if weights.made(path, identities, files is not None):
-            texts.append(text)
+        comparison = Comparison.read(path)
+        if not weights.made(path, comparison.identities.values(), files is not None):
+            continue
+        text = str(comparison)
+        for name in comparison.scores:  # as wide as before, without a local folder
+            text = text.replace(name, str(public_name(name)).ljust(len(name)))
+        texts.append(text)
     return texts
 
 
@@ -114,7 +123,7 @@ def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] 
     measured = []
     for path in map(Path, sorted(weights.folder.glob("evaluation*.json")) if files is None else files):
         document, _ = read_results(path)
-        if weights.made(path, [document.get("identity", {})], files is not None):
+        if weights.made(path, [_identity(document)], files is not None):
             measured.append(Measured(path, document, _read_seeds(model, weights.folder, path, document)))
     return measured
 
@@ -129,7 +138,7 @@ def _read_seeds(model: Subject, directory: Path, path: Path, published: dict) ->
         if not other.is_file():
             return []
         document, _ = read_results(other)
-        if not Weights(other.parent).made(other, [document.get("identity", {})]):
+        if not Weights(other.parent).made(other, [_identity(document)]):
             return []
         theirs = protocol_of(document, transfer=False)
         ours = protocol_of(published, transfer=False)

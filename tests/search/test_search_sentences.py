@@ -11,7 +11,7 @@ from cli_helpers import status
 from search_helpers import EVERY_BACKEND, SENTENCES, CountingModel
 
 from simcse_hf.cli.search import index_main, search_main
-from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.encode import encode
 from simcse_hf.search import Match, SentenceIndex, describe
 
 
@@ -185,9 +185,9 @@ def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, 
     lines = ["n,text", *(f"{number},{sentence}" for number, sentence in enumerate(SENTENCES))]
     source.write_text("\n".join(lines))
     edited.write_text("\n".join([lines[0], lines[1], *lines[3:], lines[2]]))  # the first text is the same
-    encode_file(model, source, tmp_path / "vectors", shard_size=30, file_format="parquet", column="text")
-    encode_file(model, source, tmp_path / "several", columns=["text", "n"])
-    encode_file(model, source, tmp_path / "codes", precision="ubinary", column="text")
+    encode(model, source, tmp_path / "vectors", shard_size=30, format="parquet", column="text")
+    encode(model, source, tmp_path / "several", columns=["text", "n"])
+    encode(model, source, tmp_path / "codes", precision="ubinary", column="text")
     common = ["--model", str(checkpoint), "--output", str(tmp_path / "index"), "--overwrite"]
     assert index_main([*common, "--input", str(source), "--vectors", str(tmp_path / "vectors")]) == 0
     model.load_index(tmp_path / "index")

@@ -291,7 +291,7 @@ class _Adaptation:
             if result["verdict"] == GAIN:
                 model = self._open(chosen, seeds[0])
                 model.save_pretrained(folder)
-                result["identity"] = model.identity().to_dict()
+                result["identity"] = replace(model.identity(), name_or_path=None).to_dict()
                 write_json(folder / ADAPTATION, {name: result[name] for name in result if name != "arguments"})
                 write_card(folder, repo_id=f"your-name/{output.resolve().name}")
             else:
