@@ -19,12 +19,13 @@ import importlib
 import json
 import os
 import re
+import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
 from ..ops.launch import check_together
 from ..ops.suggestions import did_you_mean
@@ -48,6 +49,7 @@ class Command:
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
+        lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
     """
 
     function: str
@@ -56,6 +58,7 @@ class Command:
     action: str | None = None
     verbose: str | None = None
     together: bool = False
+    lines: str | None = None
 
 
 class CommandParser(ArgumentParser):
@@ -99,6 +102,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     given.pop("action", None)
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
+    if command.lines is not None and command.lines not in given:
+        given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
     module, _, function = command.function.partition(":")
     result = getattr(importlib.import_module(f"simcse_hf.{module}"), function)(**given)
     if command.together:
@@ -112,6 +117,18 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
         print(text, flush=True)
         each.wait()
+
+
+def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
+    """Yield the lines that are not blank; a person who types them sees a prompt on standard error."""
+    while True:
+        if stream.isatty():
+            print(prompt, end="", file=sys.stderr, flush=True)
+        line = stream.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
 
 
 def make_parser(name: str, command: Command) -> ArgumentParser:
@@ -134,6 +151,9 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
         if parameter.name == "show_progress_bar":
             parser.set_defaults(show_progress_bar=True)
             continue
+        if parameter.name == command.lines:
+            words = f"{parameter.words.removesuffix('.')}; default: the lines of standard input"
+            parameter = replace(parameter, default=(), words=words)
         if parameter.group not in groups:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
         flags, settings = option_of(parameter, command)
@@ -257,10 +277,10 @@ class _PairReader:
 
     def __call__(self, word: str) -> tuple[str, str]:
         """Return the key and the value."""
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
         if self.keys and (key not in self.keys or not value):
             raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(self.keys)}, got {word!r}")
-        if not (key and value):
+        if not (key and equals):
             raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
         return key, value
 

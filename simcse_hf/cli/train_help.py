@@ -7,6 +7,7 @@ import ast
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import yaml
 
