@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     "search": Command(
         "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
-    "demo": ("demo", "serve a web page to search an index and compare sentences"),
+    "demo": Command("search.demo:demo"),
     "postprocess": ("postprocess", "fit a whitening or a flow of a model's embeddings"),
     "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("data.nli_pairs:build_nli"),

@@ -21,6 +21,7 @@ _TYPES: dict[str, Any] = {
     "tuple": tuple,
     "None": NoneType,
     "Sequence": Sequence,
+    "Iterable": Sequence,
     "Mapping": Mapping,
     **vars(names),
 }

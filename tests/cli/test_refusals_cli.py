@@ -37,11 +37,17 @@ USAGE = {
     "a comparison of a model with itself": (["compare", "a", "a"], "at least two different"),
     "a comparison on nothing": (["compare", "a", "b"], "give --data_dir, --pairs or --task"),
     "a comparison with a missing file": (["compare", "a", "b.json"], "b.json: there is no such file"),
-    "a port that does not exist": (["demo", "--index", "i", "--port", "70000"], "--port .* 65535, got 70000"),
-    "a count of nothing": (["demo", "--index", "i", "--top_k", "0"], "--top_k: must be a whole number .*, got 0"),
-    "a count that is no number": (["search", "--index", "i", "--top_k", "many"], "--top_k: .*, got many"),
+    "a port that does not exist": (
+        ["demo", "--index", "i", "--port", "70000"],
+        "port must be .* 65535, got 70000",
+    ),
+    "a count of nothing": (["demo", "--index", "i", "--top_k", "0"], "top_k must be an integer above 0, got 0"),
+    "a count that is no number": (
+        ["search", "--index", "i", "--top_k", "many"],
+        "must be an integer, got many",
+    ),
     "a repository without an owner": (["push", "model", "my-model"], "'my-model' names no owner: give OWNER/NAME"),
-    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "--output must end in .csv"),
+    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "output must end in .csv"),
     "an unknown transform": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
     "a smaller flow": ([*FIT, "--method", "flow", "--dim", "3"], "--dim"),
 }
