@@ -21,7 +21,7 @@ import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
@@ -50,6 +50,8 @@ class Command:
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
+        then (`str`, *optional*): A function that is called with the printed result, such as
+            `"publishing.refresh:refresh_card"`.
     """
 
     function: str
@@ -59,6 +61,7 @@ class Command:
     verbose: str | None = None
     together: bool = False
     lines: str | None = None
+    then: str | None = None
 
 
 class CommandParser(ArgumentParser):
@@ -104,8 +107,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
         given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
-    module, _, function = command.function.partition(":")
-    result = getattr(importlib.import_module(f"simcse_hf.{module}"), function)(**given)
+    result = _import(command.function)(**given)
     if command.together:
         from accelerate import PartialState
 
@@ -116,6 +118,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         if as_json:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
         print(text, flush=True)
+        if command.then is not None:
+            _import(command.then)(each)
         each.wait()
 
 
@@ -129,6 +133,12 @@ def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
             return
         if line.strip():
             yield line.rstrip("\n")
+
+
+def _import(function: str) -> Callable[..., Any]:
+    """Import a function by its module in this package and its name."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(f"simcse_hf.{module}"), name)
 
 
 def make_parser(name: str, command: Command) -> ArgumentParser:
@@ -211,19 +221,20 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words = parameter.words.removesuffix(".").replace(". The default is ", "; default: ")
+    words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     if choices:
         words += f": {', '.join(choices)}"
-    default = parameter.default
-    if isinstance(default, tuple):
-        default = " ".join(map(str, default))
-    if default is True:
-        words = f"do not {words}"
-    elif default not in (REQUIRED, None, False, ""):
+    value = parameter.default
+    if default:
         words += f"; default: {default}"
+    elif value is True:
+        words = f"do not {words}"
+    elif value not in (REQUIRED, None, False, (), ""):
+        listed = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        words += f"; default: {listed}"
     return words.replace("%", "%%")
 
 

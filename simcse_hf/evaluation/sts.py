@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 from ..data.scored_pairs import TABLE_SUFFIXES, ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
 from ..data.table import read_lines
+from ..ops.files import StrPath
 from .bootstrap import Arrays, Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .metrics import METRICS, cosine_similarity_pairs
@@ -39,14 +40,14 @@ class TaskNotFound(Exception):
 
 def read_sts_task(
     task: str,
-    data_dir: str | Path,
+    data_dir: StrPath,
     splits: tuple,
 ) -> dict:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
         task (`str`): One of `STS_TASKS`.
-        data_dir (`str | Path`): One of three sources: SentEval's `downstream` folder; a folder with a folder of
+        data_dir (`str` or `os.PathLike`): One of three sources: SentEval's `downstream` folder; a folder with a folder of
             tables for each task, one per subset (`STS12/MSRpar.tsv`) or split (`STSBenchmark/sts-test.csv`); or the
             word `hub`, which downloads the data sets of [`HUB_DATASETS`].
         splits (`tuple[str, ...]`): The splits to read of a task with splits. The first must exist; the rest are left

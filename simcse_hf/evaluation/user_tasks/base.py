@@ -7,7 +7,6 @@ from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
-from zlib import crc32
 
 import numpy as np
 from numpy import ndarray
@@ -15,6 +14,7 @@ from numpy import ndarray
 from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
+from ...ops.identity import mark
 from ..bootstrap import (
     Arrays,
     divide_groups,
@@ -53,7 +53,7 @@ class UserTask(ABC):
         shared (`Any`, *optional*): What both parts of a split need, such as training rows or a corpus.
 
     Attributes:
-        kind (`str`): Kind of task, a name in `KINDS`.
+        kind (`str`): Kind of task, one of `TASK_KINDS`.
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
@@ -166,8 +166,7 @@ class UserTask(ABC):
         The `marks` of a unit are its texts and labels. Where there are no `gold` labels, the fingerprints stand for
         them.
         """
-        prints = [crc32("\0".join(each).encode("utf-8", "surrogatepass")) for each in marks]
-        unit = np.array(prints, dtype=np.uint32)
+        unit = np.array([mark(each) for each in marks], dtype=np.uint32)
         scores = {"gold": unit, "unit": unit, **scores, "group": connected_groups(self.links)}
         return TaskResult(metrics, scores, {"examples": len(self), **details})
 
