@@ -31,7 +31,7 @@ _HUB_ERRORS = {
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: The commands whose processes share the work.
-TOGETHER = ("train", "encode")
+TOGETHER = ("train",)
 #: The function of each command. A command that is not one function has a module in this folder and its words here.
 COMMANDS: dict[str, Command | tuple[str, str]] = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
@@ -44,13 +44,15 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     ),
     "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
-    "encode": ("encode", "encode a file of texts into files of embeddings; resumable"),
+    "encode": Command("inference.encode:encode", together=True),
     "index": Command("search.commands:index"),
     "search": Command(
         "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
     "demo": Command("search.demo:demo"),
-    "postprocess": ("postprocess", "fit a whitening or a flow of a model's embeddings"),
+    "postprocess": Command(
+        "inference.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"
+    ),
     "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("data.nli_pairs:build_nli"),
     "export": ("publish", "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8"),

@@ -224,17 +224,21 @@ def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
-    words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
+    values = [value for each in _members(parameter.type) for value in get_args(each)]
+    for name in re.findall(r"`([a-z_]+)`", words):
+        if name not in values:  # another parameter
+            words = words.replace(f"`{name}`", f"--{name}")
     if choices:
         words += f": {', '.join(choices)}"
     value = parameter.default
+    if value is True:
+        words = f"do not {words}"
+    elif isinstance(value, tuple):
+        default = default or " ".join(map(str, value))
+    elif value is not False and value not in (REQUIRED, None):
+        default = default or value
     if default:
         words += f"; default: {default}"
-    elif value is True:
-        words = f"do not {words}"
-    elif value not in (REQUIRED, None, False, (), ""):
-        listed = " ".join(map(str, value)) if isinstance(value, tuple) else value
-        words += f"; default: {listed}"
     return words.replace("%", "%%")
 
 

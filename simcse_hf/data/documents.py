@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
@@ -130,6 +131,8 @@ class SpanDataset(SeededDataset):
         ValueError: If lengths or numbers contradict each other, or no document is long enough.
     """
 
+    says = "spans"
+
     def __init__(
         self,
         documents: Iterable[list[str]],
@@ -180,6 +183,10 @@ class SpanDataset(SeededDataset):
             )
         self._tokens = np.concatenate(kept)
         self._ends = np.cumsum([0, *map(len, kept)])
+
+    def digest(self) -> str:
+        """Return a digest of the documents."""
+        return blake2b(self._tokens.tobytes(), digest_size=16).hexdigest()
 
     def __len__(self) -> int:
         return len(self._ends) - 1

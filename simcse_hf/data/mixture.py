@@ -1,7 +1,7 @@
 """Several data sets in one run: their rows, an order in which each batch comes from one of them, and its tensors."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
@@ -117,11 +117,11 @@ class MixtureCollator:
     """Make a batch as the data set of its rows needs it, with the number of that data set for the objective.
 
     Args:
-        collators (`Sequence[ContrastiveCollator]`): The collator of each data set.
+        collators (`Sequence[Callable]`): The collator of each data set.
         default (`ContrastiveCollator`): The collator of rows that are of no data set, such as those of an evaluation.
     """
 
-    collators: Sequence[ContrastiveCollator]
+    collators: Sequence[Callable[[Sequence[Mapping]], dict]]
     default: ContrastiveCollator
 
     def __call__(self, rows: Sequence[Mapping]) -> dict:

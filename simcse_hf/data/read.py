@@ -413,7 +413,7 @@ def dataset_table(dataset: Dataset, name: str) -> Table:
 
 
 def load_class_rows(
-    source: str | Dataset,
+    source: Any,
     *,
     columns: Sequence[str] | None = None,
     max_rows: int | None = None,

@@ -4,14 +4,30 @@ import random
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..ops.identity import digest_rows
 from .templates import special_tokens
 from .tokenize import to_token_ids
 from .views import TextView, TokenView
+
+
+class ViewDescription(TypedDict, total=False):
+    """What `results.json` says about the view of a sentence.
+
+    Args:
+        name (`str`): The name of the view.
+        rate (`float`, *optional*): Its rate.
+        both (`bool`): Whether both texts are views.
+    """
+
+    name: str
+    rate: float | None
+    both: bool
 
 
 class SeededDataset(torch.utils.data.Dataset):
@@ -25,10 +41,17 @@ class SeededDataset(torch.utils.data.Dataset):
 
     Args:
         seed (`int`): The seed.
+
+    Attributes:
+        column_names (`list[str]`): The columns, as a tokenized `datasets.Dataset` has them.
+        says (`str`, *optional*): What a row holds, by its name in `data.contents`; `None` where the number of its
+            texts tells.
+        max_length (`int`, *optional*): The largest number of tokens of a row's text. `None` for that of the run.
     """
 
-    #: The columns, as a tokenized `datasets.Dataset` has them.
     column_names = ["input_ids"]
+    says: str | None = None
+    max_length: int | None = None
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -41,6 +64,14 @@ class SeededDataset(torch.utils.data.Dataset):
     def random_of(self, index: int) -> random.Random:
         """Return the source of randomness of a row."""
         return random.Random(f"{self.seed} {int(self._epoch)} {index}")  # `Random` hashes a string with SHA-512
+
+    def digest(self) -> str | None:
+        """Return a digest of what rows are made of, `None` if nobody knows it."""
+        return None
+
+    def describe_view(self) -> ViewDescription:
+        """Return what `results.json` says about the view of each sentence."""
+        return {}
 
     def __getitem__(self, index: int) -> dict:
         if not -len(self) <= index < len(self):
@@ -78,6 +109,8 @@ class ViewDataset(SeededDataset):
         ValueError: If the dataset is empty or has other columns than `sent0`.
     """
 
+    says = "sentences"
+    max_length = 0
     texts: Dataset
     tokenizer: PreTrainedTokenizerBase
     view: TextView | TokenView
@@ -103,6 +136,14 @@ class ViewDataset(SeededDataset):
         longest = self._token_view.max_length(self.max_seq_length - num_special) + num_special
         #: The largest number of tokens of a row's text, special tokens included.
         self.max_length = max(self.max_seq_length, min(longest, self.tokenizer.model_max_length))
+
+    def digest(self) -> str:
+        """Return a digest of the texts."""
+        return digest_rows(self.texts)
+
+    def describe_view(self) -> ViewDescription:
+        """Return the name of the view, its rate, and whether both sentences are views."""
+        return {"name": self.view.name or type(self.view).__name__, "rate": self.view.rate, "both": self.both}
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -198,8 +198,7 @@ def compare(
             evaluation = Evaluation.read(name)
             if evaluation.protocol.mode != mode:
                 raise ValueError(
-                    f"{name} was evaluated with mode {evaluation.protocol.mode!r}, not {mode!r}: give the same --mode "
-                    "for all."
+                    f"{name} was evaluated with mode {evaluation.protocol.mode!r}, not {mode!r}: give the same."
                 )
         else:
             encoder = load_encoder(model, loading)
@@ -340,16 +339,11 @@ def _samples(
     (first_name, first), *_ = stored.items()
     parts = list(first)
     if parts in (["test"], ["dev"]) and parts != [protocol.split]:
-        raise ValueError(
-            f"{task}: mode {protocol.mode} compares the split {protocol.split}, but the stored scores are of "
-            f"{parts[0]}. Evaluate again with this mode."
-        )
+        found = f"compares the split {protocol.split}, but the stored scores are of {parts[0]}"
+        raise ValueError(f"{task}: mode {protocol.mode} {found}. Evaluate again with this mode.")
     for name, each in stored.items():
         if _examples(each) != _examples(first):
-            raise ValueError(
-                f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "
-                "same data and mode."
-            )
+            raise ValueError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
     random = np.random.default_rng([0, mark([task])])  # independent of the resamples of other tasks
     return resampled_scores(list(stored.values()), protocol, resamples, random)
 

@@ -64,17 +64,14 @@ class SentenceEmbeddings:
 
         # 2. Refuse embeddings that cannot be scored
         if embeddings.ndim != 2 or len(embeddings) != len(distinct) or embeddings.shape[1] == 0:
-            raise ValueError(
-                f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts. It must return one "
-                f"embedding per text, of shape ({len(distinct)}, dim)."
-            )
+            raise ValueError(f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts.")
         check_finite_texts(embeddings, distinct)
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         spread = np.ptp(embeddings, axis=0).max()
         if len(distinct) > 1 and spread <= 1e-5 * np.abs(embeddings).max():
             raise ValueError(
-                f"the embeddings of all {len(distinct)} texts are the same, so no similarity can be scored. The model "
-                "has collapsed, or its pooler reads a constant."
+                f"the embeddings of all {len(distinct)} texts are the same: the model has collapsed, or its pooler "
+                "reads a constant."
             )
 
     @classmethod

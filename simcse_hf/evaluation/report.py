@@ -106,7 +106,7 @@ def format_table(
     """Format results as text: a table and average for each kind of task, and why any task has no score.
 
     Args:
-        results (`dict[str, Any]`): Results of an evaluation.
+        results (`dict[str, dict]`): Results of an evaluation.
         protocol (`Protocol`): How the tasks were scored.
         verbose (`bool`, *optional*, defaults to `False`): Whether to list every subset and split with both metrics.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from transformers.utils import logging
@@ -47,12 +47,6 @@ ALL_TASKS = (*STS_TASKS, *TRANSFER_TASKS, "SST5")
 ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
 
 
-def default_tasks(task_set: TaskSet, mode: str) -> tuple[str, ...]:
-    """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev score."""
-    sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
-    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
-
-
 @dataclass
 class TaskData:
     """The data of the tasks of one evaluation.
@@ -79,7 +73,7 @@ class TaskData:
             for part in parts.values():
                 yield from part.texts
 
-    def prompted_for(self, model: Any) -> "TaskData":
+    def prompted_for(self, model: object) -> "TaskData":
         """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
 
         A model with a default prompt puts that one before every text, and gets no others.
@@ -98,6 +92,8 @@ def choose_tasks(
 ) -> tuple[str, ...]:
     """Return the tasks that are named, one by one or as a set; by default the STS tasks if there is a `data_dir`.
 
+    In mode `dev`, a set has only the tasks that have a dev score.
+
     Raises:
         ValueError: If both `tasks` and a `task_set` are given.
     """
@@ -105,9 +101,10 @@ def choose_tasks(
         raise ValueError("tasks and task_set name the tasks twice: leave out one of them")
     if isinstance(tasks, str):
         return tuple(tasks.replace(",", " ").split())
-    if tasks is None and data_dir is not None:
-        return default_tasks(task_set or "sts", mode)
-    return tuple(tasks or ())
+    if tasks is not None or data_dir is None:
+        return tuple(tasks or ())
+    sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
+    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
@@ -287,8 +284,8 @@ def read_tasks(
 
     Args:
         tasks (`tuple[str, ...]`): Names of tasks.
-        data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source that
-            `read_sts_task` reads. Required if there are tasks.
+        data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source
+            that `read_sts_task` reads. Required if there are tasks.
         protocol (`Protocol`, *optional*): Its mode decides which splits are read.
         pairs (`Iterable[ScoredPairs]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
@@ -308,9 +305,7 @@ def read_tasks(
     if len(set(tasks)) != len(tasks):
         raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")
     if data_dir is None and (tasks or geometry):
-        raise ValueError(
-            "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
-        )
+        raise ValueError("data_dir is missing. Give SentEval's `downstream` folder.")
     data_dir = data_dir or ""
     if data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
@@ -326,10 +321,8 @@ def read_tasks(
             data.missing[task] = str(error)
             logger.warning(f"{task} is not evaluated: {error}.")
     if tasks and len(data.missing) == len(tasks):
-        raise ValueError(
-            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({tasks[0]}: {data.missing[tasks[0]]}). "
-            "Give SentEval's `downstream` folder."
-        )
+        reason = f"{tasks[0]}: {data.missing[tasks[0]]}"
+        raise ValueError(f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({reason}).")
     for extra in pairs:
         if extra.name in {*data.pairs, *tasks, *data.user_tasks}:
             raise ValueError(f"two tasks are named {extra.name}. Rename the file of pairs of this name.")

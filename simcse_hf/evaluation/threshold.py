@@ -95,9 +95,7 @@ def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Th
     first = divide_groups(groups, 0.5, SEED, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
-            raise ValueError(
-                f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more pairs."
-            )
+            raise ValueError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
     cosine = _best_cosine(similarity[first], gold[first], precision, source)
     found, reached = _precision_and_recall(similarity[~first] >= cosine, gold[~first] == 1, groups[~first], source)
     if precision is not None and 100 * precision > found[0]:
@@ -132,14 +130,13 @@ def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, so
         possible &= precisions >= precision
         if not possible.any():
             raise ValueError(
-                f"{source}: no threshold reaches a precision of {precision} on the half that chooses; the highest is "
-                f"{highest:.3f}. Ask for less, or use a model that tells these pairs apart."
+                f"{source}: no threshold has a precision of {precision}; the highest is {highest:.3f}. Ask for less."
             )
     best = int(np.where(possible, value, -1).argmax())
     if best + 1 < LEAST_PAIRS:
         raise ValueError(
             f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
-            f"a choice needs at least {LEAST_PAIRS}. Give more pairs, or ask for a lower precision."
+            f"{LEAST_PAIRS} must. Give more pairs, or ask for a lower precision."
         )
     return float(ranked[best : best + 2].mean())
 

@@ -1,10 +1,9 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -123,31 +122,24 @@ def _length(example: tuple) -> tuple:
     return [len(text.split()) for text in texts], label
 
 
-@dataclass
-class Examples:
+class Examples(NamedTuple):
     """The examples of a split in the order of SentEval's folds.
 
     Args:
         texts (`Sequence[Sequence[str]]`): The texts of each example.
-        features (`numpy.ndarray`): Of shape `(n, dim)`.
-        labels (`numpy.ndarray`): Classes from 0, of shape `(n,)`.
+        x (`numpy.ndarray`): Features of shape `(n, dim)`.
+        y (`numpy.ndarray`): Classes from 0, of shape `(n,)`.
     """
 
     texts: Sequence[Sequence[str]]
-    features: ndarray
-    labels: ndarray
+    x: ndarray
+    y: ndarray
 
-    @classmethod
-    def of(cls, split: LabelledTexts, embeddings: SentenceEmbeddings) -> "Examples":
-        """Sort the examples of a split, and take the features of their texts."""
-        texts, labels = zip(*sorted(split, key=_length), strict=True)
-        vectors = [embeddings(column) for column in zip(*texts, strict=True)]
-        features = pair_features(*vectors) if len(vectors) == 2 else vectors[0]
-        return cls(texts, features, np.array(labels))
 
-    def at(self, rows: ndarray | slice) -> tuple[ndarray, ndarray]:
-        """Return the features and the labels of some rows."""
-        return self.features[rows], self.labels[rows]
+def _in_order(split: LabelledTexts, embeddings: SentenceEmbeddings) -> Examples:
+    texts, labels = zip(*sorted(split, key=_length), strict=True)
+    features = [embeddings(column) for column in zip(*texts, strict=True)]
+    return Examples(texts, pair_features(*features) if len(features) == 2 else features[0], np.array(labels))
 
 
 def score_transfer_task(
@@ -181,26 +173,24 @@ def score_transfer_task(
 
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = {split: Examples.of(examples, embeddings) for split, examples in splits.items()}
+    data = {split: _in_order(examples, embeddings) for split, examples in splits.items()}
     config = CLASSIFIER_CONFIGS[mode]
     folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
-    classes = 1 + max(int(examples.labels.max()) for examples in data.values())
+    classes = 1 + max(int(examples.y.max()) for examples in data.values())
     make_grid = partial(LogisticRegressionGrid, classes, config, seed=seed, device=device)
-
-    train = data["train"]
-    tested = data.get("test", train)
+    x, y = data["train"].x, data["train"].y
+    tested = data.get("test", data["train"])
+    gold = tested.y
     everything = slice(None)
-    parts: Iterable = [(everything, everything)] if "test" in data else folds.split(train.labels, train.labels)
-    correct = np.empty(len(tested.labels), dtype=bool)
+    parts: Iterable = [(everything, everything)] if "test" in data else folds.split(y, y)
+    correct = np.empty(len(gold), dtype=bool)
     accuracies = []
     dev_accuracies = []
-    for fitted, held in parts:
-        dev = data["dev"].at(everything) if "dev" in data else None
-        grid, chosen, dev_accuracy = _fit(*train.at(fitted), dev, make_grid, folds, task)
-        correct[held] = grid.correct(*tested.at(held))[:, chosen]
+    for train, held in parts:
+        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, folds, task)
+        correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
         dev_accuracies.append(dev_accuracy)
-    gold = tested.labels
     result = {
         "accuracy": float(np.mean(accuracies)),
         "dev_accuracy": float(np.mean(dev_accuracies)),
@@ -215,7 +205,7 @@ def score_transfer_task(
 def _fit(
     x: ndarray,
     y: ndarray,
-    dev: tuple[ndarray, ndarray] | None,
+    dev: Examples | None,
     make_grid: Callable[..., LogisticRegressionGrid],
     folds: "StratifiedKFold",
     task: str,
@@ -228,7 +218,7 @@ def _fit(
     """
     if dev is not None:  # a second fit would be the same, because seed and data are the same
         grid = make_grid()
-        accuracy = np.round(100 * grid.fit(x, y, dev), 2)
+        accuracy = np.round(100 * grid.fit(x, y, (dev.x, dev.y)), 2)
         chosen = int(accuracy.argmax())
         return grid, chosen, accuracy[chosen]
     held_out = []

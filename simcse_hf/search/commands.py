@@ -87,7 +87,7 @@ def index(
     truncate_dim: int | None = None,
     keep: Sequence[str] | None = None,
     overwrite: bool = False,
-    show_progress_bar: bool = False,
+    show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Indexed:
     """Build a search index over the texts of a file, or add texts to an index.
@@ -109,7 +109,7 @@ def index(
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         keep (`Sequence[str]`, *optional*): Columns of `input` to return and to filter by.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
-        show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
@@ -238,10 +238,10 @@ def search(
 
 
 def mine(
+    model: StrPath | SimCSE,
     input: StrPath,
     output: StrPath,
     *,
-    model: StrPath | SimCSE,
     columns: Sequence[str] | None = None,
     corpus: StrPath | None = None,
     corpus_column: str | None = None,
@@ -257,15 +257,15 @@ def mine(
     seed: int = 0,
     output_format: OutputFormat = "n-tuple",
     overwrite: bool = False,
-    show_progress_bar: bool = False,
+    show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Mined:
     """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
 
     Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
         output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
-        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
         corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
@@ -286,7 +286,7 @@ def mine(
         output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
             negative, pairs with too few are left out; triplet: a row for each negative.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
-        show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
@@ -363,6 +363,8 @@ def open_index(
 
 def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | None) -> str:
     """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
+    if None not in (prompt, prompt_name):
+        raise ValueError("prompt and prompt_name are both given: give one of the two")
     if prompt is None:
         prompt_name = prompt_name or role
     return model.resolve_prompt(prompt, prompt_name)

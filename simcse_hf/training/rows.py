@@ -1,33 +1,27 @@
-"""Kinds of training rows: how each is loaded, tokenized, ordered, batched, checked and described.
+"""Training rows of a run: read by their kind, tokenized, ordered, batched, checked and described.
 
-A kind is a class with the interface of [`Rows`], so that nothing else asks what it has:
+What a row holds depends on its kind (`data.kinds`). How rows are drawn is a class:
 
-| class | a row is |
+| class | rows |
 |---|---|
-| [`TextRows`] | a sentence, a pair, or a pair with hard negatives |
-| [`ViewRows`] | a sentence and a random view of it, drawn whenever the row is read |
-| [`DocumentRows`] | two neighbouring sentences of a document |
-| [`NLIRows`] | a premise and its labelled hypotheses |
-| [`ScoredRows`] | two sentences and a score |
-| [`ClassRows`] | a text and its class label, or an anchor and a list of positives |
-| [`TokenRows`] | token ids that the caller made |
-| [`SpanRows`] | spans of a document, drawn whenever the row is read |
-| [`StreamRows`] | a sentence, a pair, or a pair with hard negatives, read from a stream |
-| [`MixtureRows`] | a row of one of several data sets |
+| [`Fixed`] | are tokenized once |
+| [`Drawn`] | are drawn whenever they are read, such as random views of a sentence and spans of a document |
+| [`Streamed`] | are read from a stream while training |
+| [`Mixed`] | are those of several data sets, of which each batch takes one |
 """
 
 import itertools
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import numpy as np
-from datasets import Dataset, IterableDataset
-from torch.utils.data import Sampler
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from datasets import Dataset, DatasetDict, IterableDataset
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from ..data.collator import (
@@ -37,51 +31,36 @@ from ..data.collator import (
     NeighborSampler,
     PermutedSampler,
 )
-from ..data.columns import LABEL, SAMPLE_ROWS, SCORE
-from ..data.documents import SpanDataset, next_sentence_pairs, read_documents
+from ..data.columns import LABEL, SAMPLE_ROWS
+from ..data.documents import SpanDataset
+from ..data.kinds import KINDS, Data, Kind, Source, check_neighbours, kind_of, read_stream
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
-from ..data.nli_pairs import build_nli_groups
-from ..data.read import (
-    apply_transform,
-    cached_map,
-    load_class_rows,
-    load_text_dataset,
-)
-from ..data.scored_pairs import read_scored_pairs, resolve_scored_pairs
-from ..data.stream import StreamedRows, load_text_stream
+from ..data.read import apply_transform, cached_map, find_paths
+from ..data.stream import StreamedRows
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
-from ..data.view_dataset import SeededDataset, ViewDataset
-from ..data.views import DATASET_VIEWS, DOCUMENT_VIEWS, MASKED_LM_VIEWS, make_view, view_rate
+from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
+from ..data.views import make_view, view_class
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
 from ..models.resolve import COLUMNS, RowPlan, Run
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
+from ..ops.identity import digest_rows
+from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
 #: Rows of a stream that are read and shuffled together.
 SHUFFLE_BUFFER = 10_000
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the training texts of a command are, and which of them it takes.
-
-    Args:
-        path (`str`): A file, or the name of a data set on the hub.
-        is_file (`bool`): Whether it was named as a file.
-        columns (`Sequence[str]`, *optional*): The text columns.
-        limit (`int`, *optional*): Take the first rows only.
-        supervised (`bool`, *optional*): Whether a row holds an anchor and a positive (`True`), a single sentence
-            (`False`), or either of them (`None`).
-    """
-
-    path: str
-    is_file: bool = True
-    columns: Sequence[str] | None = None
-    limit: int | None = None
-    supervised: bool | None = None
+#: Share of the training rows above which repetitions are reported.
+DUPLICATE_SHARE = 0.05
+#: Options of an objective that say how spans are drawn.
+_OF_SPANS = ("anchors", "positives", "max_span", "min_span")
+#: Rows whose tokens are compared with the vocabulary.
+_SAMPLE_ROWS = 500
+_BATCH = 10_000
+#: What a row holds by the number of its texts, where the kind does not say; see `data.contents`.
+_SAYS = {0: None, 1: "sentences", 2: "pairs"}
 
 
 @dataclass(frozen=True)
@@ -96,114 +75,91 @@ class Reader:
 
     tokenizer: PreTrainedTokenizerBase
     settings: ContrastiveSettings
-    args: Any
+    args: SimCSETrainingArguments
+
+    def tokenize(self, texts: Dataset, plan: RowPlan) -> Dataset:
+        """Turn rows of texts into rows of token ids, as a plan says."""
+        return tokenize_dataset(texts, self.tokenizer, plan.lengths, self.settings.templates, plan.prompts)
 
 
+class Description(TypedDict, total=False):
+    """What `results.json` says about the rows of a run.
+
+    Args:
+        train_rows (`int`, *optional*): Their number; `None` for a stream.
+        num_sentences (`int`): Texts of the first row.
+        rows (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`.
+        view (`ViewDescription`, *optional*): The view of single sentences.
+        datasets (`dict[str, int]`): The rows of each of several data sets.
+    """
+
+    train_rows: int | None
+    num_sentences: int
+    rows: str | None
+    view: ViewDescription | None
+    datasets: dict[str, int]
+
+
+@dataclass(eq=False)
 class Rows:
-    """Training rows of one kind.
+    """Training rows, however they are drawn.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How these rows are read.
-        data (`Any`): Texts or token ids of the caller.
+        known (`Dataset` or `SeededDataset`): The rows of token ids; of a stream the first ones, by which a run is
+            checked and described.
         name (`str`): What messages call the data.
+        says (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`. By default its texts are counted.
+        texts (`Sequence[Dataset]`, *optional*, defaults to `()`): The texts of the rows, where they are known.
+        stream (`StreamedRows`, *optional*): The batches, if rows are read while training.
+        max_length (`int`, *optional*): The most tokens of a text. Defaults to that of the plan.
 
     Attributes:
-        tokens: The rows of token ids, of which a data loader makes batches.
-        known: The rows by which a run is checked and described: all of them, or the first ones of a stream.
-        num_sentences: Sentences of the first row.
-        longest: The most tokens of a text, with those of its template.
-        vectors: The vectors of frozen models, by their names in a batch.
-        frozen: The frozen models that are named, in words.
+        tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
+        num_sentences (`int`): Texts of the first row.
+        longest (`int`): The most tokens of a text, with those of its template.
+        vectors (`dict[str, RowVectors]`): The vectors of frozen models, by their names in a batch.
     """
 
-    #: Whether the rows are read while training, so that their number is not known.
-    is_stream: ClassVar[bool] = False
-    #: What a row holds, in words of the card; `None` where its columns tell.
-    holds: str | None = None
-    tokens: Any
+    reader: Reader
+    plan: RowPlan
+    known: Dataset | SeededDataset
+    name: str
+    says: str | None = None
+    texts: Sequence[Dataset] = ()
+    stream: StreamedRows | None = None
+    max_length: int | None = None
 
-    def __init__(self, reader: Reader, plan: RowPlan, data: Any, name: str):
-        templates = reader.settings.templates
-        if templates or any(plan.prompts):
-            for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
-                try:
-                    full_length(reader.tokenizer, length, templates, prompt)  # is there room for a text?
-                except ValueError as error:
-                    raise ValueError(f"{plan.source}, column {column}: {error}") from None
-        self.reader = reader
-        self.plan = plan
-        self.name = name
+    def __post_init__(self) -> None:
+        self.tokens = self.known if self.stream is None else self.stream
         self.vectors: dict[str, RowVectors] = {}
-        self.frozen = " and ".join(plan.frozen)
-        self.tokens = self.tokenize(data)
-        if self.frozen and not self.vectors:
-            found = ", ".join(data.column_names)
-            raise ValueError(
-                f"a {self.frozen} reads the texts of training rows, and {self.name} has {found}: pass texts"
-            )
-        self.known = self.tokens.head if self.is_stream else self.tokens
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
-        edges = [sum(edge) for edge in reader.settings.template_edges]
-        self.longest = getattr(self.known, "max_length", max(plan.lengths)) + max(edges, default=0)
-
-    # Making rows
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Any:
-        """Load the texts of a command.
-
-        Args:
-            source (`Source`): Where they are.
-            plan (`RowPlan`): How they are read.
-            reader (`Reader`): What all rows of the run are read with.
-
-        Returns:
-            `Any`: The texts, which the Trainer takes as `train_dataset`.
-
-        Raises:
-            ValueError: If the source cannot be read as rows of this kind.
-        """
-        raise NotImplementedError
-
-    def tokenize(self, data: Any) -> Any:
-        """Turn the caller's data into rows of token ids."""
-        raise NotImplementedError
-
-    # The rows of a run
+        length = max(self.plan.lengths) if self.max_length is None else self.max_length
+        self.longest = length + max(map(sum, self.reader.settings.template_edges), default=0)
 
     @property
-    def batch_multiple(self) -> int:
-        """What the size of a batch must be a multiple of: the texts of a class are drawn in pairs."""
-        return 2 if self.plan.kind == "classes" else 1
+    def kind(self) -> Kind:
+        """The kind of the rows."""
+        return KINDS[self.plan.kind]
 
     def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs: none, if they are the same in every epoch."""
-        return [] if isinstance(self.tokens, Dataset) else [EpochOfRows(self)]
+        """Return the callbacks that a run on the rows needs."""
+        return []
 
-    def sampler(self, batch_size: int, default: Sampler) -> Any:
-        """Choose an order that keeps neighbours or texts of a class together, or needs little memory for many rows.
+    def order(self, batch_size: int) -> PermutedSampler | None:
+        """Choose the order in which rows are drawn.
 
         Args:
             batch_size (`int`): Rows of a batch of one process.
-            default (`Sampler`): An order that serves any rows.
 
         Returns:
-            `Sampler`: The order.
+            `PermutedSampler`, *optional*: The order; `None` if any random order serves.
         """
-        args = self.reader.args
-        if args.batch_neighbors and self.vectors:
-            # Twice as many, because some were drawn before; and the row itself is among them.
-            vectors = next(iter(self.vectors.values()))
-            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
-            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        if self.plan.kind == "classes" and LABEL in self.tokens.column_names and not self.vectors:
-            return ClassSampler(self.tokens.with_format("numpy")[LABEL][:], args.rows_seed)
-        if len(self.tokens) > LARGEST_LISTED:
-            return PermutedSampler(len(self.tokens), args.rows_seed)
-        return default
+        number = len(self.known)
+        return PermutedSampler(number, self.reader.args.rows_seed) if number > LARGEST_LISTED else None
 
-    def collator(self, objective: Objective) -> Any:
+    def collator(self, objective: Objective) -> ContrastiveCollator | MixtureCollator:
         """Make the collator that an objective needs.
 
         Args:
@@ -215,22 +171,11 @@ class Rows:
         Raises:
             ValueError: If the objective needs a teacher that nobody names, or does not read one that is named.
         """
-        frozen = self.plan.frozen
-        unread = " and ".join(sorted(frozen.keys() - set(objective.vectors)))
-        if unread:
-            raise ValueError(
-                f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
-                "objective 'distill' and by a guide with 'simcse'"
-            )
-        if "teacher" in objective.vectors and "teacher" not in frozen:
-            raise ValueError(
-                f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
-                "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
-            )
+        check_frozen(objective, self.plan)
         shared = make_collator(self.reader, objective, self.longest)
-        return replace(shared, columns=NUMBERS.get(self.plan.kind, ()), vectors=self.vectors)
+        return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
 
-    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
+    def check(self, objective: Objective) -> list[Mapping]:
         """Check that an objective can learn from the rows.
 
         Args:
@@ -245,40 +190,32 @@ class Rows:
         """
         args = self.reader.args
         rows = self.known
-        num_sentences = self.num_sentences
-        if not num_sentences:
+        number = self.num_sentences
+        # 1. Refuse rows that the view, the model, the objective or the order of the run cannot read.
+        if not number:
             raise ValueError(f"{self.name} is empty: give a training file with at least one batch of texts")
-        if self.plan.options.get("hard_negative_weight") and num_sentences < 3:
-            logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
-        if self.plan.view == "fixed_mask" and num_sentences > 1:
-            raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {num_sentences} texts")
+        if self.plan.view == "fixed_mask" and number > 1:
+            raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {number} texts")
         sample = []
-        for number in range(min(_SAMPLE_ROWS, len(rows))):
-            sample += rows[number]["input_ids"]
+        for place in range(min(_SAMPLE_ROWS, len(rows))):
+            sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.name)
-        global_batch = args.train_batch_size * args.world_size
-        objective.check(TrainingRows(num_sentences, global_batch, rows.column_names, rows))
-        # Without the lengths, transformers takes the number of texts in a row for its length: all are equally long.
-        column = args.length_column_name
-        if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
-            raise ValueError(
-                "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the "
-                f"column {column!r}, and train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}: "
-                "train on texts with view='identity', add the column to token ids, or use "
-                "train_sampling_strategy='random'"
-            )
-        repeated = 0
-        if isinstance(rows, Dataset) and args.process_index == 0:
-            repeated = count_repeated_rows(rows)
-        if repeated > DUPLICATE_SHARE * len(rows):
-            logger.warning(
-                f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
-                "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove "
-                "them, unless that is intended."
-            )
-        if num_sentences == 1 and objective.num_views != 1 and self.plan.view == "identity":
-            return [rows[0]]
-        return []
+        objective.check(TrainingRows(number, args.train_batch_size * args.world_size, rows.column_names, rows))
+        check_grouping(rows, args)
+
+        # 2. Warn of what has no effect or weakens the batches.
+        if self.plan.options.get("hard_negative_weight") and number < 3:
+            logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
+        self.warn_of_repeated()
+        is_single = number == 1 and objective.num_views != 1 and self.plan.view == "identity"
+        return [rows[0]] if is_single else []
+
+    def warn_of_repeated(self) -> None:
+        """Warn if many rows repeat an earlier one."""
+
+    def digest(self) -> str | None:
+        """Return a digest of the training texts, `None` if nobody knows them."""
+        raise NotImplementedError
 
     def digests(self) -> dict[str, str | None]:
         """Return digests of what a run reads, by their names in its settings.
@@ -287,353 +224,139 @@ class Rows:
             `dict[str, str]`: That of the rows in their order (the first ones of a stream; of rows that are drawn anew
             that of their texts, `None` without texts), and those of the vectors of frozen models.
         """
-        digests: dict[str, str | None] = {"training texts": None}
+        digests = {"training texts": self.digest()}
         for name, vectors in self.vectors.items():
             digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
-        rows = getattr(self.known, "texts", self.known)
-        if not isinstance(rows, Dataset):
-            return digests
-        total = blake2b(digest_size=16)
-        for batch in rows.with_format("arrow").iter(batch_size=_BATCH):
-            for column in batch.columns:
-                values = column.combine_chunks()
-                while hasattr(values, "value_lengths"):
-                    total.update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
-                    values = values.flatten()
-                numbers = values.to_numpy(zero_copy_only=False)
-                if numbers.dtype == object:
-                    total.update(repr(numbers.tolist()).encode())
-                else:
-                    total.update(numbers.tobytes())
-        digests["training texts"] = total.hexdigest()
         return digests
 
-    # Words for results and card
-
-    def describe(self, num_views: int) -> dict[str, Any]:
+    def describe(self, num_views: int) -> Description:
         """Describe the rows for `results.json` and the card.
 
         Args:
             num_views (`int`): Columns that the objective makes of a single sentence.
 
         Returns:
-            `dict[str, Any]`: `train_rows` (`None` for a stream) and `num_sentences`; of one data set also `rows` (what
-            they hold) and `view` (how the positives of single sentences are made), which differ between several.
+            `Description`: The number of rows, and what they hold.
         """
-        holds = self.holds
-        if holds is None and "relations" in self.known.column_names and self.plan.kind != "texts":
-            holds = "nli"
-        elif holds is None and SCORE in self.known.column_names:
-            holds = "scored pairs"
-        elif holds is None and self.num_sentences:
-            holds = {1: "sentences", 2: "pairs"}.get(self.num_sentences, "hard negatives")
-        view: dict[str, Any] | None = None
-        if holds == "sentences" and num_views != 1:
-            view = {"name": self.plan.view, "rate": None, "both": False}
-        if view is not None and isinstance(self.tokens, ViewDataset):
-            view |= {"rate": vars(self.tokens.view).get("rate"), "both": self.tokens.both}
-            if self.plan.view in MASKED_LM_VIEWS:
-                view["rate"] = view_rate(self.plan.view, self.plan.view_rate)
-            elif self.plan.view not in DATASET_VIEWS:  # The caller made the data set.
-                view["name"] = type(self.tokens.view).__name__
+        says = self.says or _SAYS.get(self.num_sentences, "hard negatives")
         return {
-            "train_rows": None if self.is_stream else len(self.tokens),
+            "train_rows": None if self.stream is not None else len(self.known),
             "num_sentences": self.num_sentences,
-            "rows": holds,
-            "view": view,
+            "rows": says,
+            "view": self.view() if says == "sentences" and num_views != 1 else None,
         }
 
-
-class TextRows(Rows):
-    """Rows of texts that are tokenized once: a sentence, a pair, or a pair with hard negatives."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load the texts of a command; see [`Rows.load`]."""
-        expected = 1 if source.supervised is False else None
-        texts = load_text_dataset(
-            source.path, columns=source.columns, expected_columns=expected, max_rows=source.limit
-        )
-        check_supervised(source, len(texts.column_names))
-        return texts
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose and order the columns of a data set by their names."""
-        return load_text_dataset(data, name=self.name)
-
-    def tokenize(self, data: Dataset) -> Dataset:
-        """Tokenize texts; with a teacher or guide, make their vectors, which the collator finds by the rows' numbers.
-
-        Args:
-            data (`datasets.Dataset`): The texts.
-
-        Returns:
-            `datasets.Dataset`: The rows.
-
-        Raises:
-            ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
-        """
-        texts = self.texts(data)
-        templates = self.reader.settings.templates
-        if templates and len(texts.column_names) == 1:  # one text in several templates
-            self.holds = "sentences"
-        rows = tokenize_dataset(texts, self.reader.tokenizer, self.plan.lengths, templates, self.plan.prompts)
-        columns = [name for name in texts.column_names if re.fullmatch(r"sent\d+", name)]
-        if not self.frozen or not columns:
-            return rows
-        if len(columns) == 1 and "guide" in self.plan.frozen:
-            raise ValueError(
-                "a guide compares candidates with the positive, which is the sentence itself in rows of one text: "
-                "give rows of an anchor and a positive"
-            )
-        for name, words in self.plan.frozen.items():
-            self.vectors[name] = RowVectors(words, texts.select_columns(columns), self.reader.args.device)
-        return rows.add_column("row", np.arange(len(rows)))
+    def view(self) -> ViewDescription:
+        """Describe the view of a sentence."""
+        return {"name": self.plan.view, "rate": None, "both": False}
 
 
-class ViewRows(TextRows):
-    """Sentences with random views of them, which are drawn whenever a row is read."""
-
-    holds = "sentences"
-
-    def tokenize(self, data: Dataset | ViewDataset) -> ViewDataset:
-        """Make the data set that draws the views, unless the caller has made one."""
-        if isinstance(data, ViewDataset):
-            return data
-        if self.frozen:
-            raise ValueError(
-                f"view {self.plan.view} changes texts, of which the {self.frozen} knows the original only: use view "
-                "identity"
-            )
-        return view_dataset(self.texts(data), self.plan, self.reader)
-
-
-class DocumentRows(TextRows):
-    """Pairs of neighbouring sentences of documents (SimCSE, Table 2)."""
-
-    holds = "documents"
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load documents and draw the pairs; see [`Rows.load`]."""
-        check_structured(source, plan, "documents")
-        window = 3 if plan.view == "next_three_sentences" else 1
-        return first_rows(next_sentence_pairs(source.path, window, reader.args.rows_seed), source.limit)
-
-
-class NLIRows(TextRows):
-    """Premises with their labelled hypotheses, whose number differs from row to row."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load labelled NLI pairs and group them by premise; see [`Rows.load`]."""
-        check_structured(source, plan, "labelled NLI pairs (columns premise, hypothesis, label)")
-        sampling = options_of(plan).get("nli_sampling", "pairs")
-        return first_rows(build_nli_groups(source.path, sampling=sampling), source.limit)
-
-
-class ScoredRows(TextRows):
-    """Pairs of sentences with a score."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load scored pairs; see [`Rows.load`]."""
-        form = "pairs with a score (columns sentence1, sentence2, score)"
-        check_structured(source, plan, form, needs_file=False)
-        return first_rows(read_scored_pairs(source.path).to_dataset(), source.limit)
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose the two sentences and the score."""
-        return resolve_scored_pairs(data, name=self.name)
-
-
-class ClassRows(TextRows):
-    """Texts with a class label, or anchors with a list of positives."""
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> Dataset:
-        """Load texts with class labels; see [`Rows.load`]."""
-        return load_class_rows(source.path, columns=source.columns, max_rows=source.limit)
-
-    def texts(self, data: Dataset) -> Dataset:
-        """Choose the text and its label, or the anchor and its positives."""
-        return load_class_rows(data, name=self.name)
-
-
-class TokenRows(Rows):
-    """Rows of token ids that the caller made: a `datasets.Dataset`, or a data set that draws its rows anew."""
-
-    def tokenize(self, data: Any) -> Any:
-        """Return the rows as they are; a flat row of token ids is one sentence."""
-        if isinstance(data, SeededDataset):
-            return data
-        inner = getattr(data.features["input_ids"], "feature", None)
-        if len(data) == 0 or not hasattr(inner, "dtype"):  # A list of lists has no dtype.
-            return data
-
-        def nested(rows: Any) -> dict[str, Any]:
-            return {"input_ids": [[ids] for ids in rows["input_ids"]]}
-
-        return cached_map(data.select_columns(["input_ids"]), nested, ["nested"])
-
-
-class SpanRows(TokenRows):
-    """Spans of documents (DeCLUTR), which are drawn whenever a row is read."""
-
-    holds = "spans"
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> SpanDataset:
-        """Load documents; see [`Rows.load`]."""
-        check_structured(source, plan, "documents")
-        names = ("anchors", "positives", "max_span", "min_span")
-        given = {name: value for name, value in options_of(plan).items() if name in names}
-        documents = itertools.islice(read_documents(source.path), source.limit)
-        length = max(plan.lengths)
-        return SpanDataset(documents, reader.tokenizer, length, reader.args.rows_seed, **given)
-
-    def tokenize(self, data: SpanDataset) -> SpanDataset:
-        """Return the spans as they are, unless inference would add a prompt or a template, which they do not get."""
-        if self.reader.settings.templates or any(self.plan.prompts):
-            raise ValueError(
-                f"{self.name} holds token ids of spans, which get no prompt and no template, but inference would add "
-                "them: train on texts, or leave both out"
-            )
-        return data
-
-    def digests(self) -> dict[str, str | None]:
-        """Return a digest of the documents; see [`Rows.digests`]."""
-        documents = np.asarray(self.tokens._tokens).tobytes()
-        return {**super().digests(), "training texts": blake2b(documents, digest_size=16).hexdigest()}
-
-
-class StreamRows(Rows):
-    """Rows of texts that are read from a stream while training."""
-
-    is_stream = True
-
-    @classmethod
-    def load(cls, source: Source, plan: RowPlan, reader: Reader) -> IterableDataset:
-        """Open the texts of a command as a stream; see [`Rows.load`]."""
-        conflicts = {
-            f"--objective {plan.objective}": plan.kind != "texts",
-            f"--view {plan.view}": plan.view in DOCUMENT_VIEWS,
-            "--max_train_samples": source.limit is not None,
-        }
-        for option, is_there in conflicts.items():
-            if is_there:
-                raise ValueError(f"--streaming does not work with {option}: leave one of the two out")
-        expected = 1 if source.supervised is False else None
-        stream = load_text_stream(source.path, columns=source.columns, expected_columns=expected)
-        check_supervised(source, len(stream.features or {}))
-        return stream
-
-    def tokenize(self, data: IterableDataset) -> StreamedRows:
-        """Tokenize a stream batch by batch, with the first rows as a data set by which the run is checked.
-
-        Args:
-            data (`datasets.IterableDataset`): The texts.
-
-        Returns:
-            `StreamedRows`: The batches.
-
-        Raises:
-            ValueError: If the run needs all rows at once, or the number of steps is not known.
-        """
-        reader = self.reader
-        args = reader.args
-        plan = self.plan
-        conflicts = {
-            f"a {self.frozen}": bool(self.frozen),
-            f"objective {plan.objective!r}": plan.kind in ("scored_pairs", "classes"),
-            f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
-            f"dataloader_num_workers = {args.dataloader_num_workers}": bool(args.dataloader_num_workers),
-        }
-        for what, is_there in conflicts.items():
-            if is_there:
-                raise ValueError(
-                    f"{what} does not work with a stream (--streaming), of which the training process has one row "
-                    "after the other and can be resumed at each: leave one of the two out"
-                )
-        if args.max_steps < 1:
-            raise ValueError(
-                "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
-                "(--max_steps): set it to the number of training steps"
-            )
-        texts = load_text_stream(data, name="train_dataset")
-        head: Any = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
-        names = head.column_names
-        logger.info(
-            f"train_dataset is a stream: its first {len(head)} rows are checked now, and the others when they are "
-            "read. Texts that are cut to max_seq_length are not counted."
-        )
-        if reader.settings.templates and len(names) == 1:  # one text in several templates
-            self.holds = "sentences"
-        tokenize = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
-        views = None
-        if plan.view in DATASET_VIEWS:
-            views = head = view_dataset(head, plan, reader)
-        else:
-            head = tokenize_dataset(head, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
-
-        def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict[str, Any]]:
-            if views is not None:
-                return views.rows_of([row["sent0"] for row in rows], rngs)
-            columns = tokenize({name: [row[name] for row in rows] for name in names})
-            return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
-
-        return StreamedRows(
-            texts,
-            head,
-            make_rows,
-            batch_size=args.train_batch_size,
-            shuffle_buffer=SHUFFLE_BUFFER,
-            seed=args.rows_seed,
-            rank=args.process_index,
-            processes=args.world_size,
-        )
-
-
-class MixtureRows(Rows):
-    """Several data sets, of which each batch takes one.
-
-    Args:
-        reader (`Reader`): What all rows of the run are read with.
-        run (`Run`): The run, with a plan for each data set.
-        data (`Mapping[str, Any]`): The data of the caller by the names of the data sets; see [`read_rows`].
+class Fixed(Rows):
+    """Rows that are tokenized once, with the vectors of a teacher or guide if the plan names one.
 
     Raises:
-        ValueError: If one of the data sets is a stream, or the rows would not be drawn at random.
+        ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
     """
 
-    def __init__(self, reader: Reader, run: Run, data: Mapping[str, Any]):
-        strategy = reader.args.train_sampling_strategy
-        if strategy != "random":
-            raise ValueError(
-                f"train_sampling_strategy = {strategy!r} is for one data set; the rows of several are drawn at "
-                "random: leave it out"
+    known: Dataset
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        read, *_ = *self.texts, self.known
+        columns = check_texts(self.plan, self.name, read.column_names)
+        for model, words in self.plan.frozen.items():
+            self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
+        if self.vectors:  # which the collator finds by the numbers of the rows
+            self.tokens = self.known = self.known.add_column("row", np.arange(len(self.known)))
+
+    def order(self, batch_size: int) -> PermutedSampler | None:
+        """Choose an order that keeps neighbours or texts of a class together; see [`Rows.order`]."""
+        args = self.reader.args
+        if args.batch_neighbors and self.vectors:
+            # Twice as many, because some were drawn before; and the row itself is among them.
+            vectors = next(iter(self.vectors.values()))
+            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
+            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
+        if LABEL in self.kind.numbers and LABEL in self.known.column_names and not self.vectors:
+            return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
+        return super().order(batch_size)
+
+    def warn_of_repeated(self) -> None:
+        """Warn if many rows repeat an earlier one."""
+        number = len(self.known)
+        repeated = 0 if self.reader.args.process_index else count_repeated_rows(self.known)
+        if repeated > DUPLICATE_SHARE * number:
+            logger.warning(
+                f"{repeated:,} of {number:,} training rows ({repeated / number:.0%}) repeat an earlier row. "
+                "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove "
+                "them, unless that is intended."
             )
-        streams = [name for name, rows in data.items() if isinstance(rows, IterableDataset)]
-        if streams:
-            raise ValueError(f"the data sets {', '.join(streams)} are streams, which cannot be mixed: load them")
-        self.reader = reader
-        self.plan = run.rows  # of rows of no data set, such as those of an evaluation
-        self.name = "train_dataset"
-        self.parts = {name: read_rows(reader, plan, data[name], plan.source) for name, plan in run.datasets.items()}
-        self.tokens = MixedRows([part.tokens for part in self.parts.values()])
-        self.known = self.tokens
-        self.num_sentences = next(iter(self.parts.values())).num_sentences
+
+    def digest(self) -> str:
+        """Return a digest of the token ids."""
+        return digest_rows(self.known)
+
+
+class Drawn(Rows):
+    """Rows that are drawn whenever they are read."""
+
+    known: SeededDataset
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callback that tells the rows which epoch begins."""
+        return [EpochOfRows(self.known)]
+
+    def digest(self) -> str | None:
+        """Return a digest of what rows are drawn from."""
+        return self.known.digest()
+
+    def view(self) -> ViewDescription:
+        """Describe the view of a sentence."""
+        return super().view() | self.known.describe_view()
+
+
+class Streamed(Rows):
+    """Rows that are read from a stream while training."""
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callback that counts epochs."""
+        return [EpochOfStream()]
+
+    def digest(self) -> str | None:
+        """Return a digest of the first rows, or of the texts of which their views are drawn."""
+        return self.known.digest() if isinstance(self.known, SeededDataset) else digest_rows(self.known)
+
+
+@dataclass(eq=False)
+class Mixed(Rows):
+    """Several data sets, of which each batch takes one. The plan is for rows of none, as in an evaluation.
+
+    Args:
+        parts (`Mapping[str, Rows]`): The rows of each data set.
+    """
+
+    known: MixedRows
+    parts: Mapping[str, Rows] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.texts = [texts for part in self.parts.values() for texts in part.texts]
         self.longest = max(part.longest for part in self.parts.values())
 
-    def sampler(self, batch_size: int, default: Sampler) -> MixtureSampler:
-        """Choose an order in which each batch comes from one data set; see [`Rows.sampler`]."""
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callback that tells all data sets which epoch begins."""
+        return [EpochOfRows(self.known)]
+
+    def order(self, batch_size: int) -> MixtureSampler:
+        """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
         args = self.reader.args
         orders = {}
         for name, part in self.parts.items():
-            orders[name] = part.sampler(batch_size, PermutedSampler(len(part.tokens), args.rows_seed))
+            own = part.order(batch_size)
+            orders[name] = PermutedSampler(len(part.known), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
         block = batch_size * args.world_size
-        return MixtureSampler(orders, self.tokens.starts, shares or args.dataset_shares, block, args.rows_seed)
+        return MixtureSampler(orders, self.known.starts, shares or args.dataset_shares, block, args.rows_seed)
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
@@ -644,17 +367,14 @@ class MixtureRows(Rows):
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        default = make_collator(self.reader, objective, self.longest)
-        return MixtureCollator(collators, default)
+        return MixtureCollator(collators, make_collator(self.reader, objective, self.longest))
 
-    def check(self, objective: Objective) -> list[Mapping[str, Any]]:
+    def check(self, objective: Objective) -> list[Mapping]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
-        singles: list[Mapping[str, Any]] = []
+        singles: list[Mapping] = []
         for number, (name, part) in enumerate(self.parts.items()):
-            try:
+            with named(name):
                 found = part.check(objective.of_dataset(number))
-            except ValueError as error:
-                raise ValueError(f"data set {name!r}: {error}") from None
             singles += [{**row, "dataset": number} for row in found]
         return singles
 
@@ -668,90 +388,79 @@ class MixtureRows(Rows):
             digests |= own
         return digests | {"training texts": "+".join(texts)}
 
-    def describe(self, num_views: int) -> dict[str, Any]:
+    def describe(self, num_views: int) -> Description:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
         return {
-            "train_rows": len(self.tokens),
+            "train_rows": len(self.known),
             "num_sentences": self.num_sentences,
-            "datasets": {name: len(part.tokens) for name, part in self.parts.items()},
+            "datasets": {name: len(part.known) for name, part in self.parts.items()},
         }
 
 
-# Choosing the kind --------------------------------------------------------------------------------------------------
-
-#: Columns of numbers that objectives read in a batch, by `Objective.rows`.
-NUMBERS = {"scored_pairs": (SCORE,), "classes": (LABEL,)}
-#: The class of the rows that an objective learns from, by `Objective.rows`.
-KINDS: dict[str, type[Rows]] = {
-    "texts": TextRows,
-    "nli": NLIRows,
-    "scored_pairs": ScoredRows,
-    "classes": ClassRows,
-    "spans": SpanRows,
-}
+@contextmanager
+def named(dataset: str) -> Iterator[None]:
+    """Name one of several data sets in front of each error."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"data set {dataset!r}: {error}") from None
 
 
-def kind_of(plan: RowPlan, is_stream: bool = False) -> type[Rows]:
-    """Return the class of the rows that a plan reads from files."""
-    if is_stream:
-        return StreamRows
-    if plan.kind == "texts" and plan.view in DOCUMENT_VIEWS:
-        return DocumentRows
-    return KINDS[plan.kind]
+# Reading rows -------------------------------------------------------------------------------------------------------
+
+#: What a caller may pass as training rows: those of one data set, or of several by their names.
+TrainingData: TypeAlias = Data | Source | Mapping[str, Data | Source]
 
 
-def read_rows(reader: Reader, plan: RowPlan, data: Any, name: str, with_views: bool = True) -> Rows:
-    """Choose the class of the caller's data, and make its rows.
+def has_names(data: TrainingData | None) -> TypeGuard[Mapping[str, Data | Source]]:
+    """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
+    return isinstance(data, dict) and not isinstance(data, DatasetDict)
+
+
+def is_streamed(data: TrainingData | None) -> bool:
+    """Say whether the rows of a single data set are read while training."""
+    if isinstance(data, Source):
+        return data.streams or is_streamed(data.data)
+    return isinstance(data, IterableDataset)
+
+
+def read_training_rows(reader: Reader, run: Run, data: TrainingData) -> Rows:
+    """Read the training rows of a run.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
-        plan (`RowPlan`): How the rows are read.
-        data (`Any`): A `datasets.Dataset` of texts or of token ids, a data set that draws its rows anew, a
-            `datasets.IterableDataset`, or a list of texts or of rows.
-        name (`str`): What messages call the data.
-        with_views (`bool`, *optional*, defaults to `True`): Whether an augmentation changes the texts, as in training.
+        run (`Run`): The run, with a plan for each of several data sets.
+        data (`TrainingData`): The rows; see [`read_rows`].
 
     Returns:
         [`Rows`]: The rows.
 
     Raises:
         TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If the columns are unclear or hold no texts.
+        ValueError: If the data cannot be read, or one of several data sets is a stream.
     """
-    if isinstance(data, list) and data and isinstance(data[0], str):
-        data = Dataset.from_dict({"sent0": data})
-    elif isinstance(data, list) and data and isinstance(data[0], dict):
-        data = Dataset.from_list(data)
-    if isinstance(data, IterableDataset) and with_views:
-        return StreamRows(reader, plan, data, name)
-    if isinstance(data, ViewDataset):
-        return ViewRows(reader, plan, data, name)
-    if isinstance(data, SpanDataset):
-        return SpanRows(reader, plan, data, name)
-    if not isinstance(data, (Dataset, SeededDataset)):
-        found = type(data).__name__
-        if isinstance(data, list):
-            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
-        raise TypeError(
-            f"{name} is a {found}: pass a datasets.Dataset, for example load_text_dataset(file), one split of a "
-            "DatasetDict, such as data['train'], or a list of texts or of rows. Training texts may also be a "
-            "datasets.IterableDataset, for example load_text_stream(file)."
+    if not has_names(data):
+        return read_rows(reader, run.rows, data, "train_dataset")
+    strategy = reader.args.train_sampling_strategy
+    if strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy = {strategy!r} is for one data set; the rows of several are drawn at random: "
+            "leave it out"
         )
-    if "input_ids" not in data.column_names:
-        data = apply_transform(data)
-    if "input_ids" in data.column_names:
-        return TokenRows(reader, plan, data, name)
-    if with_views and plan.view in DATASET_VIEWS:
-        return ViewRows(reader, plan, data, name)
-    kind = kind_of(plan)
-    if kind is SpanRows:  # whose data set draws the spans; these are texts of an evaluation
-        kind = TextRows
-    return kind(reader, plan, data, name)
+    streams = ", ".join(name for name, rows in data.items() if is_streamed(rows))
+    if streams:
+        raise ValueError(f"the data sets {streams} are streams, which cannot be mixed: load them")
+    parts = {}
+    for name, plan in run.datasets.items():
+        with named(name):
+            parts[name] = read_rows(reader, plan, data[name], plan.source)
+    tokens = MixedRows([part.known for part in parts.values()])
+    return Mixed(reader, run.rows, tokens, "train_dataset", parts=parts)
 
 
-def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_dataset") -> Any:
+def read_evaluation_rows(reader: Reader, run: Run, data: TrainingData, name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
-    if not isinstance(data, dict) or hasattr(data, "column_names"):  # as a DatasetDict has
+    if not has_names(data):
         return read_rows(reader, run.rows, data, name, with_views=False).tokens
     tokenized = {}
     for part, rows in data.items():
@@ -762,7 +471,241 @@ def read_evaluation_rows(reader: Reader, run: Run, data: Any, name: str = "eval_
     return tokenized
 
 
-# Steps that several kinds share -------------------------------------------------------------------------------------
+def read_rows(reader: Reader, plan: RowPlan, data: Data | Source, name: str, with_views: bool = True) -> Rows:
+    """Read the rows of one data set.
+
+    Args:
+        reader (`Reader`): What all rows of the run are read with.
+        plan (`RowPlan`): How the rows are read.
+        data (`Data` or `Source`): A file, the name of a data set on the hub, a `datasets.Dataset` of texts or of token
+            ids, a data set that draws its rows anew, a `datasets.IterableDataset`, a list of texts or of rows, or one
+            of these as a [`Source`].
+        name (`str`): What messages call the data.
+        with_views (`bool`, *optional*, defaults to `True`): Whether an augmentation changes the texts, as in training.
+
+    Returns:
+        [`Rows`]: The rows.
+
+    Raises:
+        TypeError: If the data is of a type that contrastive training cannot use.
+        ValueError: If the data cannot be read, its columns are unclear, or it is not what the view or the objective
+            needs.
+    """
+    check_room(reader, plan)
+    view = view_class(plan.view if with_views else "identity")
+    kind = kind_of(plan.kind, view.window)
+    source = replace(
+        data if isinstance(data, Source) else Source(data),
+        name=name,
+        window=view.window,
+        seed=reader.args.rows_seed,
+        nli_sampling=options_of(plan).get("nli_sampling", "pairs"),
+    )
+    if isinstance(source.data, SeededDataset):
+        return _drawn(reader, plan, source.data, name)
+    if with_views and is_streamed(source):
+        return _streamed(reader, plan, source)
+    if view.is_drawn:
+        check_view(reader, plan)
+    source = replace(source, data=_as_dataset(source))
+    if isinstance(source.data, Dataset) and "input_ids" in source.data.column_names:
+        tokens = Fixed(reader, plan, _as_sentences(source.data), name, kind.says)
+        check_neighbours(source, tokens.num_sentences)
+        return tokens
+    texts = kind.read(source)
+    if not isinstance(texts, Dataset):
+        options = {option: value for option, value in options_of(plan).items() if option in _OF_SPANS}
+        spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **options)
+        return _drawn(reader, plan, spans, name)
+    if view.is_drawn:
+        return replace(_drawn(reader, plan, view_dataset(texts, plan, reader), name), texts=[texts])
+    says = kind.says or says_of_templates(reader, texts.column_names)
+    return Fixed(reader, plan, reader.tokenize(texts, plan), name, says, [texts])
+
+
+def _as_dataset(source: Source) -> Data:
+    """Return rows in memory as a data set, and files and names as they are."""
+    data = source.data
+    is_named = source.path is not None or (isinstance(data, (list, tuple)) and find_paths(data) is not None)
+    if isinstance(data, list) and data and not is_named:
+        if isinstance(data[0], str):
+            return Dataset.from_dict({"sent0": data})
+        if isinstance(data[0], dict):
+            return Dataset.from_list(data)
+    if is_named:
+        return data
+    if not isinstance(data, Dataset):
+        found = type(data).__name__
+        if isinstance(data, list):
+            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
+        raise TypeError(
+            f"{source.name} is a {found}: pass the name of a file, a datasets.Dataset, for example "
+            "load_text_dataset(file), one split of a DatasetDict, such as data['train'], or a list of texts or of "
+            "rows. Training texts may also be a datasets.IterableDataset, for example load_text_stream(file)."
+        )
+    return data if "input_ids" in data.column_names else apply_transform(data)
+
+
+def _as_sentences(tokens: Dataset) -> Dataset:
+    """Return token ids of the caller with a list for each sentence; a flat row of them is one sentence."""
+    inner = getattr(tokens.features["input_ids"], "feature", None)
+    if len(tokens) == 0 or not hasattr(inner, "dtype"):  # a list of lists has no dtype
+        return tokens
+
+    def nested(rows: Mapping[str, Sequence]) -> dict[str, list]:
+        return {"input_ids": [[ids] for ids in rows["input_ids"]]}
+
+    return cached_map(tokens.select_columns(["input_ids"]), nested, ["nested"])
+
+
+def _drawn(reader: Reader, plan: RowPlan, tokens: SeededDataset, name: str) -> Drawn:
+    """Take rows that draw themselves, and refuse what would read their texts."""
+    check_texts(plan, name, tokens.column_names)
+    if isinstance(tokens, SpanDataset) and (reader.settings.templates or any(plan.prompts)):
+        raise ValueError(
+            f"{name} holds token ids of spans, which get no prompt and no template, but inference would add them: "
+            "train on texts, or leave both out"
+        )
+    return Drawn(reader, plan, tokens, name, tokens.says, max_length=tokens.max_length)
+
+
+def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Streamed:
+    """Open a stream, with its first rows as a data set by which the run is checked."""
+    args = reader.args
+    check_stream(source, plan, args)
+    texts = read_stream(source)
+    first = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
+    names = first.column_names
+    logger.info(
+        f"train_dataset is a stream: its first {len(first)} rows are checked now, and the others when they are "
+        "read. Texts that are cut to max_seq_length are not counted."
+    )
+    views = None
+    if view_class(plan.view).is_drawn:
+        check_view(reader, plan)
+        views = view_dataset(first, plan, reader)
+    tokenizer = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+
+    def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict]:
+        if views is not None:
+            return views.rows_of([row["sent0"] for row in rows], rngs)
+        columns = tokenizer({name: [row[name] for row in rows] for name in names})
+        return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
+
+    head = reader.tokenize(first, plan) if views is None else views
+    stream = StreamedRows(
+        texts,
+        head,
+        make_rows,
+        batch_size=args.train_batch_size,
+        shuffle_buffer=SHUFFLE_BUFFER,
+        seed=args.rows_seed,
+        rank=args.process_index,
+        processes=args.world_size,
+    )
+    says = says_of_templates(reader, names)
+    length = None if views is None else views.max_length
+    return Streamed(reader, plan, head, source.name, says, stream=stream, max_length=length)
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def check_room(reader: Reader, plan: RowPlan) -> None:
+    """Refuse templates and prompts that leave no room for a text."""
+    templates = reader.settings.templates
+    if not templates and not any(plan.prompts):
+        return
+    for column, length, prompt in zip(COLUMNS, plan.lengths, plan.prompts, strict=True):
+        try:
+            full_length(reader.tokenizer, length, templates, prompt)
+        except ValueError as error:
+            raise ValueError(f"{plan.source}, column {column}: {error}") from None
+
+
+def check_texts(plan: RowPlan, name: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns of texts; refuse a teacher or guide for rows without any, and a guide for single texts."""
+    frozen = " and ".join(plan.frozen)
+    texts = [column for column in columns if re.fullmatch(r"sent\d+", column)]
+    if frozen and not texts:
+        raise ValueError(
+            f"a {frozen} reads the texts of training rows, and {name} has {', '.join(columns)}: pass texts"
+        )
+    if "guide" in plan.frozen and len(texts) == 1:
+        raise ValueError(
+            "a guide compares candidates with the positive, which is the sentence itself in rows of one text: give "
+            "rows of an anchor and a positive"
+        )
+    return texts
+
+
+def check_view(reader: Reader, plan: RowPlan) -> None:
+    """Refuse a view where a teacher, a guide, a template or a prompt reads the texts as they are."""
+    frozen = " and ".join(plan.frozen)
+    if frozen:
+        raise ValueError(
+            f"view {plan.view} changes texts, of which the {frozen} knows the original only: use view identity"
+        )
+    added = "templates" if reader.settings.templates else "prompt"
+    if reader.settings.templates or plan.prompts[0]:
+        raise ValueError(
+            f"view {plan.view} would change the words of the {added} too: use view identity, or a model without them"
+        )
+
+
+def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -> None:
+    """Refuse a stream for a run that needs all rows at once, or whose number of steps is not known."""
+    is_named = source.path is not None
+    conflicts = {
+        f"--objective {plan.objective}": plan.kind in ("scored_pairs", "classes")
+        or (is_named and plan.kind != "texts"),
+        f"--view {plan.view}": is_named and source.window > 0,
+        "--max_train_samples": source.limit is not None,
+        f"a {' and '.join(plan.frozen)}": bool(plan.frozen),
+        f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
+        f"dataloader_num_workers = {args.dataloader_num_workers}": bool(args.dataloader_num_workers),
+    }
+    for what, is_there in conflicts.items():
+        if is_there:
+            raise ValueError(
+                f"{what} does not work with a stream (--streaming), of which the training process has one row "
+                "after the other and can be resumed at each: leave one of the two out"
+            )
+    if args.max_steps < 1:
+        raise ValueError(
+            "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
+            "(--max_steps): set it to the number of training steps"
+        )
+
+
+def check_frozen(objective: Objective, plan: RowPlan) -> None:
+    """Refuse a teacher or guide that an objective does not read, and an objective without its teacher."""
+    unread = " and ".join(sorted(plan.frozen.keys() - set(objective.vectors)))
+    if unread:
+        raise ValueError(
+            f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
+            "objective 'distill' and by a guide with 'simcse'"
+        )
+    if "teacher" in objective.vectors and "teacher" not in plan.frozen:
+        raise ValueError(
+            f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
+            "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
+        )
+
+
+def check_grouping(rows: Dataset | SeededDataset, args: SimCSETrainingArguments) -> None:
+    """Refuse to group rows without their lengths, for which transformers would take their numbers of texts."""
+    column = args.length_column_name
+    if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
+        raise ValueError(
+            "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the "
+            f"column {column!r}, and train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}: "
+            "train on texts with view='identity', add the column to token ids, or use "
+            "train_sampling_strategy='random'"
+        )
+
+
+# Steps that several ways of drawing share ---------------------------------------------------------------------------
 
 
 def options_of(plan: RowPlan) -> dict[str, Any]:
@@ -770,32 +713,9 @@ def options_of(plan: RowPlan) -> dict[str, Any]:
     return {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
 
 
-def check_structured(source: Source, plan: RowPlan, form: str, needs_file: bool = True) -> None:
-    """Raise a `ValueError` unless the options name a file that can be read by its structure."""
-    if needs_file and not source.is_file:
-        raise ValueError(
-            f"--objective {plan.objective} and --view {plan.view} read a file: name it with --train_file instead of "
-            "--dataset_name"
-        )
-    if source.columns is not None:
-        raise ValueError(
-            f"--columns does not apply to rows of {form}: leave it out, and give {source.path} their form"
-        )
-
-
-def check_supervised(source: Source, width: int) -> None:
-    """Raise a `ValueError` if supervised training was asked for and a row holds one text."""
-    if source.supervised and width == 1:
-        raise ValueError(
-            f"{source.path} holds one text in a row, and supervised training needs a class label in a column 'label', "
-            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
-            "(simcse-hf train unsup)."
-        )
-
-
-def first_rows(rows: Dataset, limit: int | None) -> Dataset:
-    """Return the first rows, or all of them without a limit."""
-    return rows if limit is None else rows.select(range(min(limit, len(rows))))
+def says_of_templates(reader: Reader, columns: Sequence[str]) -> str | None:
+    """Return what rows of these columns hold: one text in several templates is a sentence, however often it stands."""
+    return "sentences" if reader.settings.templates and len(columns) == 1 else None
 
 
 def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
@@ -811,11 +731,6 @@ def make_collator(reader: Reader, objective: Objective, longest: int) -> Contras
 
 def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
     """Make the data set that draws the views of a plan."""
-    added = "templates" if reader.settings.templates else "prompt"
-    if reader.settings.templates or plan.prompts[0]:
-        raise ValueError(
-            f"view {plan.view} would change the words of the {added} too: use view identity, or a model without them"
-        )
     return ViewDataset(
         texts,
         reader.tokenizer,
@@ -823,15 +738,8 @@ def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
         plan.lengths[0],
         seed=reader.args.rows_seed,
         both=reader.args.view_both,
-        with_view_seed=plan.view in MASKED_LM_VIEWS,
+        with_view_seed=view_class(plan.view).needs_masked_lm,
     )
-
-
-#: Share of the training rows above which repetitions are reported.
-DUPLICATE_SHARE = 0.05
-#: Rows whose tokens are compared with the vocabulary.
-_SAMPLE_ROWS = 500
-_BATCH = 10_000
 
 
 def count_repeated_rows(rows: Dataset) -> int:
@@ -854,24 +762,28 @@ def count_repeated_rows(rows: Dataset) -> int:
 
 
 class EpochOfRows(TrainerCallback):
-    """Tell rows that are drawn anew in every epoch which epoch begins, and count the epochs of a stream.
+    """Tell rows that are drawn anew in every epoch which epoch begins.
 
     Args:
-        rows (`Rows`): The rows.
+        rows (`SeededDataset`): The rows.
     """
 
-    def __init__(self, rows: Rows):
+    def __init__(self, rows: SeededDataset):
         self.rows = rows
 
-    def on_epoch_begin(self, args, state, control, **_):  # type: ignore[no-untyped-def]
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Set the epoch of the rows; after a resume, `state.epoch` is a fraction inside the epoch."""
-        if isinstance(self.rows.tokens, SeededDataset):
-            self.rows.tokens.set_epoch(int((state.epoch or 0.0) + 1e-6))
+        self.rows.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
-    def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
-        """Count the epochs of a stream, whose length is unknown, as the share of the run that is done.
 
-        After a resume transformers would count them from 0 again.
-        """
-        if self.rows.is_stream:
-            state.epoch = state.global_step / state.max_steps
+class EpochOfStream(TrainerCallback):
+    """Count the epochs of a stream, whose length is unknown, as the share of the run that is done.
+
+    After a resume transformers would count them from 0 again.
+    """
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """Set the epoch."""
+        state.epoch = state.global_step / state.max_steps

@@ -16,7 +16,7 @@ from ..data.sample import sample_files
 from ..evaluation.sts import read_scored_pairs
 from ..inference.simcse import SimCSE
 from ..models.modeling import AutoModelForCL
-from ..models.resolve import resolve_run, with_values
+from ..models.resolve import with_values
 from ..names import POOLER_TYPES
 from ..ops.distributed import hold_together, on_first_process
 from ..ops.loading import load_pretrained
@@ -24,7 +24,7 @@ from ..search import SentenceIndex
 from .dev_sets import make_dev_sets, warn_of_overlap
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
 from .parser import DEFAULTS, check_files
-from .rows import Reader, Source, kind_of
+from .rows import Source
 from .script_arguments import CommandArguments, parse_arguments
 from .seeds import inputs_of, prepare_seeds, publish_best, release, seed_folder, seed_list
 from .trainer import SimCSETrainer
@@ -210,33 +210,24 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
     model = AutoModelForCL.from_pretrained(name, **options)
     tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name, revision=arguments.model.model_revision)
 
-    # 3. The run is decided. What the tables of several data sets say about files is not for the Trainer.
+    # 3. Where the texts are. What the tables of several data sets say about files is not for the Trainer.
+    texts: Any = {}
     if tables:
         rest = {}
         for dataset, own in tables.items():
             rest[dataset] = {key: value for key, value in own.items() if key not in _OF_FILES}
-        args = with_values(args, datasets=rest)
-    run = resolve_run(args, model, dataset_names=list(tables), is_stream=data.streaming)
-
-    # 4. The run says what kind of rows it reads.
-    reader = Reader(tokenizer, model.settings, run.arguments)
-    texts: Any = {}
-    for dataset, own in tables.items():
-        plan = run.datasets[dataset]
-        path = own.get("train_file") or own.get("dataset_name")
-        try:
+            path = own.get("train_file") or own.get("dataset_name")
             if path is None or ("train_file" in own and "dataset_name" in own):
-                raise ValueError("name the training texts with either train_file or dataset_name")
-            source = Source(path, "train_file" in own, own.get("columns"), own.get("max_train_samples"))
-            texts[dataset] = kind_of(plan).load(source, plan, reader)
-        except ValueError as error:
-            raise ValueError(f"data set {dataset!r}: {error}") from error
-    if not tables:
-        path = str(data.train_file or data.dataset_name)
-        source = Source(path, data.train_file is not None, data.columns, data.max_train_samples, supervised)
-        texts = kind_of(run.rows, data.streaming).load(source, run.rows, reader)
+                raise ValueError(
+                    f"data set {dataset!r}: name the training texts with either train_file or dataset_name"
+                )
+            texts[dataset] = Source(path, own.get("columns"), own.get("max_train_samples"))
+        args = with_values(args, datasets=rest)
+    else:
+        path = data.train_file or data.dataset_name
+        texts = Source(path, data.columns, data.max_train_samples, supervised, streams=data.streaming)
 
-    # 5. The Trainer.
+    # 4. The Trainer.
     trainer = SimCSETrainer(
         model,
         args,
@@ -245,7 +236,8 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
         callbacks=[*make_dev_sets(data.dev_file, data.dev_task)],
     )
     trainer.run = replace(trainer.run, decided_by={**trainer.run.decided_by, **arguments.decided_by})
-    for rows in texts.values() if tables else [texts]:
+    assert trainer.rows is not None
+    for rows in trainer.rows.texts:
         warn_of_overlap(rows, trainer.dev_sets)
     return trainer
 

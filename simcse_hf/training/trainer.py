@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
@@ -75,12 +75,13 @@ from .dev_sets import (
     make_dev_sets,
 )
 from .rows import (
-    MixtureRows,
     Reader,
     Rows,
+    has_names,
+    is_streamed,
     make_collator,
     read_evaluation_rows,
-    read_rows,
+    read_training_rows,
 )
 from .run_record import (
     SETTINGS,
@@ -182,15 +183,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
-        names: list[str] = []
-        if isinstance(train_dataset, dict) and not hasattr(train_dataset, "column_names"):  # as a DatasetDict has
-            names = [str(name) for name in train_dataset]
+        names = list(train_dataset) if has_names(train_dataset) else []
         self.run: Run = resolve_run(
             args,
             start,
             dataset_names=names,
             headline=dev_sets[0].headline if dev_sets else None,
-            is_stream=isinstance(train_dataset, IterableDataset),
+            is_stream=is_streamed(train_dataset),
         )
         args = self.run.arguments
         check_dev_sets(dev_sets, args, eval_dataset is not None)
@@ -204,10 +203,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 6. Texts become rows of token ids, and rows become batches.
         self.reader = Reader(tokenizer, start.settings, args)
         self.rows: Rows | None = None
-        if self.run.datasets:
-            self.rows = MixtureRows(self.reader, self.run, train_dataset)
-        elif train_dataset is not None:
-            self.rows = read_rows(self.reader, self.run.rows, train_dataset, "train_dataset")
+        if train_dataset is not None:
+            self.rows = read_training_rows(self.reader, self.run, train_dataset)
         collator = kwargs.pop("data_collator", None)
         if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
@@ -546,8 +543,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.args.auto_find_batch_size:
             self._begin_attempt()
-        if self.rows is not None and self.rows.is_stream:
-            stream = self.rows.tokens
+        stream = None if self.rows is None else self.rows.stream
+        if stream is not None:
             stream.batch_size = self._train_batch_size
             stream.forget()
             if self.resumed_from is not None:
@@ -569,7 +566,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
         assert self.rows is not None
-        self._train_batch_size -= self._train_batch_size % self.rows.batch_multiple
+        self._train_batch_size -= self._train_batch_size % self.rows.kind.multiple
         if self._train_batch_size < self.args.train_batch_size:
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
@@ -589,7 +586,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         default = super()._get_train_sampler(train_dataset)
         if self.rows is None or not isinstance(default, RandomSampler):
             return default
-        return self.rows.sampler(self._train_batch_size, default)
+        order = self.rows.order(self._train_batch_size)
+        return default if order is None else order
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Make the data loader of an evaluation, of texts or of token ids."""
@@ -786,8 +784,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         states: Any = self.state.stateful_callbacks
         states[RunWatch.RECORD] = self.watch.record()
-        if self.rows is not None and self.rows.is_stream and self.is_world_process_zero():
-            self.rows.tokens.save_state(str(folder))
+        if self.rows is not None and self.rows.stream is not None and self.is_world_process_zero():
+            self.rows.stream.save_state(str(folder))
         if not self.args.should_save:
             return
         if self.model.has_adapter():

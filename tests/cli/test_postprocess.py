@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cli_helpers import encode_main, postprocess_main
 from conftest import WORDS, tiny_config
 from evaluation_helpers import random_pairs, write
 from inference_helpers import perturb
 from transformers import BertForMaskedLM
 
 from simcse_hf import BertForCL, SimCSE
-from simcse_hf.cli.encode import encode_main
 from simcse_hf.cli.main import main
-from simcse_hf.cli.postprocess import postprocess_main
 from simcse_hf.evaluation import evaluate
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers

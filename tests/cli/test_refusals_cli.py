@@ -52,7 +52,7 @@ USAGE = {
     "a repository without an owner": (["push", "model", "my-model"], "'my-model' names no owner: give OWNER/NAME"),
     "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "output must end in .csv"),
     "an unknown transform": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
-    "a smaller flow": ([*FIT, "--method", "flow", "--dim", "3"], "--dim"),
+    "a smaller flow": ([*FIT, "--method", "flow", "--dim", "3"], "dim: not an option of method flow"),
 }
 
 

@@ -192,7 +192,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: spearman([1.0, 1.0, 1.0], [1, 2, 3]), "first sequence .*collapsed"),
         (lambda x: pearson([1, 2, 3], [2.0, 2.0, 2.0]), "second sequence .*gold scores are the same"),
         (lambda x: spearman([1, np.nan, 3], [1, 2, 3]), "first sequence are NaN"),
-        (lambda x: pearson([1, 2], [1, 2, 3]), "equal length"),
+        (lambda x: pearson([1, 2], [1, 2, 3]), "of equal length"),
         (lambda x: spearman([1], [1]), "at least 2"),
         (lambda x: cosine_similarity_pairs(np.eye(2), np.array([[1, np.nan], [1, 2]])), "row 0 of the second .*NaN"),
         (lambda x: cosine_similarity_pairs(np.ones((2, 3)), np.ones((3, 3))), "shape"),

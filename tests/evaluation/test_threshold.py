@@ -79,7 +79,7 @@ def test_a_precision_that_is_the_same_in_every_group_has_an_interval_with_a_widt
 @pytest.mark.parametrize(
     "change, precision, message",
     [
-        ({"similarity": -labelled(200)["similarity"]}, 0.99, "no threshold reaches a precision of 0.99"),
+        ({"similarity": -labelled(200)["similarity"]}, 0.99, "no threshold has a precision of 0.99"),
         ({"gold": np.arange(200) == 3}, None, "pairs.csv: one half of the 200 pairs has pairs of a single label"),
         ({"group": np.zeros(200, dtype=int)}, None, "linked by shared texts.*Give pairs with more different texts"),
         (TENTH, None, "pairs.csv: only [1-9] pairs of the half that chooses reach the best cosine"),

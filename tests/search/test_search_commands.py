@@ -8,8 +8,7 @@ import pytest
 from cli_helpers import status
 from search_helpers import SENTENCES, assert_same, by_hand, write_table
 
-from simcse_hf import SimCSE, index
-from simcse_hf.inference.shards import encode_file
+from simcse_hf import SimCSE, encode, index
 from simcse_hf.search import SentenceIndex, describe, search
 
 
@@ -114,9 +113,9 @@ def test_vectors_are_taken_if_they_are_of_the_same_file_and_column(model, checkp
     lines = ["n,text", *(f"{number},{sentence}" for number, sentence in enumerate(SENTENCES))]
     source.write_text("\n".join(lines))
     edited.write_text("\n".join([lines[0], lines[1], *lines[3:], lines[2]]))  # the first text is the same
-    encode_file(model, source, tmp_path / "vectors", shard_size=30, file_format="parquet", column="text")
-    encode_file(model, source, tmp_path / "several", columns=["text", "n"])
-    encode_file(model, source, tmp_path / "codes", precision="ubinary", column="text")
+    encode(model, source, tmp_path / "vectors", shard_size=30, format="parquet", column="text")
+    encode(model, source, tmp_path / "several", columns=["text", "n"])
+    encode(model, source, tmp_path / "codes", precision="ubinary", column="text")
     folder = str(tmp_path / "index")
     index(str(source), folder, model=checkpoint, vectors=str(tmp_path / "vectors"))
     model.load_index(folder)
@@ -144,6 +143,7 @@ def test_what_index_and_search_refuse(model, texts, tmp_path):
         (lambda: index(texts, str(tmp_path / "new")), "model is missing"),
         (lambda: index(texts, folder, add=True, model=model, max_length=4), "loaded already: leave out max_length"),
         (lambda: search("a", folder, threshold="saved", prompt="query: "), "threshold saved .* the prompt 'query'"),
+        (lambda: search("a", folder, prompt="a", prompt_name="query"), "prompt and prompt_name are both given"),
         (lambda: search("a", folder, threshold=2), "threshold must be a cosine"),
         (lambda: search("a", folder, pooler_type="max"), "pooler 'avg' there, 'max' here"),
     ):

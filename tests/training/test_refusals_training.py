@@ -21,6 +21,13 @@ TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "
 GROUPED = {"train_sampling_strategy": "group_by_length"}
 TOKEN_IDS = Dataset.from_dict({"input_ids": [[[2, 6, 7, 3]]] * 32})
 STREAM = texts(24, 2).to_iterable_dataset()
+#: Single sentences, of which nobody knows the next one.
+NO_DOCUMENTS = {
+    "a data set": texts(32),
+    "a list": sentences(32),
+    "token ids": TOKEN_IDS,
+    "a stream": texts(24).to_iterable_dataset(),
+}
 #: Arguments that the steps of GradCache have no place for.
 IN_CHUNKS = {"torch_empty_cache_steps": 2, "optim": "lomo", "neftune_noise_alpha": 5.0, "torch_compile": True}
 SPANS = [sentences(8, seed) for seed in range(16)]
@@ -69,6 +76,13 @@ REFUSALS = {
     "fewer rows than a batch": (started(per_device_train_batch_size=64, dataloader_drop_last=True), "32 64 unset"),
     "too long for the encoder": (started(max_seq_length=64), "max_seq_length 64 bert 40"),
     "a view of pairs": (started(texts(32, 2), view="fixed_mask"), "fixed_mask"),
+    **{
+        f"neighbours in {name}": (
+            started(data, view="next_sentence"),
+            "train_dataset documents.txt next_sentence_pairs",
+        )
+        for name, data in NO_DOCUMENTS.items()
+    },
     "another view of pairs": (started(texts(32, 2), view="crop"), "view sent0 sent1"),
     **{f"no relations for {x}": (without_relations(x), "relations") for x in ("softmax", "supcon", "softmax+supcon")},
     "lengths of rows drawn anew": (started(view="delete_words", **GROUPED), "ViewDataset"),
@@ -202,7 +216,7 @@ COMMANDS = [
     (train_sup, "", "datasets: {a: {share: 1}}", "'a'"),
     (train_sup, "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
     (train_sup, "", "datasets: [a, b]", "datasets"),
-    (train_unsup, "--dataset_name org/texts --view next_sentence", "", "--train_file"),
+    (train_unsup, "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
     (train_unsup, "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
     (train_unsup, "--train_file texts.txt --streaming --max_steps 3 --view next_sentence", "", "--streaming --view"),
 ]

@@ -1,12 +1,16 @@
 """The models, arguments, datasets and callbacks that the Trainer accepts, and its errors for all others."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import tiny_config
-from trainer_helpers import assert_same_weights, make, model_of, pairs, texts, weights
+from datasets import Dataset
+from trainer_helpers import assert_same_weights, make, model_of, pairs, sentences, texts, weights
 from transformers import BertForMaskedLM
 
-from simcse_hf import SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+from simcse_hf import SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback, load_text_dataset
+from simcse_hf.data.documents import next_sentence_pairs
 from simcse_hf.evaluation.sts import ScoredPairs
 
 
@@ -96,3 +100,82 @@ def test_the_seed_determines_the_weights_of_a_fresh_head(tmp_path, save_checkpoi
         args = SimCSETrainingArguments(str(tmp_path), seed=seed, use_cpu=True, report_to="none")
         heads.append(SimCSETrainer(start, args, texts(8)).model.contrastive_head.dense.weight.clone())
     assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+# --- files ---
+
+LABELS = ("entailment", "neutral", "contradiction")
+DOCUMENTS = "\n\n".join("\n".join(sentences(6, seed)) for seed in range(16))
+#: The rows of each file, by its name.
+FILES = {
+    "sentences.txt": [[text] for text in sentences(32)],
+    "pairs.csv": [["anchor", "positive"], *zip(sentences(32), sentences(32, 1), strict=True)],
+    "nli.csv": [
+        ["premise", "hypothesis", "label"],
+        *[[sentences(8)[place // 3], text, LABELS[place % 3]] for place, text in enumerate(sentences(24, 1))],
+    ],
+    "scored.csv": [
+        ["sentence1", "sentence2", "score"],
+        *zip(sentences(16), sentences(16, 1), [place % 6 for place in range(16)], strict=True),
+    ],
+    "classes.csv": [["text", "label"], *[[text, f"class {place % 4}"] for place, text in enumerate(sentences(16))]],
+    "documents.txt": [[DOCUMENTS]],
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A working directory with `FILES`."""
+    monkeypatch.chdir(tmp_path)
+    for name, rows in FILES.items():
+        (tmp_path / name).write_text("\n".join(",".join(map(str, row)) for row in rows) + "\n")
+
+
+#: (objective, file, view, texts in a row, their content)
+NAMED = [
+    ("simcse", "sentences.txt", None, 1, "sentences"),
+    ("simcse", "pairs.csv", None, 2, "pairs"),
+    ("simcse", "sentences.txt", "crop", 2, "sentences"),
+    ("simcse", "documents.txt", "next_sentence", 2, "documents"),
+    ("simcse", "documents.txt", "next_three_sentences", 2, "documents"),
+    ("supcon", "nli.csv", None, 2, "nli"),
+    ("cosent", "scored.csv", None, 2, "scored pairs"),
+    ("class_labels", "classes.csv", None, 1, "sentences"),
+    ("declutr", "documents.txt", None, 3, "spans"),
+]
+
+
+@pytest.mark.parametrize(("objective", "file", "view", "width", "content"), NAMED)
+def test_rows_of_every_kind_are_read_from_a_file(files, tmp_path, tokenizer, objective, file, view, width, content):
+    model = model_of(objective=objective, pooler_type="avg_no_cls")
+    trainer = make(tmp_path, tokenizer, file, model, view=view, max_seq_length=12)
+    described = trainer.rows.describe(trainer.model.objective.num_views)
+    assert (described["num_sentences"], described["rows"]) == (width, content)
+    assert trainer.train().global_step == 4
+
+
+def test_several_data_sets_are_read_from_the_names_of_files(files, tmp_path, tokenizer):
+    tables = {"scored": {"objective": "cosent"}, "nli": {"objective": "softmax"}, "spans": {"objective": "declutr"}}
+    data = {"pairs": "pairs.csv", "scored": Path("scored.csv"), "nli": "nli.csv", "spans": "documents.txt"}
+    model = model_of(pooler_type="avg_no_cls")
+    trainer = make(tmp_path, tokenizer, data, model, datasets=tables, max_seq_length=12, per_device_train_batch_size=4)
+    assert trainer.rows.describe(2)["datasets"] == {"pairs": 32, "scored": 16, "nli": 24, "spans": 16}
+    assert trainer.train().global_step == 4
+
+
+def test_a_view_of_documents_draws_the_pairs_of_the_file(files, tmp_path, tokenizer):
+    by_name = make(tmp_path, tokenizer, "documents.txt", view="next_sentence")
+    pairs = next_sentence_pairs("documents.txt")
+    assert by_name.rows.texts[0][:] == pairs[:]
+    assert by_name.train_dataset[:] == make(tmp_path, tokenizer, pairs, view="next_sentence").train_dataset[:]
+
+
+def test_evaluation_rows_are_read_from_the_name_of_a_file(files, tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, "sentences.txt", view="crop", eval_dataset="pairs.csv")
+    assert trainer.evaluate()["eval_loss"] == trainer.evaluate(load_text_dataset("pairs.csv"))["eval_loss"]
+
+
+def test_labelled_pairs_in_memory_are_grouped_by_premise(files, tmp_path, tokenizer):
+    model = model_of(objective="supcon", pooler_type="avg_no_cls")
+    loaded = make(tmp_path, tokenizer, Dataset.from_csv("nli.csv"), model)
+    assert loaded.train_dataset[:] == make(tmp_path, tokenizer, "nli.csv", model).train_dataset[:]

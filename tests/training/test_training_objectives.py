@@ -1,7 +1,5 @@
 """Every objective and view can be trained, evaluated, saved, resumed and reloaded with the Trainer."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from conftest import fast_first, tiny_config
@@ -10,7 +8,6 @@ from transformers import AutoModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.views import DATASET_VIEWS
-from simcse_hf.models.resolve import Run
 from simcse_hf.objectives import OBJECTIVES
 from simcse_hf.training import run
 from simcse_hf.training.run import SUP_DEFAULTS
@@ -63,17 +60,14 @@ def test_a_run_with_a_view_can_be_resumed_in_the_second_epoch(start, tmp_path, t
 
 
 @pytest.fixture
-def texts_of(tmp_path, start, monkeypatch):
-    """`texts_of(words, supervised)` returns the texts that a command hands to the Trainer."""
+def texts_of(tmp_path, start):
+    """`texts_of(words, supervised)` returns the texts that a command trains on, or the rows that it draws of them."""
 
     def texts_of(words, supervised):
         line = f"--output_dir {tmp_path / 'out'} --use_cpu --model {start} --max_seq_length 12 {words}"
-        return run.make_trainer(parse_arguments(line.split(), supervised=supervised), supervised).texts
+        trainer = run.make_trainer(parse_arguments(line.split(), supervised=supervised), supervised)
+        return next(iter(trainer.rows.texts), trainer.train_dataset)
 
-    def keep(*_, train_dataset, **__):
-        return SimpleNamespace(texts=train_dataset, dev_sets=[], run=Run(None, {}, None, {}, {}))
-
-    monkeypatch.setattr(run, "SimCSETrainer", keep)
     return texts_of
 
 

@@ -34,7 +34,7 @@ class TaskResult:
         metrics (`dict[str, float]`): The metrics by name, times 100.
         scores (`dict[str, numpy.ndarray]`): One value for each scored unit, in the order of the task: `gold`, `unit`
             (a fingerprint of the unit's texts and labels), what [`resampled_scores`] resamples, and `group`.
-        details (`dict[str, Any]`, *optional*): The protocol and the counts, for the JSON document.
+        details (`dict`, *optional*): The protocol and the counts, for the JSON document.
     """
 
     metrics: dict[str, float]
@@ -140,10 +140,8 @@ class UserTask(ABC):
             raise ValueError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
         if first.all() or not first.any():
-            raise ValueError(
-                f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
-                "two files instead, or more data."
-            )
+            cannot = f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text"
+            raise ValueError(f"{cannot}. Give two files instead, or more data.")
         parts = []
         for number, chosen in enumerate((first, ~first), start=1):
             units = list(compress(self.units, chosen))
@@ -159,7 +157,7 @@ class UserTask(ABC):
         metrics: dict,
         scores: Arrays,
         marks: Iterable,
-        **details: Any,
+        **details: object,
     ) -> TaskResult:
         """Return a result with a 32-bit fingerprint of each unit, by which a comparison recognises the same data.
 
@@ -226,7 +224,7 @@ def paired_interval(
     return float(new - old), low, high
 
 
-def checked_text(value: Any, where: str) -> str:
+def checked_text(value: object, where: str) -> str:
     """Return a text without the white space around it, or raise a `ValueError` that says where it is missing."""
     text = check_text(value, where).strip()
     if not text:
