@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
+    from .search.commands import index as index
+    from .search.commands import mine as mine
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
@@ -40,9 +42,13 @@ _MODULE_OF = {
     "build_nli_triplets": "data.nli_pairs",
     "encode": "inference.encode",
     "fit_postprocessing": "inference.fitting",
+    "index": "search.commands",
     "load_text_dataset": "data.read",
+    "mine": "search.commands",
 }
-_SUBPACKAGES = "cli data evaluation inference models objectives ops postprocessing publishing search training".split()
+_SUBPACKAGES = (
+    "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()
+)
 __all__ = [*_MODULE_OF, "__version__"]
 
 
