@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.nli_pairs import build_nli as build_nli
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .evaluation.compare import compare as compare
+    from .evaluation.scoring import evaluate as evaluate
     from .inference.encode import encode as encode
     from .inference.fitting import fit_postprocessing as fit_postprocessing
     from .inference.simcse import SimCSE as SimCSE
@@ -45,8 +47,10 @@ _MODULE_OF = {
     "analyze": "publishing.analysis",
     "build_nli": "data.nli_pairs",
     "build_nli_triplets": "data.nli_pairs",
+    "compare": "evaluation.compare",
     "demo": "search.demo",
     "encode": "inference.encode",
+    "evaluate": "evaluation.scoring",
     "fit_postprocessing": "inference.fitting",
     "index": "search.commands",
     "load_text_dataset": "data.read",
