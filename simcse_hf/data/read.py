@@ -1,13 +1,14 @@
 """Load texts, and texts with labels: any source becomes one data set of cleaned rows."""
 
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from datasets import (
@@ -48,6 +49,8 @@ _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to t
 #: of datasets may write files that this one cannot read.
 VERSION = f"8, datasets {__version__}"
 
+#: Files, the name of a data set on the hub, rows in memory, or a data set or data frame.
+TextSource: TypeAlias = str | os.PathLike[str] | Iterable
 _BATCH_ROWS = 10_000
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
 #: Fingerprints of data sets with the columns `sent0`, `sent1`, ... and no empty anchor or positive.
@@ -55,7 +58,7 @@ RESOLVED: set[str] = set()
 
 
 def load_text_dataset(
-    source: Any,
+    source: TextSource,
     *,
     split: str = "train",
     columns: Sequence[str] | None = None,
@@ -184,7 +187,7 @@ def _read_cached(
 
 
 def open_source(
-    source: Any, split: str = "train", name: str = "the dataset", cache_dir: str | Path | None = None
+    source: TextSource, split: str = "train", name: str = "the dataset", cache_dir: str | Path | None = None
 ) -> list[Table]:
     """Open the tables of a source of texts, which are several for a list of files.
 
@@ -205,7 +208,8 @@ def open_source(
         if paths is not None:
             return list(map(open_table, paths))
         if isinstance(source, (list, tuple)):
-            return [open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "row")]
+            rows = source
+            return [open_records(f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")]
         name = str(source)
         source = load_from_hub(name, split, cache_dir=cache_dir)
     elif isinstance(source, DatasetDict):
@@ -228,7 +232,7 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
         is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists()
         return [path] if is_file else None
 
-    def is_path(item: Any) -> bool:
+    def is_path(item: object) -> bool:
         return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
 
     if source and all(map(is_path, source)):
@@ -239,7 +243,7 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     return None
 
 
-def load_from_hub(source: str, split: str, **options: Any) -> Any:
+def load_from_hub(source: str, split: str, **options: object) -> Any:
     """Load a split of a dataset of the hub.
 
     Args:
@@ -380,7 +384,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> Dataset:
     return rows
 
 
-def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) -> Dataset:
+def cached_map(dataset: Dataset, function: Callable, key: list, **options: object) -> Dataset:
     """Map batches of rows as [`datasets.Dataset.map`] does, or take an earlier result that is as it was written.
 
     Args:
@@ -431,7 +435,7 @@ def dataset_table(dataset: Dataset, name: str) -> Table:
 
 
 def load_class_rows(
-    source: Any,
+    source: TextSource,
     *,
     columns: Sequence[str] | None = None,
     max_rows: int | None = None,
@@ -458,10 +462,10 @@ def load_class_rows(
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
     if isinstance(source, Dataset):
-        source = apply_transform(source)
-        names = set(source.column_names)
-        if {"texts", "relations"} <= names or (source._fingerprint in RESOLVED and LABEL in names):
-            return source
+        dataset = source = apply_transform(source)
+        names = set(dataset.column_names)
+        if {"texts", "relations"} <= names or (dataset._fingerprint in RESOLVED and LABEL in names):
+            return dataset
     [table, *_] = open_source(source, name=name)
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:

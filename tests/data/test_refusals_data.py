@@ -192,8 +192,8 @@ OF_TOKENS = [
     (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "the dataset to tokenize is empty"),
     (views(TEXTS.add_column("sent1", ["c", "d"])), "column sent0; the data set has sent0, sent1. Select"),
     (views(TEXTS.select([])), "is empty"),
-    (spans(anchors=0), "anchors and positives must be at least 1, got 0 and 2"),
-    (spans(max_span=17), r"max_span at most 16 \(max_seq_length=18"),
+    (spans(anchors=0), "anchors must be an integer above 0, got 0"),
+    (spans(max_span=17), r"max_span <= 16 \(max_seq_length=18"),
     (spans(min_span=9, max_span=8), "spans of 9 to 8 tokens"),
     (spans(anchors=2), "none of the 1 documents has 64 tokens, and the longest has 40: lower max_span"),
 ]
