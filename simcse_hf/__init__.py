@@ -13,12 +13,16 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .inference.encode import encode as encode
+    from .inference.fitting import fit_postprocessing as fit_postprocessing
     from .inference.simcse import SimCSE as SimCSE
     from .models.modeling import AutoModelForCL as AutoModelForCL
     from .models.modeling import BertForCL as BertForCL
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
+    from .search.commands import index as index
+    from .search.commands import mine as mine
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
@@ -36,9 +40,15 @@ _MODULE_OF = {
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
     "build_nli_triplets": "data.nli_pairs",
+    "encode": "inference.encode",
+    "fit_postprocessing": "inference.fitting",
+    "index": "search.commands",
     "load_text_dataset": "data.read",
+    "mine": "search.commands",
 }
-_SUBPACKAGES = "cli data evaluation inference models objectives ops postprocessing publishing search training".split()
+_SUBPACKAGES = (
+    "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()
+)
 __all__ = [*_MODULE_OF, "__version__"]
 
 

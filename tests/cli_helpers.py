@@ -7,7 +7,8 @@ from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.common import add_general_options, add_model_options
-from simcse_hf.cli.main import main
+from simcse_hf.cli.main import COMMANDS, main
+from simcse_hf.cli.options import run_command
 
 
 def model_options(*words):
@@ -16,6 +17,18 @@ def model_options(*words):
     add_model_options(parser, model=False)
     add_general_options(parser)
     return parser.parse_args(words)
+
+
+def encode_main(words):
+    """Run `simcse-hf encode`; its errors are raised."""
+    run_command("encode", COMMANDS["encode"], words)
+    return 0
+
+
+def postprocess_main(words):
+    """Run `simcse-hf postprocess`; its errors are raised."""
+    run_command("postprocess", COMMANDS["postprocess"], words)
+    return 0
 
 
 def save_model(folder, tokenizer):

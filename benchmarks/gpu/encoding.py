@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from simcse_hf import SimCSE
-from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.encode import encode
 
 from ..contestants import encode_peer
 from ..synthetic import LENGTHS, encoder_config, texts
@@ -73,11 +73,11 @@ def _ours(model: Path, device: str) -> Callable[[Path, int], None]:
     encoder = SimCSE(model, pooler_type="avg", device=device, dtype=torch.bfloat16)
     runs = iter(range(100))
 
-    def encode(source: Path, size: int) -> None:
+    def run(source: Path, size: int) -> None:
         output = source.with_name(f"{source.name}.vectors{next(runs)}")
-        encode_file(encoder, source, output, token_budget=size, show_progress_bar=False)
+        encode(encoder, source, output, token_budget=size, show_progress_bar=False)
 
-    return encode
+    return run
 
 
 def _peer(model: Path, device: str) -> Callable[[Path, int], None]:

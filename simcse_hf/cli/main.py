@@ -30,20 +30,29 @@ _HUB_ERRORS = {
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: The commands whose processes share the work.
-TOGETHER = ("train", "evaluate", "compare", "encode")
+TOGETHER = ("train",)
 #: The function of each command. A command that is not one function has a module in this folder and its words here.
 COMMANDS: dict[str, Command | tuple[str, str]] = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
     "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
-    "evaluate": ("evaluate", "score a model on STS, transfer tasks and tasks from your own files"),
-    "compare": ("evaluate", "compare models or result files, with confidence intervals"),
+    "evaluate": Command(
+        "evaluation.scoring:evaluate",
+        verbose="list every subset and split",
+        together=True,
+        then="publishing.refresh:refresh_card",
+    ),
+    "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
-    "encode": ("encode", "encode a file of texts into files of embeddings; resumable"),
-    "index": ("search", "build a search index over the texts of a file"),
-    "search": ("search", "find the texts of an index that are nearest to a query"),
+    "encode": Command("inference.encode:encode", together=True),
+    "index": Command("search.commands:index"),
+    "search": Command(
+        "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
+    ),
     "demo": ("demo", "serve a web page to search an index and compare sentences"),
-    "postprocess": ("postprocess", "fit a whitening or a flow of a model's embeddings"),
-    "mine": ("mine", "mine hard negatives: turn pairs into triplets"),
+    "postprocess": Command(
+        "inference.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"
+    ),
+    "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("data.nli_pairs:build_nli"),
     "export": ("publish", "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8"),
     "card": ("publish", "write the model card from result files"),

@@ -14,18 +14,12 @@ import torch
 from datasets import Dataset, config
 from transformers.utils import logging
 
+from ..indexes.exact import ExactIndex
 from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import hold, read_npy, write_npy
 from ..ops.identity import digest_texts, digest_value
-from ..search.exact import ExactIndex
-from .shards import (
-    MANIFEST,
-    encode_file,
-    find_own,
-    read_manifest,
-    read_shards,
-    texts_of_rows,
-)
+from .encode import encode
+from .shards import MANIFEST, read_manifest, read_shards, texts_of_rows
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
@@ -69,8 +63,7 @@ class RowVectors:
         self._folders: list[tuple[Path, float]] = []
         for source, weight in weighted:
             folder = Path(source).expanduser()
-            has_shards = find_own(folder, MANIFEST).is_file()
-            if not has_shards or (folder / "config.json").is_file():  # checkpoints have a manifest.json, too
+            if not (folder / MANIFEST).is_file():
                 folder = _encode(source, rows, texts, device)
             manifest = read_manifest(folder)
             found = manifest["input"]
@@ -211,5 +204,5 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
     rank, _ = world()
     with hold(folder, timeout=-1) if rank == 0 else nullcontext():
-        encode_file(model, rows, folder, shard_size=_SHARD, resume=True, show_progress_bar=True)
+        encode(model, rows, folder, shard_size=_SHARD, resume=True)
     return folder

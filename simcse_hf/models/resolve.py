@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from ..data.views import view_rate
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
-from ..objectives.row_checks import DEFAULT_TEMPERATURES
+from ..objectives.info_nce import DEFAULT_TEMPERATURES
 from ..ops.cpu import has_only_cpu
 from ..ops.suggestions import did_you_mean
 from .pooling import TEMPLATE_POOLER

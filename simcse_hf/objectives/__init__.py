@@ -1,32 +1,22 @@
-"""Training objectives, one per file: they turn the embeddings of a batch into a loss."""
+"""Training objectives: they turn the embeddings of a batch into a loss. Those of the files imported here are known."""
 
-from pathlib import Path
-
-import yaml
-
-from .base import EncodedBatch, Objective, TrainingRows
-from .combined import ByDataset
-from .contrastive_tension import ContrastiveTension
-from .declutr import DeCLUTR
-from .diffcse import DiffCSE
-from .dimension_contrastive import BarlowTwins, VICReg
-from .distill import Distill
-from .esimcse import ESimCSE
-from .info_nce import InfoNCE, SimCSEObjective
-from .is_bert import ISBERT
-from .labelled.contrastive import ClassLabels, Softmax, SupCon
-from .labelled.graded_pairs import AnglE, CoSENT
-from .promptbert import PromptBERT
-from .registry import (
-    OBJECTIVES,
-    build_objective,
-    import_objective,
-    objective_class,
-    part_weights,
-    register,
-    split_options,
+from . import (  # noqa: F401
+    contrastive_tension,
+    declutr,
+    diffcse,
+    dimension_contrastive,
+    distill,
+    esimcse,
+    info_nce,
+    is_bert,
+    promptbert,
+    tsdae,
 )
-from .tsdae import TSDAE
+from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, register
+from .combined import ByDataset
+from .info_nce import InfoNCE
+from .labelled import contrastive, graded_pairs  # noqa: F401
+from .registry import build_objective, import_objective, objective_class, part_weights, split_options
 
 __all__ = [
     "OBJECTIVES",
@@ -42,28 +32,3 @@ __all__ = [
     "register",
     "split_options",
 ]
-
-#: The settings of each objective's paper; see `Objective.defaults`.
-PAPER_SETTINGS = yaml.safe_load(Path(__file__).with_name("paper_settings.yaml").read_text("utf-8"))
-BUILT_IN: dict[str, type[Objective]] = {
-    "simcse": SimCSEObjective,
-    "barlow_twins": BarlowTwins,
-    "vicreg": VICReg,
-    "contrastive_tension": ContrastiveTension,
-    "is_bert": ISBERT,
-    "esimcse": ESimCSE,
-    "promptbert": PromptBERT,
-    "diffcse": DiffCSE,
-    "tsdae": TSDAE,
-    "cosent": CoSENT,
-    "angle": AnglE,
-    "declutr": DeCLUTR,
-    "distill": Distill,
-    "softmax": Softmax,
-    "supcon": SupCon,
-    "class_labels": ClassLabels,
-}
-for name, objective in BUILT_IN.items():
-    register(name, objective)
-for name, settings in PAPER_SETTINGS.items():
-    BUILT_IN[name].defaults = settings

@@ -1,5 +1,6 @@
 """The interface of an objective: the model that it trains, the batch that it sees, and its loss."""
 
+import inspect
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
@@ -137,12 +138,48 @@ class TrainingRows:
     columns: Collection[str] = ()
     dataset: Any = None
 
+    def check_width(self, most: int, advice: str, alone: str = "") -> None:
+        """Check that no row has relations or too many sentences, and that a batch has several rows.
+
+        Args:
+            most (`int`): The most sentences of a row that the objective reads.
+            advice (`str`): The rest of the message: why it reads no more, and what to give.
+            alone (`str`, *optional*): The problem of a batch of one row. By default such batches are accepted.
+
+        Raises:
+            ValueError: If a row has relations or more sentences, or a batch is too small.
+        """
+        has_relations = "relations" in self.columns
+        if has_relations or self.num_sentences > most:
+            found = "relations" if has_relations else f"{self.num_sentences} sentences"
+            raise ValueError(f"the training data has rows with {found}, but {advice}")
+        if alone and self.global_batch == 1:
+            raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
+
+    def check_relations(self, name: str) -> None:
+        """Check that relations are those of one positive and of hard negatives, some of which may be absent.
+
+        Args:
+            name (`str`): The objective.
+
+        Raises:
+            ValueError: If a row has other relations.
+        """
+        if "relations" not in self.columns:
+            return
+        for relations in self.dataset.with_format(None)["relations"][:]:
+            if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
+                raise ValueError(
+                    f"the training rows have relations, which objective {name!r} does not read: train it on single "
+                    "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
+                )
+
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
 
-    A new objective is a subclass with a `forward` and a name from [`register`]. The keyword arguments of its
-    constructor after `dim` are its options, which `objective_options` of a run sets, such as the temperature.
+    A new objective is a subclass with a `name`, which `--objective` takes, and a `forward`. The keyword arguments of
+    its constructor after `dim` are its options, which `objective_options` of a run sets, such as the temperature.
 
     The parameters and buffers of an objective are trained with the model and saved beside it in a file of their own
     (`_objective.safetensors`). `AutoModel` does not load them.
@@ -152,9 +189,9 @@ class Objective(nn.Module):
     - `summary` completes the sentence "This model was trained with ..." of a model card.
     - `papers` lists entries of `publishing/papers.bib`. The first one is the paper of the method itself.
     - `defaults` maps names of training-script arguments to the paper's values, such as
-      `{"pooler_type": "avg", "learning_rate": 2e-5}`. The scripts use them where neither the command line nor the
-      YAML file sets the argument, and log which ones they used. They override the script's own defaults. The defaults
-      of options stand in the constructor. Those of this package's objectives come from `paper_settings.yaml`.
+      `{"pooler_type": "avg", "learning_rate": 2e-5}`. A command uses them where neither its options, nor a recipe,
+      nor the starting checkpoint set the argument, and logs which ones it used. They override the defaults of the
+      command (`training/defaults.yaml`). The defaults of options stand in the constructor.
     - `supports_gradcache` says whether the loss can be computed from all embeddings of a batch at once. Set it to
       `False` if `forward` uses `batch.model` or `batch.hidden_states`.
     - `encoders` is the number of independent encoders. With 2, the first encodes column 0 and the second the rest.
@@ -174,7 +211,7 @@ class Objective(nn.Module):
         dim (`int`): Embedding size.
     """
 
-    #: The name that the class is registered under, and its options with their defaults.
+    #: The name of the objective, and its options with their defaults.
     name = ""
     options: dict[str, Any] = {}
     summary = ""
@@ -189,6 +226,10 @@ class Objective(nn.Module):
     vectors: tuple[str, ...] = ()
     needs_hidden_states = False
     needs_text_ids = False
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            register(cls.name, cls)
 
     def __init__(self, dim: int):
         super().__init__()
@@ -245,6 +286,28 @@ class Objective(nn.Module):
                 the loss.
         """
         raise NotImplementedError
+
+
+#: The class of each objective by its name.
+OBJECTIVES: dict[str, type[Objective]] = {}
+
+
+def register(name: str, objective: type[Objective]) -> None:
+    """Register an objective under the name that `--objective` and `objective=` take.
+
+    Args:
+        name (`str`): The name.
+        objective (`type[Objective]`): The class. One with a `name` of its own is registered when it is defined.
+
+    Raises:
+        ValueError: If another class has the name.
+    """
+    known = OBJECTIVES.setdefault(name, objective)
+    if known is not objective:
+        raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
+    parameters = inspect.signature(objective).parameters.values()
+    objective.name = name
+    objective.options = {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
 
 
 def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:

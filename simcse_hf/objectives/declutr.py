@@ -38,8 +38,22 @@ class DeCLUTR(SimCSEObjective):
         ValueError: If the temperature is not above 0, or a number is below 1.
     """
 
+    name = "declutr"
     summary = "contrastive learning (DeCLUTR): NT-Xent between spans and the mean of nearby spans"
     papers = ("declutr",)
+    # Section 4.2 of the paper. Its spans have 32 to 512 tokens, and its documents 2 anchors (see the recipe).
+    defaults = {
+        "pooler_type": "avg",
+        "mlp_only_train": False,
+        "do_mlm": True,
+        "mlm_weight": 1.0,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 16,
+        "learning_rate": 5e-5,
+        "weight_decay": 0.1,
+        "warmup_steps": 0.1,
+        "num_train_epochs": 1,
+    }
     vectors = ()
     rows = "spans"
 

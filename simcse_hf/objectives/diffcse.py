@@ -52,10 +52,19 @@ class DiffCSE(SimCSEObjective):
         ValueError: If a weight or ratio is out of range.
     """
 
+    name = "diffcse"
     summary = (
         "contrastive learning (DiffCSE): InfoNCE, and a discriminator of replaced tokens that reads the embedding"
     )
     papers = ("diffcse", "simcse")
+    # The authors' run_diffcse.sh for bert-base-uncased. The projector takes the place of SimCSE's head.
+    defaults = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 64,
+        "learning_rate": 7e-6,
+        "num_train_epochs": 2,
+    }
     vectors = ()
     supports_gradcache = False
 

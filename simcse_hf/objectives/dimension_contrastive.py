@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from ..ops.checks import check_values
 from ..ops.distributed import differentiable_sum, gather_rows, world
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
-from .row_checks import check_rows
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
 VICREG_EPSILON = 1e-4  # added to the variance before the square root, as in the paper
@@ -94,6 +93,14 @@ class DimensionContrastive(Objective):
         ValueError: If the width is not a positive integer.
     """
 
+    # arXiv:2310.17690, section 3 and appendix A. The projector takes the place of SimCSE's head and reads [CLS].
+    defaults = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 256,
+        "num_train_epochs": 2,
+    }
+
     def __init__(self, dim: int, projector_dim: int):
         super().__init__(dim)
         check_values("an integer above 0", projector_dim=projector_dim)
@@ -110,7 +117,7 @@ class DimensionContrastive(Objective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows with more than two views, and batches that are too small for statistics."""
         advice = "this objective compares two views: give single sentences or pairs, or use objective 'simcse'"
-        check_rows(rows, 2, advice, "this objective takes statistics over the batch, and a batch of 1 has none")
+        rows.check_width(2, advice, "this objective takes statistics over the batch, and a batch of 1 has none")
 
     def project(self, batch: EncodedBatch) -> list[Tensor]:
         """Project both views, and in training gather the rows of all processes.
@@ -151,6 +158,7 @@ class BarlowTwins(DimensionContrastive):
         ValueError: If the weight is negative or not finite, or the width is not a positive integer.
     """
 
+    name = "barlow_twins"
     summary = (
         "dimension-contrastive self-supervision (Barlow Twins): the cross-correlation of two views is pulled towards "
         "the identity"
@@ -198,6 +206,7 @@ class VICReg(DimensionContrastive):
         ValueError: If a weight is negative or not finite, or the width is not a positive integer.
     """
 
+    name = "vicreg"
     summary = "dimension-contrastive self-supervision (VICReg): invariance, variance and covariance of two views"
     papers = ("vicreg", "non_contrastive")
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, own_rows
 from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
-from .row_checks import check_relations
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
 
@@ -50,6 +49,7 @@ class Distill(Objective):
         ValueError: If an argument is not valid. The message names it.
     """
 
+    name = "distill"
     summary = "distillation of the embeddings of a frozen teacher"
     papers = ("rankcse", "jasper")
     vectors = ("teacher",)
@@ -94,7 +94,7 @@ class Distill(Objective):
         Raises:
             ValueError: If the rows have other relations, or there is nothing to compare in a batch.
         """
-        check_relations(rows, self.name)
+        rows.check_relations(self.name)
         if rows.global_batch == 1 and (rows.num_sentences == 1 or self.ranks):
             raise ValueError(
                 "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"

@@ -38,10 +38,19 @@ class ESimCSE(SimCSEObjective):
         ValueError: If the momentum or the queue size is out of range.
     """
 
+    name = "esimcse"
     summary = (
         "contrastive learning (ESimCSE): InfoNCE with a queue of a momentum encoder's embeddings as further negatives"
     )
     papers = ("esimcse", "simcse")
+    # Section 4.1 of the paper, for bert-base-uncased.
+    defaults = {
+        "pooler_type": "cls",
+        "mlp_only_train": True,
+        "per_device_train_batch_size": 64,
+        "learning_rate": 3e-5,
+        "num_train_epochs": 1,
+    }
     vectors = ()
     supports_gradcache = False
     view = ("repeat_words", None)

@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, missing_columns, own_rows
 from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
-from .row_checks import check_relations, check_similarity
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -19,11 +18,33 @@ CHUNK_LOGITS = 2**23
 #: Two similarities count as equal if they differ by at most so many times the machine epsilon. Two copies of a text
 #: have embeddings that differ by rounding, and rounding must not decide which copy is closer to a third text.
 ROUNDING = 16
-
+#: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
+DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
+SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
 
 #: What is known of some texts by its name, each with an axis for the rows and one for the columns; see
 #: [`InfoNCE.forward`].
 Texts = dict[str, Tensor]
+
+
+def check_similarity(similarity: str, temperature: float | None) -> tuple[str, float]:
+    """Check a similarity and a temperature, and fill in the default temperature of the similarity.
+
+    Args:
+        similarity (`str`): `"cosine"` or `"dot"`.
+        temperature (`float`, *optional*): The temperature, or `None` for `DEFAULT_TEMPERATURES[similarity]`.
+
+    Returns:
+        `tuple[str, float]`: The similarity and the temperature.
+
+    Raises:
+        ValueError: If the similarity is unknown, or the temperature is not a finite number above 0.
+    """
+    check_values(SIMILARITIES, similarity=similarity)
+    if temperature is None:
+        temperature = DEFAULT_TEMPERATURES[similarity]
+    check_values("a number above 0", temperature=temperature)
+    return similarity, temperature
 
 
 class InfoNCE(nn.Module):
@@ -254,6 +275,7 @@ class SimCSEObjective(Objective):
         ValueError: If an argument is not valid.
     """
 
+    name = "simcse"
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
     papers: tuple[str, ...] = ("simcse",)
     vectors: tuple[str, ...] = ("guide",)
@@ -288,7 +310,7 @@ class SimCSEObjective(Objective):
             ValueError: If a row with relations does not consist of an anchor, one positive and hard negatives, or if a
                 batch consists of one pair.
         """
-        check_relations(rows, self.name)
+        rows.check_relations(self.name)
         if rows.global_batch == 1 and rows.num_sentences <= 2:
             raise ValueError(
                 "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ..ops.distributed import gather_rows, mean_over_processes, own_rows
 from ..ops.unpadded import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
-from .row_checks import check_rows
 
 WINDOWS = (1, 3, 5)
 FILTERS = (256, 256, 256)  # for each window, in the authors' code
@@ -69,8 +68,20 @@ class ISBERT(Objective):
         dim (`int`): Size of the embeddings and of the hidden states.
     """
 
+    name = "is_bert"
     summary = "mutual information (IS-BERT) between a sentence's embedding and the n-grams around its tokens"
     papers = ("is_bert",)
+    # The authors' code. Their texts are the sentences of SNLI and MultiNLI, without labels.
+    defaults = {
+        "pooler_type": NGRAM_POOLER,
+        "mlp_only_train": False,
+        "max_seq_length": 128,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 5e-6,
+        "weight_decay": 0.01,
+        "warmup_steps": 0.1,
+        "num_train_epochs": 1,
+    }
     supports_gradcache = False
     num_views = 1
     needs_hidden_states = True
@@ -94,7 +105,7 @@ class ISBERT(Objective):
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""
         advice = "objective 'is_bert' learns from single ones, without positives and negatives: give one text column"
-        check_rows(rows, 1, advice, "a sentence is compared with the others of its batch, and a batch of 1 has none")
+        rows.check_width(1, advice, "a sentence is compared with the others of its batch, and a batch of 1 has none")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute this process's share of the loss, as a scalar."""

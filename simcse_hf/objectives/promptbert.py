@@ -88,11 +88,22 @@ class PromptBERT(SimCSEObjective):
         ValueError: If an argument is not valid.
     """
 
+    name = "promptbert"
     summary = (
         "contrastive learning (PromptBERT): InfoNCE of template embeddings, from which the template's own is "
         "subtracted"
     )
     papers = ("promptbert", "simcse")
+    # The authors' run for bert-base-uncased (run.sh, "unsup-bert"). Their RoBERTa run quotes with ' in place of ".
+    # Their supervised run is the recipe sup-promptbert-bert-base-uncased.
+    defaults = {
+        "pooler_type": "mask",
+        "mlp_only_train": False,
+        "templates": ['This sentence of "{text}" means [MASK].', 'This sentence : "{text}" means [MASK].'],
+        "per_device_train_batch_size": 256,
+        "learning_rate": 1e-5,
+        "num_train_epochs": 1,
+    }
     supports_gradcache = False
 
     def __init__(

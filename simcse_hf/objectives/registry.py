@@ -1,34 +1,13 @@
 """Objectives by their names: register a class, split a sum into its parts, and build an objective."""
 
-import inspect
 import math
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-from .base import Objective
+from .base import OBJECTIVES, Objective, register
 from .combined import Matryoshka, Sum
-
-OBJECTIVES: dict[str, type[Objective]] = {}
-
-
-def register(name: str, objective: type[Objective]) -> None:
-    """Register an objective under the name that `--objective` and `objective=` take.
-
-    Args:
-        name (`str`): The name.
-        objective (`type[Objective]`): The class.
-
-    Raises:
-        ValueError: If another class has the name.
-    """
-    known = OBJECTIVES.setdefault(name, objective)
-    if known is not objective:
-        raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
-    parameters = inspect.signature(objective).parameters.values()
-    objective.name = name
-    objective.options = {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
 
 
 def objective_class(name: str) -> type[Objective]:

@@ -12,7 +12,6 @@ from ..ops.distributed import mean_over_processes
 from ..ops.unpadded import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .masked_lm import StockMaskedLMHead, load_masked_lm
-from .row_checks import check_rows
 
 logger = logging.get_logger(__name__)
 
@@ -38,8 +37,20 @@ class TSDAE(Objective):
         dim (`int`): Embedding size, which must be the encoder's hidden size.
     """
 
+    name = "tsdae"
     summary = "a sequential denoising auto-encoder (TSDAE): a decoder reconstructs a sentence from its embedding alone"
     papers = ("tsdae",)
+    # The paper's best configuration (its section 3), with the training settings of the authors' code.
+    defaults = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 3e-5,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_steps": 100_000,
+    }
     supports_gradcache = False
     reconstructs = True
     view = ("delete_words", 0.6)
@@ -110,7 +121,7 @@ class TSDAE(Objective):
             ValueError: If the rows do not fit.
         """
         advice = "give one column of texts, or two, where the second holds a damaged copy of the first"
-        check_rows(rows, 2, f"objective 'tsdae' reconstructs single sentences: {advice}")
+        rows.check_width(2, f"objective 'tsdae' reconstructs single sentences: {advice}")
         if getattr(rows.dataset, "both", False):
             raise ValueError(
                 "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: "

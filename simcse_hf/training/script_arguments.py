@@ -15,9 +15,9 @@ from ..models.pooling import TEMPLATE_POOLER
 from ..models.resolve import resolve_command
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
 from ..names import POOLER_TYPES
+from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from ..objectives.row_checks import SIMILARITIES
 from ..ops.loading import load_pretrained
 from .parser import fill, given_arguments, option
 from .training_args import SimCSETrainingArguments

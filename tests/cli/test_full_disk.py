@@ -21,8 +21,8 @@ SERIALIZING = safetensors.SafetensorError("Error while serializing: I/O error: N
 COMMANDS = {
     "card {model}": (Path, "write_text", FULL),
     "push {model} org/name": (Path, "write_text", FULL),
-    "encode --model {model} --input {texts} --output {new}": (np, "save", SHORT),
-    "encode --model {model} --input {texts} --output {new} --format parquet": (pq, "write_table", FULL),
+    "encode --model {model} --input {texts} --output {new}": (pq, "write_table", FULL),
+    "encode --model {model} --input {texts} --output {new} --precision int8": (np, "save", SHORT),
     "index --model {model} --input {texts} --output {out}": (np.lib.format, "write_array_header_1_0", FULL),
     "index --model {model} --input {texts} --output {out} --add": (pq, "write_table", FULL),
     "export {model} --to sentence-transformers --output {out}": (safetensors.torch, "serialize_file", SERIALIZING),

@@ -86,7 +86,7 @@ def test_an_output_is_replaced_only_on_request_and_never_the_model_that_is_read(
     assert {"encode": "texts", "evaluate": "results", "export": "pooler_type"}.get(command, "sentences") in document
     before = files_of(output)
     assert run(output) == 2 and files_of(output) == before
-    assert re.search("--overwrite|--resume", capsys.readouterr().err)
+    assert re.search("overwrite|resume", capsys.readouterr().err)
     assert run(output, "--overwrite") == 0
     before = files_of(output)
     if command == "encode":

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from simcse_hf import SimCSE
+from simcse_hf.inference.encode import encode
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
-from simcse_hf.inference.shards import encode_file
 from simcse_hf.names import PRECISIONS
 from simcse_hf.search import SentenceIndex
 
@@ -42,7 +42,7 @@ def test_the_text_is_named(call, subject, broken):
 def test_shards_name_the_line_and_are_not_written(precision, broken, tmp_path):
     (tmp_path / "t.txt").write_text("a cat\n\na dog\nbird\n")
     with pytest.raises(ValueError, match=rf"t\.txt: the text of line or row 4 {MESSAGE}"):
-        encode_file(broken, tmp_path / "t.txt", tmp_path / "out", precision=precision)
+        encode(broken, tmp_path / "t.txt", tmp_path / "out", precision=precision)
     assert not list(tmp_path.glob("out/*.npy"))
 
 

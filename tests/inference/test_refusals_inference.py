@@ -1,4 +1,4 @@
-"""What `SimCSE`, `encode_file` and `quantize` refuse, and what the message names."""
+"""What `SimCSE`, `encode` and `quantize` refuse, and what the message names."""
 
 import json
 
@@ -7,8 +7,9 @@ import pytest
 from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.inference.encode import encode
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
-from simcse_hf.inference.shards import encode_file, read_manifest, read_shards
+from simcse_hf.inference.shards import read_manifest, read_shards
 
 VECTORS = np.ones((3, 4), dtype=np.float32)
 
@@ -85,7 +86,7 @@ def test_a_model_folder_without_a_tokenizer_is_refused(checkpoint):
         SimCSE(checkpoint, device="cpu")
 
 
-def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
+def test_folders_and_inputs_of_encode_are_refused(model, tmp_path):
     texts, full, bad = tmp_path / "t.txt", tmp_path / "full", tmp_path / "b.jsonl"
     texts.write_text("a cat\na dog\n")
     bad.write_text('{"text": "fine"}\n{"text": "half \\ud83d of one"}\n{"text": null}\n')
@@ -97,8 +98,8 @@ def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
         ((tmp_path / "no.txt", tmp_path / "out"), r"no\.txt: no such file"),
         ((texts, full), "holds other files"),
         ((bad, tmp_path / "out"), r"b\.jsonl, line 2.*: the text .* holds half of a surrogate pair"),
-        ((texts, tmp_path / "out", {"file_format": "csv"}), "file_format must be one of npy, parquet, got 'csv'"),
-        ((texts, tmp_path / "out", {"shard_size": 0}), "shard_size 0"),
+        ((texts, tmp_path / "out", {"format": "csv"}), "format must be one of npy, parquet, got 'csv'"),
+        ((texts, tmp_path / "out", {"shard_size": 0}), "shard_size must be an integer above 0, got 0"),
         ((texts, tmp_path / "out", {"resume": True, "overwrite": True}), "resume .* overwrite"),
         ((texts, tmp_path / "out", {"ranges": ranges}), "ranges are for precision int8 and uint8"),
         ((texts, tmp_path / "out", {"precision": "int8", "ranges": ranges[:, :3]}), r"ranges must be \(2, 32\)"),
@@ -106,7 +107,7 @@ def test_folders_and_inputs_of_encode_file_are_refused(model, tmp_path):
     ]:
         source, folder, *options = arguments
         with pytest.raises(ValueError, match=message):
-            encode_file(model, source, folder, **(options[0] if options else {}))
+            encode(model, source, folder, **(options[0] if options else {}))
         assert not list(tmp_path.glob("out/*.npy")), "nothing is encoded before an input is checked"
     with pytest.raises(ValueError, match="not a folder that"):
         list(read_shards(full))

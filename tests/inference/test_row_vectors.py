@@ -11,15 +11,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from cli_helpers import encode_main
 from datasets import Dataset, config
 from inference_helpers import random_texts
 from process_helpers import held_elsewhere, in_processes
 
-from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.inference import encoder as encoder_module
 from simcse_hf.inference import vectors as module
-from simcse_hf.inference.shards import encode_file, write_vectors
+from simcse_hf.inference.encode import encode
+from simcse_hf.inference.shards import write_vectors
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.inference.vectors import RowVectors
 
@@ -98,7 +99,7 @@ def test_the_digest_stands_for_texts_weights_shares_and_dimensions_but_not_for_n
     rows = rows_of()
     a, b, c = (written(tmp_path / name, rows, seed=seed)[0] for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     for dim in (None, 16):
-        encode_file(model, rows, tmp_path / str(dim), truncate_dim=dim)
+        encode(model, rows, tmp_path / str(dim), truncate_dim=dim)
     sources = [[a], [c], [f"{a}:2", f"{c}:1"], [a, c], [str(tmp_path / "None")], [str(tmp_path / "16")]]
     digests = [RowVectors(names, rows, CPU).digest for names in sources]
     assert len(set(digests)) == len(sources)
@@ -152,14 +153,14 @@ def test_vectors_of_other_texts_or_of_another_order_are_refused(tmp_path, kept):
 def test_unsuitable_sources_are_refused(model, tmp_path):
     rows = rows_of(columns=1)
     folder, _ = written(tmp_path / "api", rows)
-    encode_file(model, rows, tmp_path / "int8", precision="int8")
+    encode(model, rows, tmp_path / "int8", precision="int8")
     incomplete, _ = written(tmp_path / "incomplete", rows)
     next((tmp_path / "incomplete").glob("*.npy")).unlink()
     for source, message in {
         f"{folder}:0": "the weight 0 is not a number above 0",
         str(tmp_path / "nothing-here"): "nothing-here is neither a model nor a folder that `simcse-hf encode` wrote",
         str(tmp_path / "int8"): "int8 in npy; a teacher or guide needs float32 in npy",
-        incomplete: "is missing, because the run was interrupted: finish it with --resume",
+        incomplete: "is missing, because the run was interrupted: finish it with resume",
     }.items():
         with pytest.raises(ValueError, match=message):
             RowVectors([source], rows, CPU)

@@ -11,17 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cli_helpers import encode_main
 from conftest import tiny_config
 from datasets import load_dataset
 from inference_helpers import random_texts
 from process_helpers import held_elsewhere, launch
 from transformers import BertModel
 
-from simcse_hf.cli.encode import encode_main
-from simcse_hf.inference import shards
+from simcse_hf.inference.encode import EncodeJob, encode
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
-from simcse_hf.inference.shards import encode_file, read_manifest, read_shards, remove_run, shard_paths
+from simcse_hf.inference.shards import Shard, read_manifest, read_shards, remove_run
 from simcse_hf.inference.simcse import SimCSE
+from simcse_hf.ops import files
 from simcse_hf.ops.files import entries
 
 
@@ -39,11 +40,13 @@ def contents(folder):
 # --- shards ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("truncate_dim", [None, 8])
-def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, model, source, tmp_path):
-    paths = encode_file(model, source, tmp_path / "out", shard_size=20, truncate_dim=truncate_dim)
-    assert [path.name for path in paths] == [f"vectors-0000{i}-of-00003.npy" for i in range(3)]
-    assert [len(np.load(path)) for path in paths] == [20, 20, 13]
+@pytest.mark.parametrize(("truncate_dim", "format"), [(None, "npy"), (8, "npy"), (8, "parquet")])
+def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, format, model, source, tmp_path):
+    result = encode(model, source, tmp_path / "out", shard_size=20, format=format, truncate_dim=truncate_dim)
+    shards = [f"vectors-0000{i}-of-00003.parquet" for i in range(3)]
+    assert result.shards == (["vectors.npy"] if format == "npy" else shards)
+    assert {path.name for path in entries(tmp_path / "out")} == {"_manifest.json", *result.shards}
+    assert [len(vectors) for vectors in read_shards(tmp_path / "out")] == [20, 20, 13]
     full = model.encode(random_texts(53), normalize_embeddings=False, convert_to_numpy=True)[:, :truncate_dim]
     expected = full / np.linalg.norm(full, axis=1, keepdims=True)
     np.testing.assert_allclose(np.concatenate(list(read_shards(tmp_path / "out"))), expected, atol=1e-6)
@@ -52,7 +55,7 @@ def test_shards_hold_the_embeddings_in_the_order_of_the_texts(truncate_dim, mode
 def test_an_empty_cell_keeps_its_row(model, tmp_path):
     texts, path = ["", *random_texts(53)], tmp_path / "t.csv.gz"
     pd.DataFrame({"id": range(54), "said": texts}).to_csv(path, index=False)
-    encode_file(model, path, tmp_path / "out", column="said", shard_size=30)
+    encode(model, path, tmp_path / "out", column="said", shard_size=30)
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
 
@@ -62,7 +65,7 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
 
 @pytest.mark.parametrize("given", [None, np.stack([np.full(32, -1.0), np.full(32, 1.0)]).astype(np.float32)])
 def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards(model, source, tmp_path, given):
-    encode_file(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=given)
+    encode(model, source, tmp_path / "out", shard_size=20, precision="int8", ranges=given)
     vectors = model.encode(random_texts(53), convert_to_numpy=True)
     ranges = np.load(tmp_path / "out" / "_ranges.npy")
     expected = [vectors[:20].min(0), vectors[:20].max(0)] if given is None else given
@@ -76,16 +79,18 @@ def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards
 
 def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(model, source, tmp_path):
     folder = tmp_path / "out"
-    paths = encode_file(model, source, folder, shard_size=20, precision="int8")
+    options = {"shard_size": 20, "precision": "int8", "format": "parquet"}
+    encode(model, source, folder, **options)
     expected = contents(folder)
     (folder / "_ranges.npy").unlink()
-    paths[1].unlink()
-    encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
+    shard = folder / "vectors-00001-of-00003.parquet"
+    shard.unlink()
+    encode(model, source, folder, **options, resume=True)
     assert contents(folder) == expected
-    for damage in (b"", (paths[0].read_bytes())):
+    for damage in (b"", shard.read_bytes()):
         (folder / "_ranges.npy").write_bytes(damage)
         with pytest.raises(ValueError, match=r"ranges\.npy: damaged"):
-            encode_file(model, source, folder, shard_size=20, precision="int8", resume=True)
+            encode(model, source, folder, **options, resume=True)
 
 
 def test_int8_codes_are_linear_and_saturate():
@@ -110,55 +115,70 @@ def test_codes_equal_those_of_sentence_transformers():
 # --- interrupted runs --------------------------------------------------------------------------------------------
 
 
-def killed_while_writing(number, command):
-    """Run `simcse-hf encode` in a process of its own, which dies in the middle of a shard."""
+def killed_while_writing(name, command):
+    """Run `simcse-hf encode` in a process of its own, which dies in the middle of a file."""
     process = os.fork()
     if process == 0:
-        write = np.save
+        put = files.put_in_place
 
-        def half(stream, array):
-            if f"vectors-{number:05d}" in str(getattr(stream, "name", "")):
-                stream.write(b"half of a shard")
-                stream.flush()
+        def half(temporary, path):
+            if path.name == name:
+                temporary.write_bytes(temporary.read_bytes()[:-9])
                 os.kill(os.getpid(), signal.SIGKILL)
-            write(stream, array)
+            put(temporary, path)
 
-        np.save = half
+        files.put_in_place = half
         encode_main(command)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(checkpoint, source, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("format", "name", "written"),
+    [
+        ("npy", "vectors-00003-of-00006.parquet", 3),
+        ("npy", "vectors.npy", 0),
+        ("parquet", "vectors-00003-of-00006.parquet", 3),
+    ],
+)
+def test_a_killed_run_leaves_whole_shards_and_is_resumed_to_the_same_bytes(
+    checkpoint, source, tmp_path, monkeypatch, format, name, written
+):
     words = f"--model {checkpoint} --input {source} --shard_size 10 --precision int8 --device cpu --quiet --output"
     command, folder = words.split(), tmp_path / "out"
-    killed_while_writing(3, [*command, str(folder)])
-    finished = [path for path in shard_paths(folder) if path.exists()]
-    assert len(finished) == 3 and list(folder.glob("*.partial"))
+    killed_while_writing(name, [*command, str(folder), "--format", format])
+    finished = sorted(folder.glob("vectors-*.parquet"))
+    assert len(finished) == 6 - written and list(folder.glob("*.partial"))
+    with pytest.raises(ValueError, match="is missing, because the run was interrupted: finish it with resume"):
+        list(read_shards(folder))
     before = {path: path.stat().st_mtime_ns for path in finished}
-    write, written = shards._write, []
-    monkeypatch.setattr(shards, "_write", lambda path, *args: (written.append(path), write(path, *args)))
-    assert encode_main([*command, str(folder), "--resume"]) == 0
-    assert written == shard_paths(folder)[3:] and {path: path.stat().st_mtime_ns for path in finished} == before
-    encode_main([*command, str(tmp_path / "whole")])
+    write, numbers = Shard.write, []
+    monkeypatch.setattr(Shard, "write", lambda shard, *args: (numbers.append(shard.number), write(shard, *args)))
+    assert encode_main([*command, str(folder), "--format", format, "--resume"]) == 0
+    assert numbers == [3, 4, 5][:written]
+    if format == "parquet":
+        assert {path: path.stat().st_mtime_ns for path in finished} == before
+    encode_main([*command, str(tmp_path / "whole"), "--format", format])
     assert contents(folder) == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("file_format", ["npy", "parquet"])
+@pytest.mark.parametrize("format", ["npy", "parquet"])
 @pytest.mark.parametrize("damage", [b"", b"the first half"])
-def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, tmp_path, file_format, damage):
-    paths = encode_file(model, source, tmp_path / "out", shard_size=20, file_format=file_format)
+def test_a_resumed_run_writes_an_empty_or_truncated_shard_again(model, source, tmp_path, format, damage):
+    names = encode(model, source, tmp_path / "out", shard_size=20, format=format).shards
     expected = contents(tmp_path / "out")
+    paths = [tmp_path / "out" / name for name in names]
+    if format == "parquet":
+        paths[1].write_bytes(paths[2].read_bytes())  # 13 rows in place of 20
     paths[0].write_bytes(damage and paths[0].read_bytes()[:-7])
-    paths[1].write_bytes(paths[2].read_bytes())  # 13 rows in place of 20
-    encode_file(model, source, tmp_path / "out", shard_size=20, file_format=file_format, resume=True)
+    encode(model, source, tmp_path / "out", shard_size=20, format=format, resume=True)
     assert contents(tmp_path / "out") == expected
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "shorter"])
 def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, source, tmp_path, monkeypatch, change):
-    start = shards._start
+    start = EncodeJob.open
 
     def start_and_change(*arguments):
         manifest = start(*arguments)
@@ -168,14 +188,14 @@ def test_a_file_that_is_changed_after_its_rows_were_counted_is_refused(model, so
             source.write_text("one more\n" + source.read_text() if change == "longer" else "a cat\n")
         return manifest
 
-    monkeypatch.setattr(shards, "_start", start_and_change)
+    monkeypatch.setattr(EncodeJob, "open", start_and_change)
     with pytest.raises(ValueError, match=r"texts\.txt: the file was changed while it was encoded"):
-        encode_file(model, source, tmp_path / "out", shard_size=10)
+        encode(model, source, tmp_path / "out", shard_size=10)
     assert not list((tmp_path / "out").glob("vectors-*"))
 
 
 def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoint, source, tmp_path):
-    encode_file(model, source, tmp_path / "out", shard_size=20)
+    encode(model, source, tmp_path / "out", shard_size=20)
     other = SimCSE(checkpoint, device="cpu", pooler_type="cls_before_pooler")
     changed = SimCSE(checkpoint, device="cpu")
     with torch.no_grad():
@@ -183,7 +203,7 @@ def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoi
     replaced = tmp_path / "replaced.txt"
     replaced.write_text(source.read_text().replace("cat", "dog"))
     for encoder, file, options, message in [
-        (model, source, {"resume": False}, "holds a run already: continue it with --resume"),
+        (model, source, {"resume": False}, "holds a run already: continue it with resume"),
         (model, source, {"shard_size": 10}, "settings shard_size: 20 there, 10 here"),
         (model, source, {"precision": "ubinary"}, "settings precision: float32 there, ubinary here"),
         (other, source, {}, "model pooler: avg there, cls_before_pooler here"),
@@ -191,17 +211,17 @@ def test_resuming_with_another_input_model_or_setting_is_refused(model, checkpoi
         (model, replaced, {}, "input blake2b"),
     ]:
         with pytest.raises(ValueError, match=message):
-            encode_file(encoder, file, tmp_path / "out", **{"shard_size": 20, "resume": True} | options)
+            encode(encoder, file, tmp_path / "out", **{"shard_size": 20, "resume": True} | options)
 
 
 def test_resuming_ignores_an_unused_random_head(save_checkpoint, tmp_path, source):
     checkpoint = save_checkpoint(BertModel(tiny_config("bert"), add_pooling_layer=False), "bare")
     for resume in (False, True):
-        encode_file(SimCSE(checkpoint, pooler_type="avg", device="cpu"), source, tmp_path / "out", resume=resume)
+        encode(SimCSE(checkpoint, pooler_type="avg", device="cpu"), source, tmp_path / "out", resume=resume)
 
 
 def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(model, checkpoint, source, tmp_path):
-    encode_file(model, source, tmp_path / "out", shard_size=20)
+    encode(model, source, tmp_path / "out", shard_size=20)
     before = contents(tmp_path / "out")
     words = f"--model {checkpoint} --input {source} --output {tmp_path / 'out'} --device cpu --quiet".split()
     with held_elsewhere(tmp_path / "out") as child:
@@ -212,12 +232,13 @@ def test_a_folder_that_another_process_encodes_into_is_refused_and_left_alone(mo
 
 
 def test_resuming_does_not_write_through_a_link(model, source, tmp_path):
-    first = encode_file(model, source, tmp_path / "out", shard_size=20)[0]
+    encode(model, source, tmp_path / "out", shard_size=20, format="parquet")
+    first = tmp_path / "out/vectors-00000-of-00003.parquet"
     first.unlink()
-    first.symlink_to(tmp_path / "elsewhere.npy")
+    first.symlink_to(tmp_path / "elsewhere.parquet")
     with pytest.raises(ValueError, match=f"{first} is a link to a shard that is missing or damaged: remove the link"):
-        encode_file(model, source, tmp_path / "out", shard_size=20, resume=True)
-    assert not (tmp_path / "elsewhere.npy").exists()
+        encode(model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True)
+    assert not (tmp_path / "elsewhere.parquet").exists()
 
 
 def test_two_processes_write_the_same_shards_as_one(checkpoint, source, tmp_path):
@@ -238,19 +259,19 @@ MANIFEST = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """Shards of 3 and 2 rows."""
+    """Shards of 3 and 2 rows, as version 0.4.0 wrote them."""
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "_manifest.json").write_text(json.dumps(MANIFEST))
-    for path, rows in zip(shard_paths(folder), (3, 2), strict=True):
-        np.save(path, np.ones((rows, 4), dtype=np.float32))
+    for number, rows in enumerate((3, 2)):
+        np.save(folder / f"vectors-0000{number}-of-00002.npy", np.ones((rows, 4), dtype=np.float32))
     return folder
 
 
 def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
     source, texts = tmp_path / "texts.txt", ["the cat", "a dog", "red house"]
     source.write_text("the cat\n\na dog\nred house\n")
-    encode_file(model, source, tmp_path / "out", shard_size=2, file_format="parquet")
+    encode(model, source, tmp_path / "out", shard_size=2, format="parquet")
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
     loaded = load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
@@ -259,27 +280,32 @@ def test_shards_in_parquet_are_a_data_set_for_other_programs(model, tmp_path):
         assert table["row"].to_pylist() == [1, 3, 4] and table["text"].to_pylist() == texts
 
 
-def test_a_run_of_an_older_version_is_read_continued_and_removed(model, source, tmp_path):
+def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp_path):
     folder = tmp_path / "out"
-    paths = encode_file(model, source, folder, shard_size=5, precision="int8")
-    for name in ("manifest.json", "ranges.npy"):
-        (folder / f"_{name}").rename(folder / name)
-    whole = paths[0].read_bytes()
-    paths[0].unlink()
-    encode_file(model, source, folder, shard_size=5, precision="int8", resume=True)
-    assert paths[0].read_bytes() == whole and read_manifest(folder)["settings"]["shard_size"] == 5
-    assert not (folder / "_manifest.json").exists() and not (folder / "_ranges.npy").exists()
-    remove_run(folder)
-    assert {path.name for path in folder.iterdir()} <= {"_run.lock"}
+    encode(model, source, folder, shard_size=20)
+    array = np.load(folder / "vectors.npy")
+    (folder / "vectors.npy").unlink()
+    for number in range(3):
+        np.save(folder / f"vectors-0000{number}-of-00003.npy", array[number * 20 : (number + 1) * 20])
+    before = contents(folder)
+    np.testing.assert_array_equal(np.concatenate(list(read_shards(folder))), array)
+    assert len(encode(model, source, folder, shard_size=20, resume=True).shards) == 3
+    assert contents(folder) == before
+    (folder / "vectors-00001-of-00003.npy").unlink()
+    with pytest.raises(ValueError, match="a part of the npy shards of version 0.4.0: encode again with overwrite"):
+        encode(model, source, folder, shard_size=20, resume=True)
+    encode(model, source, folder, shard_size=20, overwrite=True)
+    assert contents(folder).keys() == {"_manifest.json", "vectors.npy"}
 
 
 def test_a_resumed_run_and_overwriting_remove_their_own_files_only(model, source, tmp_path):
-    (path,) = encode_file(model, source, tmp_path / "out")
+    encode(model, source, tmp_path / "out")
+    path = tmp_path / "out/vectors.npy"
     leftover = path.with_name(f".{path.name}.77.partial")
     mine = ["film.partial", ".draft.77.partial", "vectors-of-mine.npy", "vectors-00000-of-00009.npy"]
     for name in (leftover.name, *mine):
         path.with_name(name).write_text("half")
-    encode_file(model, source, tmp_path / "out", resume=True)
+    encode(model, source, tmp_path / "out", resume=True)
     assert not leftover.exists()
     for _ in range(2):
         remove_run(tmp_path / "out")
@@ -304,8 +330,8 @@ def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, 
     written = content if isinstance(content, bytes) else json.dumps(MANIFEST | content).encode()
     (folder / "_manifest.json").write_bytes(written)
     before = contents(folder)
-    calls = (read_manifest, shard_paths, lambda path: next(read_shards(path)), remove_run)
-    for call in (*calls, lambda path: encode_file(model, source, path, resume=True)):
+    calls = (read_manifest, lambda path: next(read_shards(path)), remove_run)
+    for call in (*calls, lambda path: encode(model, source, path, resume=True)):
         with pytest.raises(ValueError, match=r"manifest\.json: (damaged|not a JSON)"):
             call(folder)
     assert contents(folder) == before
@@ -324,7 +350,7 @@ def test_a_damaged_manifest_is_one_message_and_never_a_long_loop(folder, model, 
     ],
 )
 def test_a_damaged_shard_is_named(folder, damage):
-    first, second = shard_paths(folder)
+    first, second = sorted(folder.glob("*.npy"))
     for array in (np.ones((2, 5), dtype=np.float32), np.ones((2, 4), dtype=np.float64)):
         np.save(second, array)
         with pytest.raises(ValueError, match="vectors-00001-of-00002.npy: damaged .*unlike the shards before it"):
@@ -348,7 +374,7 @@ def test_a_parquet_shard_without_vectors_is_named(folder, table):
     (folder / "_manifest.json").write_text(json.dumps(MANIFEST | {"settings": settings}))
     with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet is missing"):
         list(read_shards(folder))
-    path = shard_paths(folder)[0]
+    path = folder / "vectors-00000-of-00002.parquet"
     path.write_bytes(b"PAR1") if table is None else pq.write_table(table, path)
     with pytest.raises(ValueError, match="vectors-00000-of-00002.parquet: damaged"):
         list(read_shards(folder))
@@ -359,5 +385,5 @@ def test_damaged_ranges_are_named(tmp_path, content):
     (tmp_path / "ranges.npz").write_bytes(content)
     (tmp_path / "x.txt").write_text("A text.\n")
     words = ["--model", "nowhere", "--input", str(tmp_path / "x.txt"), "--output", "y", "--precision", "int8"]
-    with pytest.raises(ValueError, match=r"--ranges .*ranges\.npz: not a readable npy file"):
+    with pytest.raises(ValueError, match=r"ranges .*ranges\.npz: not a readable npy file"):
         encode_main([*words, "--ranges", str(tmp_path / "ranges.npz")])

@@ -13,8 +13,9 @@ from transformers import AutoModel, BertForMaskedLM, RobertaForMaskedLM
 from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.evaluation.sts import ScoredPairs
+from simcse_hf.inference.encode import encode
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
-from simcse_hf.inference.shards import encode_file, read_shards
+from simcse_hf.inference.shards import read_shards
 from simcse_hf.models.pooling import pool
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.ops import cpu
@@ -242,8 +243,10 @@ def test_an_export_is_encoded_to_shards_and_searched_like_its_model(make, tmp_pa
     export_onnx(plain, folder)
     exported = SimCSE(folder, backend="onnx")
     texts.write_text("the cat sat\na dog\n")
-    (shard,) = encode_file(exported, texts, tmp_path / "shards")
-    np.testing.assert_allclose(np.load(shard), plain.encode(["the cat sat", "a dog"]).numpy(), atol=1e-5)
+    encode(exported, texts, tmp_path / "shards")
+    np.testing.assert_allclose(
+        np.load(tmp_path / "shards/vectors.npy"), plain.encode(["the cat sat", "a dog"]).numpy(), atol=1e-5
+    )
     with pytest.raises(ValueError, match="leave out device"):
         exported.encode("a dog", device="meta")
 
@@ -252,4 +255,4 @@ def test_an_export_is_encoded_to_shards_and_searched_like_its_model(make, tmp_pa
 
     exported.model.files = [texts]  # another graph
     with pytest.raises(ValueError, match="made with other settings .model weights"):
-        encode_file(exported, texts, tmp_path / "shards", resume=True)
+        encode(exported, texts, tmp_path / "shards", resume=True)

@@ -14,6 +14,7 @@ from simcse_hf.objectives import (
     OBJECTIVES,
     EncodedBatch,
     Objective,
+    base,
     build_objective,
     import_objective,
     register,
@@ -45,7 +46,8 @@ def test_a_users_own_module_is_imported_by_the_name_that_the_user_gives(tmp_path
         "        return (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "OBJECTIVES", dict(OBJECTIVES))
+    monkeypatch.setattr(base, "OBJECTIVES", registered := dict(OBJECTIVES))
+    monkeypatch.setattr(registry, "OBJECTIVES", registered)
     with pytest.raises(ValueError, match="import_objective"):
         build_objective("my_losses:Near", 4)
     import_objective("my_losses:Near")

@@ -51,8 +51,8 @@ OPTIONS = [
 ]
 NAMES = [
     ("simsce", "simcse, .*'simsce'$"),
-    ("simcse+nothing", "objective must be one of simcse"),
-    ("simcse+", "objective must be one of simcse"),
+    ("simcse+nothing", "objective must be one of .*simcse"),
+    ("simcse+", "objective must be one of .*simcse"),
     ("my.losses:MyLoss", "the module my.losses, import it first"),
     ("simcse:0", "the weight of simcse must be above 0, got '0'"),
     ("simcse+vicreg:much", "vicreg:much"),

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_helpers import model_options
+from cli_helpers import encode_main, model_options
 from conftest import tiny_config
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.common import load_encoder
-from simcse_hf.cli.encode import encode_main
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation.report import read_results
-from simcse_hf.inference.shards import encode_file, read_shards
-from simcse_hf.publishing.card_training import read_run
+from simcse_hf.inference.encode import encode
+from simcse_hf.inference.shards import read_shards
+from simcse_hf.publishing.card_subject import read_run
 from simcse_hf.search import SentenceIndex
 from simcse_hf.training.parser import read_yaml
 from simcse_hf.training.script_arguments import ModelArguments
@@ -160,7 +160,8 @@ def test_an_index_and_shards_run_nothing(folder, payload, tmp_path):
     model = SimCSE(folder, device="cpu")
     (tmp_path / "t.txt").write_text("the cat\na dog\n")
     SentenceIndex.build(model, ["the cat", "a dog"]).save(tmp_path / "index")
-    (shard,) = encode_file(model, tmp_path / "t.txt", tmp_path / "shards")
+    encode(model, tmp_path / "t.txt", tmp_path / "shards")
+    shard = tmp_path / "shards" / "vectors.npy"
     array = np.array([payload], dtype=object)
     description = tmp_path / "index" / "index.json"
     for path in [*description.parent.rglob("*.*"), shard, tmp_path / "shards" / "_manifest.json"]:

@@ -9,7 +9,7 @@ from conftest import tiny_config
 from search_helpers import SENTENCES
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.inference.shards import encode_file
+from simcse_hf.inference.encode import encode
 from simcse_hf.search import SentenceIndex
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -24,9 +24,7 @@ def base(tmp_path_factory, tokenizer):
     lines = ["text,source", *(f"{text},{'news' if n % 3 else 'web'}" for n, text in enumerate(SENTENCES))]
     (base / "docs.csv").write_text("\n".join(lines))
     (base / "other.csv").write_text("\n".join(lines[:1] + lines[2:]))
-    encode_file(
-        SimCSE(base / "model", device="cpu"), base / "docs.csv", base / "vectors", shard_size=30, column="text"
-    )
+    encode(SimCSE(base / "model", device="cpu"), base / "docs.csv", base / "vectors", shard_size=30, column="text")
     return base
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...ops.checks import check_values
 from ...ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
 from ..base import ABSENT, NEGATIVE, POSITIVE, EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
-from ..row_checks import check_similarity
+from ..info_nce import check_similarity
 
 #: How rows are made of the pairs of a file: the pairs, or all hypotheses of a premise; see `build_nli_groups`.
 SAMPLINGS = ("pairs", "premises")
@@ -103,8 +103,19 @@ class ClassLabels(Objective):
         ValueError: If an argument is not valid.
     """
 
+    name = "class_labels"
     summary = "supervised contrastive learning (SupCon), in which all texts of a class in the batch are positives"
     papers = ("supcon",)
+    # The paper discards its projection head after training. Mean pooling, without a head, gives the best classifiers
+    # (`benchmarks label_poolers`, docs/training.md).
+    defaults = {
+        "pooler_type": "avg",
+        "mlp_only_train": False,
+        "per_device_train_batch_size": 64,
+        "learning_rate": 5e-5,
+        "num_train_epochs": 5,
+        "warmup_steps": 0.1,
+    }
     rows = "classes"
     num_views = 1
     needs_text_ids = True
@@ -229,6 +240,17 @@ class NLIObjective(Objective):
     """
 
     rows = "nli"
+    # Liao 2021, section 4.2. The mean pooling leaves out [CLS] (section 3). A batch is 64 pairs in the order of the
+    # file, in which the pairs of a premise are adjacent. `warmup_steps` below 1 is a share of all steps.
+    defaults = {
+        "pooler_type": "avg_no_cls",
+        "mlp_only_train": False,
+        "train_sampling_strategy": "sequential",
+        "per_device_train_batch_size": 64,
+        "learning_rate": 2e-5,
+        "num_train_epochs": 1,
+        "warmup_steps": 0.1,
+    }
 
     def __init__(
         self,
@@ -310,6 +332,7 @@ class Softmax(NLIObjective):
         ValueError: If an argument is not valid, or a limit is set without `augment`.
     """
 
+    name = "softmax"
     summary = "an entailment classifier (SBERT) over pairs of a premise and a hypothesis"
     papers = ("sbert", "liao")
 
@@ -401,6 +424,7 @@ class SupCon(NLIObjective):
         ValueError: If an argument is not valid.
     """
 
+    name = "supcon"
     summary = (
         "supervised contrastive learning: a premise's entailed hypotheses against the other hypotheses of the batch"
     )

@@ -29,9 +29,20 @@ class CoSENT(Objective):
         ValueError: If the temperature is not above 0.
     """
 
+    name = "cosent"
     summary = "a ranking loss (CoSENT) that puts the cosines of scored pairs into the order of their scores"
     papers: tuple[str, ...] = ("cosent",)
     rows = "scored_pairs"
+    # The author's cosent.py for Chinese STS-B.
+    defaults = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 64,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 2e-5,
+        "lr_scheduler_type": "constant",
+        "num_train_epochs": 5,
+    }
 
     def __init__(self, dim: int, temperature: float = 0.05):
         super().__init__(dim)
@@ -142,8 +153,19 @@ class AnglE(CoSENT):
         ValueError: If a temperature is not above 0, a weight is negative or not finite, or the size is odd.
     """
 
+    name = "angle"
     summary = "a ranking loss (AnglE) of scored pairs by their cosines and by their angles in complex space"
     papers = ("angle", "cosent")
+    # The defaults of the authors' train_angle.py, which trains on STS-B.
+    defaults = {
+        "pooler_type": "cls_before_pooler",
+        "mlp_only_train": False,
+        "max_seq_length": 512,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 1e-5,
+        "warmup_steps": 100,
+        "num_train_epochs": 20,
+    }
     needs_text_ids = True
 
     def __init__(

@@ -1,0 +1,407 @@
+"""Encode a file of texts into shards of embeddings, each of which is whole or absent, or into one array of them."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from ..data.read import load_text_dataset
+from ..data.table import stream_texts, text_column
+from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
+from ..ops.checks import check_values
+from ..ops.distributed import hold_together, on_first_process, wait_for_all, world
+from ..ops.errors import NotFiniteError, check_finite, refuse_changes
+from ..ops.files import ARRAY_DAMAGE, StrPath, digest, entries, read_npy, write_json, write_npy
+from ..ops.identity import digest_texts
+from ..ops.results import Result
+from .load import load_model
+from .quantization import SCALAR_PRECISIONS, calibrate_ranges, check_ranges, check_truncate_dim, quantize
+from .shards import (
+    ARRAY,
+    MANIFEST,
+    MAX_SHARDS,
+    RANGES,
+    Row,
+    Shard,
+    files_of,
+    join_shards,
+    read_manifest,
+    remove_leftovers,
+    remove_run,
+    shards_of,
+    texts_of_rows,
+)
+from .simcse import SimCSE
+
+_RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
+#: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, the
+#: size of a batch, and what the settings say, too (the prompt that is used, and whether vectors have unit length).
+_MAY_CHANGE = (
+    *("input file", "settings token_budget", "model name_or_path", "model revision"),
+    *("model prompts", "model default_prompt_name", "model similarity"),
+)
+
+
+@dataclass(frozen=True)
+class EncodedFile(Result):
+    """The folder of vectors that `encode` wrote.
+
+    Args:
+        output (`str`): The folder.
+        texts (`int`): Number of texts.
+        shards (`list[str]`): The files of the vectors.
+    """
+
+    output: StrPath
+    texts: int
+    shards: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.texts} texts in {len(self.shards)} file(s) under {self.output}"
+
+
+def encode(
+    model: StrPath | SimCSE,
+    input: StrPath | Dataset,
+    output: StrPath,
+    *,
+    column: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    columns: Sequence[str] | None = None,
+    normalize: bool = True,
+    truncate_dim: int | None = None,
+    precision: Precision = "float32",
+    ranges: StrPath | np.ndarray | None = None,
+    shard_size: int = 50_000,
+    format: ShardFormat = "npy",
+    token_budget: int | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> EncodedFile:
+    """Encode a file of texts into files of embeddings; resumable.
+
+    Under `accelerate launch` each process writes every n-th shard.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        input (`str`, `os.PathLike` or `Dataset`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally
+            gzipped.
+        output (`str` or `os.PathLike`): Folder for the vectors and their manifest.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            prompt for this use, if it has one.
+        columns (`Sequence[str]`, *optional*): Encode the texts of these columns row by row, for use as teacher or
+            guide in training.
+        normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, as cosines need it.
+        truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
+        precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
+        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of shape (2, dim), for int8 and uint8. The
+            default is those of the first 10,000 embeddings.
+        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings per shard, which are in memory together with
+            the texts of the next shard.
+        format (`str`, *optional*, defaults to `"npy"`): One array that is made of all shards, or the shards in
+            parquet, with the columns row, text and vector.
+        token_budget (`int`, *optional*): Number of tokens in a padded batch. The default is what suits the device.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        resume (`bool`, *optional*, defaults to `False`): Write the shards that an interrupted run left out. A run
+            with another input, model or setting is refused.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar on the first process, over its
+            own rows.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `EncodedFile`: What was written.
+
+    Raises:
+        ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+    """
+    # 1. Refuse what cannot be, before a model is loaded.
+    check_values(PRECISIONS, precision=precision)
+    check_values(FORMATS, format=format)
+    check_values("an integer above 0", shard_size=shard_size)
+    pairs = {"column": column, "columns": columns}, {"prompt": prompt, "prompt_name": prompt_name}
+    for pair in (*pairs, {"resume": resume or None, "overwrite": overwrite or None}):
+        if None not in pair.values():
+            raise ValueError(f"{' and '.join(pair)} are both given: give one of the two")
+    given_ranges = _given_ranges(ranges, precision)
+
+    # 2. Encode what is missing.
+    encoder = load_model(model, **loading)
+    check_truncate_dim(truncate_dim, encoder.dim)
+    if given_ranges is not None:
+        check_ranges(given_ranges, truncate_dim or encoder.dim)
+    texts = TextSource(input, column, columns)
+    options = {
+        "normalize_embeddings": normalize and encoder.similarity_fn_name == "cosine",
+        "truncate_dim": truncate_dim,
+        "token_budget": token_budget,
+    }
+    settings: dict[str, object] = {
+        "column": texts.column,
+        "prompt": encoder.resolve_prompt(prompt, prompt_name) or None,
+        **options,
+        "precision": precision,
+        "shard_size": shard_size,
+        "format": format,
+        "ranges": None if given_ranges is None else blake2b(given_ranges.tobytes()).hexdigest(),
+    }
+    if columns is not None:
+        settings["columns"] = list(columns)
+    job = EncodeJob(Path(output).expanduser(), encoder, texts, settings, options)
+    rank, processes = world()
+    with hold_together(job.folder):
+        manifest = on_first_process(lambda: job.open(resume, overwrite))
+        missing = job.missing(manifest, rank, processes)
+        codes = on_first_process(lambda: job.common_ranges(given_ranges))
+        total = sum(shard.rows for shard in missing)
+        with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
+            for shard, rows, vectors in job.encode(missing, shard_size):
+                shard.write(rows, quantize(vectors, precision, codes))
+                bar.update(len(rows))
+        wait_for_all()
+        files = on_first_process(lambda: job.finish(manifest))
+    return EncodedFile(output, manifest["input"]["rows"], files)
+
+
+def _given_ranges(ranges: StrPath | np.ndarray | None, precision: str) -> np.ndarray | None:
+    """Return the ranges of 8-bit codes that the caller gives, read from their file."""
+    if ranges is None:
+        return None
+    if precision not in SCALAR_PRECISIONS:
+        raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
+    if isinstance(ranges, (str, os.PathLike)):
+        try:
+            ranges = read_npy(ranges)
+        except ARRAY_DAMAGE as error:
+            raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
+    return np.asarray(ranges, dtype=np.float32)
+
+
+class TextSource:
+    """The texts of a file or of training rows, which are read more than once.
+
+    Args:
+        source (`str`, `os.PathLike` or `Dataset`): The file; or training rows, with columns of texts only.
+        column (`str`, *optional*): The column of texts, if the file has several.
+        columns (`Sequence[str]`, *optional*): The columns of texts, of which a row has one after the other.
+
+    Attributes:
+        read (`Callable`): Yields the rows.
+
+    Raises:
+        ValueError: If the file is missing, or has no such column.
+    """
+
+    def __init__(
+        self, source: StrPath | Dataset, column: str | None = None, columns: Sequence[str] | None = None
+    ) -> None:
+        self.column = column
+        self.path = None if isinstance(source, Dataset) else Path(source).expanduser()
+        self.name = str(self.path or "the training rows")
+        self.read: Callable[[], Iterator[Row]]
+        if isinstance(source, Dataset):
+            self.read = partial(texts_of_rows, source)
+        elif columns is None:
+            self.column = text_column(source, column)[1]
+            self.read = partial(stream_texts, source, self.column)
+        else:
+            self.read = partial(texts_of_rows, load_text_dataset(source, columns=columns))
+        self._before = self._version()
+
+    def _version(self) -> tuple[int, int] | None:
+        if self.path is None:
+            return None
+        state = self.path.stat()
+        return state.st_size, state.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that was written to."""
+        if self._version() != self._before:
+            raise ValueError(f"{self.name}: the file was changed while it was encoded. Encode it again from new.")
+
+    @cached_property
+    def content(self) -> tuple[int, str]:
+        """The number of texts and their digest. A bad row is found here, before hours of encoding."""
+        return digest_texts(text for _, text in self.read())
+
+    def describe(self) -> dict[str, str]:
+        """Return the name and the digest of the file, or of the texts of training rows."""
+        if self.path is None:
+            return {"file": self.name, "blake2b": self.content[1]}
+        return {"file": self.path.name, "blake2b": digest(self.path)}
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """Texts, a model, and the folder for its vectors.
+
+    Args:
+        folder (`Path`): The folder, which this run holds.
+        model (`SimCSE`): The model.
+        texts (`TextSource`): The texts.
+        settings (`Mapping[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
+        options (`Mapping[str, Any]`): Those of the settings that [`SimCSE.encode_stream`] takes.
+    """
+
+    folder: Path
+    model: SimCSE
+    texts: TextSource
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def open(self, resume: bool, overwrite: bool) -> dict[str, Any]:
+        """Write the manifest of a new run, or compare with that of the run to resume.
+
+        Args:
+            resume (`bool`): Whether a run in the folder is continued.
+            overwrite (`bool`): Whether it is removed.
+
+        Returns:
+            `dict[str, Any]`: The manifest.
+
+        Raises:
+            ValueError: If there is no text, or the folder holds anything else than the run to continue.
+        """
+        folder = self.folder
+        if overwrite:
+            self._count()
+            remove_run(folder)
+        now = {
+            "input": self.texts.describe(),
+            "model": self.model.identity().to_dict(),
+            "settings": dict(self.settings),
+        }
+        if (folder / MANIFEST).exists():
+            if not resume:
+                raise ValueError(f"{folder} holds a run already: continue it with resume, or name another folder.")
+            earlier = read_manifest(folder)
+            before, after = _flat(earlier), _flat(now)
+            compared = [name for name in after if name not in _MAY_CHANGE]
+            refuse_changes(
+                {name: before.get(name) for name in compared},
+                {name: after[name] for name in compared},
+                f"{folder}: the run that it holds",
+                "Name another folder, or run with what it was started with.",
+            )
+            now = earlier
+        elif entries(folder):
+            raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
+        else:
+            now["input"] |= self._count()
+            write_json(folder / MANIFEST, now)
+        remove_leftovers(folder)
+        return now
+
+    def _count(self) -> dict[str, Any]:
+        """Return the number of texts and their digest, if they can be encoded in shards of this size."""
+        rows, texts = self.texts.content
+        size = self.settings["shard_size"]
+        if not 1 <= rows <= size * MAX_SHARDS:
+            raise ValueError(
+                f"{self.texts.name}: {rows} texts cannot be encoded in 1 to {MAX_SHARDS} shards of {size}."
+            )
+        return {"rows": rows, "texts": texts}
+
+    def missing(self, manifest: Mapping[str, Any], rank: int = 0, processes: int = 1) -> list[Shard]:
+        """Return the shards that this process has to write.
+
+        Args:
+            manifest (`Mapping[str, Any]`): The manifest.
+            rank (`int`, *optional*, defaults to `0`): The number of this process.
+            processes (`int`, *optional*, defaults to `1`): How many there are.
+
+        Returns:
+            `list[Shard]`: Every n-th shard, without those that are whole.
+
+        Raises:
+            ValueError: If a missing shard is a link, through which nothing is written, or version 0.4.0 has begun it.
+        """
+        files = files_of(self.folder, manifest)
+        if all(file.is_whole() for file in files):
+            return []
+        if self.settings["format"] == "npy" and files[0].path.name != ARRAY:
+            raise ValueError(
+                f"{self.folder} holds a part of the npy shards of version 0.4.0: encode again with overwrite."
+            )
+        missing = [shard for shard in shards_of(self.folder, manifest)[rank::processes] if not shard.is_whole()]
+        for shard in missing:
+            if shard.path.is_symlink():
+                raise ValueError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
+        return missing
+
+    def encode(self, shards: Sequence[Shard], size: int) -> Iterator[tuple[Shard, list[Row], np.ndarray]]:
+        """Encode the texts of some shards, while a background thread tokenizes those of the next one.
+
+        Args:
+            shards (`Sequence[Shard]`): The shards, in order.
+            size (`int`): Texts of a shard.
+
+        Yields:
+            `tuple[Shard, list[Row], np.ndarray]`: A shard, its rows, and their embeddings in float32.
+
+        Raises:
+            NotFiniteError: If an embedding is not finite.
+            ValueError: If the file has changed.
+        """
+
+        def windows() -> Iterator[tuple[tuple[Shard, list[Row]], list[Any]]]:
+            stream = self.texts.read()
+            following = 0
+            for shard in shards:
+                skipped = (shard.number - following) * size
+                rows = list(islice(stream, skipped, skipped + size))
+                following = shard.number + 1
+                yield (shard, rows), self.model.tokenize([text for _, text in rows], self.settings["prompt"] or "")
+
+        for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **self.options):
+            self.texts.check_unchanged()
+            try:
+                check_finite(vectors, "")
+            except NotFiniteError as error:
+                line, _ = rows[error.position]
+                raise NotFiniteError(f"{self.texts.name}: the text of line or row {line}", error.position) from None
+            yield shard, rows, vectors.numpy()
+
+    def common_ranges(self, given: np.ndarray | None) -> np.ndarray | None:
+        """Return the ranges of 8-bit codes: those given, those of the folder, or those of a sample; write the file."""
+        path = self.folder / RANGES
+        if self.settings["precision"] not in SCALAR_PRECISIONS:
+            return None
+        ranges = given
+        if ranges is None and path.exists():
+            try:
+                ranges = read_npy(path)
+                check_ranges(ranges, ranges.shape[-1])
+            except ARRAY_DAMAGE as error:
+                raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
+        if ranges is None:
+            sample = Shard(path, 0, min(self.settings["shard_size"], _RANGE_TEXTS))
+            _, _, vectors = next(self.encode([sample], sample.rows))
+            ranges = calibrate_ranges(vectors)
+        write_npy(path, ranges)
+        return ranges
+
+    def finish(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Make one array of the shards, if that is the format, and return the names of the files of vectors."""
+        files = files_of(self.folder, manifest)
+        if files[0].path.name == ARRAY:
+            join_shards(self.folder, manifest)
+        return [file.path.name for file in files]
+
+
+def _flat(manifest: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries of all sections of a manifest by names such as `settings shard_size`."""
+    sections = ("input", "model", "settings")
+    return {f"{section} {name}": value for section in sections for name, value in manifest[section].items()}
