@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .data.collator import ContrastiveCollator as ContrastiveCollator
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .evaluation.compare import compare as compare
+    from .evaluation.scoring import evaluate as evaluate
     from .inference.encode import encode as encode
     from .inference.fitting import fit_postprocessing as fit_postprocessing
     from .inference.simcse import SimCSE as SimCSE
@@ -40,7 +42,9 @@ _MODULE_OF = {
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
     "build_nli_triplets": "data.nli_pairs",
+    "compare": "evaluation.compare",
     "encode": "inference.encode",
+    "evaluate": "evaluation.scoring",
     "fit_postprocessing": "inference.fitting",
     "index": "search.commands",
     "load_text_dataset": "data.read",
