@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from cli_helpers import push_main
 from conftest import tiny_config
 from safetensors.torch import load_file, save_file
 
-from simcse_hf.cli.publish import push_main
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.hub import push_model
 
