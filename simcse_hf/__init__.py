@@ -21,6 +21,11 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
+    from .publishing.card import card as card
+    from .publishing.exports import export as export
+    from .publishing.hub import push as push
+    from .search.commands import index as index
+    from .search.commands import mine as mine
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
@@ -38,11 +43,18 @@ _MODULE_OF = {
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
     "build_nli_triplets": "data.nli_pairs",
+    "card": "publishing.card",
     "encode": "inference.encode",
+    "export": "publishing.exports",
     "fit_postprocessing": "inference.fitting",
+    "index": "search.commands",
     "load_text_dataset": "data.read",
+    "mine": "search.commands",
+    "push": "publishing.hub",
 }
-_SUBPACKAGES = "cli data evaluation inference models objectives ops postprocessing publishing search training".split()
+_SUBPACKAGES = (
+    "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()
+)
 __all__ = [*_MODULE_OF, "__version__"]
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .common import add_general_options, add_model_options, command_parser, positive_int, report
-from .search import add_search_options, find_threshold, open_index
 
 if TYPE_CHECKING:
     from ..search import SentenceIndex
@@ -37,7 +36,11 @@ def demo_main(argv: list[str]) -> int:
         "demo",
         "Serve a web page that searches an index and compares two sentences. Everything stays on this machine.",
     )
-    add_search_options(parser)
+    parser.add_argument("--index", required=True, metavar="FOLDER", help="folder that `simcse-hf index` wrote")
+    parser.add_argument("--parameters", help="parameters of a faiss index, such as efSearch=256 or nprobe=20")
+    parser.add_argument("--top_k", type=positive_int, default=5, help="number of sentences to find; default: 5")
+    words = "lowest score to show; `saved` uses the one of `evaluate --save_threshold`"
+    parser.add_argument("--threshold", type=lambda text: text if text == "saved" else float(text), help=words)
     add_model_options(parser, default="the model that the index names")
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -57,14 +60,27 @@ def demo_main(argv: list[str]) -> int:
         raise ValueError(f"--port must be between 1 and 65535, got {arguments.port}")
 
     from ..ops.errors import require_extra
+    from ..search.commands import open_index, resolve_threshold
 
     # Read when gradio is imported and again when it serves; it also decides whether gradio looks for a newer version.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     require_extra("gradio", "demo", "the demo")  # before a large index is read
     from starlette.middleware import Middleware
 
-    index = open_index(arguments.index, arguments)
-    page = build_demo(index, arguments.top_k, find_threshold(index, arguments))
+    index = open_index(
+        arguments.index,
+        arguments.model,
+        parameters=arguments.parameters,
+        pooler_type=arguments.pooler_type,
+        max_length=arguments.max_length,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        long_texts=arguments.long_texts,
+        model_backend=arguments.model_backend,
+        postprocess=not arguments.no_postprocess,
+    )
+    threshold = resolve_threshold(index, arguments.threshold, index.model.prompts["query"])
+    page = build_demo(index, arguments.top_k, threshold)
     guard = Middleware(DemoGuard, host=arguments.host, allowed=arguments.allowed_hosts)
     try:
         page.launch(

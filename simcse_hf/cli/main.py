@@ -44,13 +44,15 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
     "encode": Command("inference.encode:encode", together=True),
-    "index": ("search", "build a search index over the texts of a file"),
-    "search": ("search", "find the texts of an index that are nearest to a query"),
+    "index": Command("search.commands:index"),
+    "search": Command(
+        "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
+    ),
     "demo": ("demo", "serve a web page to search an index and compare sentences"),
     "postprocess": Command(
         "inference.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"
     ),
-    "mine": ("mine", "mine hard negatives: turn pairs into triplets"),
+    "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("data.nli_pairs:build_nli"),
     "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),

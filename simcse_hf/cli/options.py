@@ -23,12 +23,13 @@ import importlib
 import json
 import os
 import re
+import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, TextIO, get_args
 
 from .. import names
 from ..ops.launch import check_together
@@ -53,6 +54,7 @@ class Command:
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
+        lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
         then (`str`, *optional*): A function that is called with the printed result, such as
             `"publishing.refresh:refresh_card"`.
     """
@@ -63,6 +65,7 @@ class Command:
     action: str | None = None
     verbose: str | None = None
     together: bool = False
+    lines: str | None = None
     then: str | None = None
 
 
@@ -119,6 +122,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
     if takes_progress_bar:
         given["show_progress_bar"] = not quiet
+    if command.lines is not None and command.lines not in given:
+        given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
     result = _import(command.function)(**given)
     if command.together:
         from accelerate import PartialState
@@ -133,6 +138,18 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         if command.then is not None:
             _import(command.then)(each)
         each.wait()
+
+
+def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
+    """Yield the lines that are not blank; a person who types them sees a prompt on standard error."""
+    while True:
+        if stream.isatty():
+            print(prompt, end="", file=sys.stderr, flush=True)
+        line = stream.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
 
 
 def _import(function: str) -> Callable[..., Any]:
@@ -162,6 +179,9 @@ def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
         if parameter.name == "show_progress_bar":
             takes_progress_bar = True
             continue
+        if parameter.name == command.lines:
+            words = f"{parameter.words.removesuffix('.')}; default: the lines of standard input"
+            parameter = replace(parameter, default=(), words=words)
         if parameter.group not in groups:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
         is_positional = parameter.name in command.positional
@@ -267,18 +287,20 @@ def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
-    words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
+    values = [value for each in _members(parameter.annotation) for value in _choices(each)]
+    for name in re.findall(r"`([a-z_]+)`", words):
+        if name not in values:  # another parameter
+            words = words.replace(f"`{name}`", f"--{name}")
     if choices:
         words += f": {', '.join(choices)}"
-    if default:
-        words += f"; default: {default}"
     if parameter.default is True:
         words = f"do not {words}"
-    elif parameter.default not in (REQUIRED, None, False, ""):
-        default = parameter.default
-        listed = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        if listed:
-            words += f"; default: {listed}"
+    elif isinstance(parameter.default, tuple):
+        default = default or " ".join(map(str, parameter.default))
+    elif parameter.default not in (REQUIRED, None) and parameter.default is not False:
+        default = default or str(parameter.default)
+    if default:
+        words += f"; default: {default}"
     return words.replace("%", "%%")
 
 
@@ -377,10 +399,10 @@ class _PairReader:
 
     def __call__(self, word: str) -> tuple[str, str]:
         """Return the key and the value."""
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
         if self.keys and (key not in self.keys or not value):
             raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(self.keys)}, got {word!r}")
-        if not (key and value):
+        if not (key and equals):
             raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
         return key, value
 

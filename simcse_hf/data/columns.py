@@ -35,7 +35,7 @@ def check_text(text: Any, where: str) -> str:
     return text
 
 
-def list_texts(texts: str | Sequence[str]) -> list[str]:
+def list_texts(texts: str | Iterable[str]) -> list[str]:
     """Return one text or several as a list, or raise a `ValueError` that names what is no text or no list of them."""
     if isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns"):
         kind = type(texts).__name__

@@ -41,7 +41,8 @@ class Checks:
     """The texts with which exports in int8 are calibrated and measured.
 
     Args:
-        file (`str` or `os.PathLike`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of the STS sets.
+        file (`str` or `os.PathLike`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of
+            the STS sets.
         data_dir (`str`, *optional*): SentEval's `downstream` folder. The STS sets that it has are scored.
         calibrate (`str`, *optional*): A file of texts, the first 300 of which give the ranges of activations. By
             default they are the 300 texts after those that are encoded, or as many as there are.

@@ -15,7 +15,7 @@ from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from ..ops.results import Result
 from .card import CARD, EVAL_RESULTS, name_repository, write_card
 from .card_subject import hub_id
-from .secrets import file_holds_secret
+from .secrets import holds_secret
 
 # Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.
 _OIDC_ERRORS = (errors.OIDCError,) if hasattr(errors, "OIDCError") else ()
@@ -77,7 +77,7 @@ def files_to_push(directory: StrPath) -> list[str]:
                 f"{file} is a symbolic link to {file.resolve()}, outside of the model's directory, so nothing was "
                 "pushed. Copy the file into the directory, or remove the link."
             )
-        if file.suffix != ".onnx" and file_holds_secret(file):
+        if file.suffix != ".onnx" and holds_secret(file):
             raise ValueError(
                 f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
                 "revoke it."

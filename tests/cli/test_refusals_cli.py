@@ -41,7 +41,7 @@ USAGE = {
     "a count of nothing": (["demo", "--index", "i", "--top_k", "0"], "--top_k: must be a whole number .*, got 0"),
     "a count that is no number": (["search", "--index", "i", "--top_k", "many"], "--top_k: .*, got many"),
     "a repository without an owner": (["push", "model", "my-model"], "'my-model' names no owner: give OWNER/NAME"),
-    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "--output must end in .csv"),
+    "pairs that are no table": (["mine", *MODEL, "--input", "a", "--output", "x.txt"], "output must end in .csv"),
     "an unknown transform": ([*FIT, "--method", "zca"], "invalid choice: 'zca'"),
     "a smaller flow": ([*FIT, "--method", "flow", "--dim", "3"], "dim: not an option of method flow"),
 }
