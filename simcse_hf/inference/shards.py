@@ -171,25 +171,33 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
             yield vectors[start : start + size]
 
 
-def join_shards(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Make one array of all shards, and remove them. One shard is in memory at a time.
+def finish_run(folder: Path) -> list[str]:
+    """Make one array of all shards, if that is the format, and remove them. One shard is in memory at a time.
 
     Args:
         folder (`Path`): A folder that holds all shards of a run, or the array already.
-        manifest (`Mapping[str, Any]`): Its manifest.
+
+    Returns:
+        `list[str]`: The names of the files of vectors.
     """
-    (array,) = files_of(folder, manifest)
-    shards = shards_of(folder, manifest)
-    if not array.is_whole():
-        like = shards[0].read()
-        shape = (array.rows, like.shape[1])
-        header = {"descr": like.dtype.str, "fortran_order": False, "shape": shape}
-        with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
-            for shard in shards:
-                stream.write(shard.read().data)
-    for shard in shards:
-        shard.path.unlink(missing_ok=True)
+    manifest = read_manifest(folder)
+    files = files_of(folder, manifest)
+    if files[0].path.name == ARRAY:
+        shards = shards_of(folder, manifest)
+        if not files[0].is_whole():
+            _join(shards, files[0])
+        for shard in shards:
+            shard.path.unlink(missing_ok=True)
+    return [file.path.name for file in files]
+
+
+def _join(shards: Sequence[Shard], array: Shard) -> None:
+    like = shards[0].read()
+    header = {"descr": like.dtype.str, "fortran_order": False, "shape": (array.rows, like.shape[1])}
+    with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for shard in shards:
+            stream.write(shard.read().data)
 
 
 def remove_run(folder: Path) -> None:
@@ -204,9 +212,10 @@ def remove_run(folder: Path) -> None:
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
         remove_leftovers(folder)
-        shards = shards_of(folder, manifest) + shards_of(folder, manifest, "npy")
-        for path in [*(shard.path for shard in shards), *(folder / name for name in (ARRAY, RANGES, MANIFEST))]:
-            path.unlink(missing_ok=True)
+        for shard in shards_of(folder, manifest) + shards_of(folder, manifest, "npy"):
+            shard.path.unlink(missing_ok=True)
+        for name in (ARRAY, RANGES, MANIFEST):
+            (folder / name).unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -1,12 +1,10 @@
 """The vectors that frozen models give the texts of training rows."""
 
 import math
-import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from ..ops.files import hold, read_npy, write_npy
 from ..ops.identity import digest_texts, digest_value
 from ..search.exact import ExactIndex
 from .encode import encode
-from .shards import MANIFEST, read_manifest, read_shards, texts_of_rows
+from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
@@ -90,13 +88,18 @@ class RowVectors:
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
 
     @cached_property
-    def _shards(self) -> list[list[np.ndarray]]:
-        """The shards of each folder, mapped by each process when it first reads them."""
-        return [list(read_shards(folder)) for folder, _ in self._folders]
+    def _arrays(self) -> list[np.ndarray]:
+        """The vectors of each folder, mapped by each process when it first reads them."""
+        arrays = []
+        for folder, _ in self._folders:
+            files = files_of(folder, read_manifest(folder))
+            parts = [file.read() for file in files]
+            arrays.append(parts[0] if len(parts) == 1 else np.concatenate(parts))  # shards of version 0.4.0
+        return arrays
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the mapped files, which a loader's worker maps itself."""
-        return {name: value for name, value in vars(self).items() if name != "_shards"}
+        return {name: value for name, value in vars(self).items() if name != "_arrays"}
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some rows.
@@ -112,17 +115,12 @@ class RowVectors:
         """
         places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
         found = []
-        for (folder, factor), shards in zip(self._folders, self._shards, strict=True):
-            numbers, inside = np.divmod(places, len(shards[0]))
-            vectors = np.empty((len(places), shards[0].shape[1]), np.float32)
-            for number in np.unique(numbers):
-                chosen = numbers == number
-                vectors[chosen] = shards[number][inside[chosen]]
+        for (folder, factor), array in zip(self._folders, self._arrays, strict=True):
+            vectors = array[places]
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             has_direction = (norms > 0) & np.isfinite(norms)
-            wrong = places[~has_direction.ravel()]
-            if len(wrong):
-                row = wrong[0] // self.width
+            if not has_direction.all():
+                row = places[has_direction.argmin()] // self.width
                 raise ValueError(
                     f"{folder}: the vector of training row {row + 1} is zero or not finite, so it has no direction: "
                     "encode the file again."
@@ -147,25 +145,23 @@ class RowVectors:
             logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
             count = math.ceil(self.num_rows / _BLOCK)
             blocks = np.array_split(np.arange(self.num_rows), count)
-            folder = Path(on_first_process(lambda: mkdtemp(dir=path.parent)))
-            parts = [folder / f"{block}.npy" for block in range(len(blocks))]
+            parts = [path.with_name(f"{path.stem}-{block}.npy") for block in range(count)]
             rank, processes = world()
-            for block in range(rank, len(blocks), processes):
-                rows = blocks[block]
-                vectors = self(rows)[:, 0]
+            for block in range(rank, count, processes):
+                vectors = self(blocks[block])[:, 0]
                 index = ExactIndex(vectors.shape[1])
                 index.add(vectors)
                 _, places = index.search(vectors, min(number, len(blocks[-1])))  # the smallest block
-                write_npy(parts[block], rows[places])
+                write_npy(parts[block], blocks[block][places])
             wait_for_all()
-
-            def join() -> None:
-                whole = np.concatenate([read_npy(part) for part in parts])
-                write_npy(path, whole)
-                shutil.rmtree(folder)
-
-            on_first_process(join)
+            on_first_process(lambda: _join(parts, path))
         return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _join(parts: Sequence[Path], path: Path) -> None:
+    write_npy(path, np.concatenate([read_npy(part) for part in parts]))
+    for part in parts:
+        part.unlink()
 
 
 def _cache() -> Path:
