@@ -1,6 +1,6 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, or into one array of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -28,6 +28,7 @@ from .shards import (
     MANIFEST,
     MAX_SHARDS,
     RANGES,
+    Manifest,
     Row,
     Shard,
     files_of,
@@ -231,7 +232,7 @@ class TextSource:
         """The number of texts and their digest. A bad row is found here, before hours of encoding."""
         return digest_texts(text for _, text in self.read())
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Any]:
         """Return the name and the digest of the file, or of the texts of training rows."""
         if self.path is None:
             return {"file": self.name, "blake2b": self.content[1]}
@@ -246,15 +247,15 @@ class EncodeJob:
         folder (`Path`): The folder, which this run holds.
         model (`SimCSE`): The model.
         texts (`TextSource`): The texts.
-        settings (`Mapping[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
+        settings (`dict[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
     """
 
     folder: Path
     model: SimCSE
     texts: TextSource
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
 
-    def open(self, resume: bool, overwrite: bool) -> dict[str, Any]:
+    def open(self, resume: bool, overwrite: bool) -> Manifest:
         """Write the manifest of a new run, or compare with that of the run to resume.
 
         Args:
@@ -262,7 +263,7 @@ class EncodeJob:
             overwrite (`bool`): Whether it is removed.
 
         Returns:
-            `dict[str, Any]`: The manifest.
+            `Manifest`: The manifest.
 
         Raises:
             ValueError: If there is no text, or the folder holds anything else than the run to continue.
@@ -271,11 +272,8 @@ class EncodeJob:
         if overwrite:
             self._count()
             remove_run(folder)
-        now = {
-            "input": self.texts.describe(),
-            "model": self.model.identity().to_dict(),
-            "settings": dict(self.settings),
-        }
+        model = self.model.identity().to_dict()
+        now: Manifest = {"input": self.texts.describe(), "model": model, "settings": self.settings}
         if (folder / MANIFEST).exists():
             if not resume:
                 raise ValueError(f"{folder} holds a run already: continue it with resume, or name another folder.")
@@ -291,21 +289,19 @@ class EncodeJob:
         remove_leftovers(folder)
         return now
 
-    def _count(self) -> dict[str, Any]:
+    def _count(self) -> dict[str, object]:
         """Return the number of texts and their digest, if they can be encoded in shards of this size."""
         rows, texts = self.texts.content
         size = self.settings["shard_size"]
         if not 1 <= rows <= size * MAX_SHARDS:
-            raise ValueError(
-                f"{self.texts.name}: {rows} texts cannot be encoded in 1 to {MAX_SHARDS} shards of {size}."
-            )
+            raise ValueError(f"{self.texts.name}: {rows} texts do not make 1 to {MAX_SHARDS} shards of {size}.")
         return {"rows": rows, "texts": texts}
 
-    def missing(self, manifest: Mapping[str, Any], rank: int = 0, processes: int = 1) -> list[Shard]:
+    def missing(self, manifest: Manifest, rank: int = 0, processes: int = 1) -> list[Shard]:
         """Return the shards that this process has to write.
 
         Args:
-            manifest (`Mapping[str, Any]`): The manifest.
+            manifest (`Manifest`): The manifest.
             rank (`int`, *optional*, defaults to `0`): The number of this process.
             processes (`int`, *optional*, defaults to `1`): How many there are.
 
@@ -319,9 +315,7 @@ class EncodeJob:
         if all(file.is_whole() for file in files):
             return []
         if self.settings["format"] == "npy" and files[0].path.name != ARRAY:
-            raise ValueError(
-                f"{self.folder} holds a part of the npy shards of version 0.4.0: encode again with overwrite."
-            )
+            raise ValueError(f"{self.folder} holds a part of the npy shards of version 0.4.0: encode with overwrite.")
         missing = [shard for shard in shards_of(self.folder, manifest)[rank::processes] if not shard.is_whole()]
         for shard in missing:
             if shard.path.is_symlink():
@@ -379,7 +373,7 @@ class EncodeJob:
         return ranges
 
 
-def _compared(manifest: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _compared(manifest: Manifest) -> dict[str, object]:
     """Return the entries of a manifest that a resumed run must not change, by names such as `settings shard_size`."""
     compared = {}
     for section in ("input", "model", "settings"):

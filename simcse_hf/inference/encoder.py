@@ -84,10 +84,8 @@ class Encoder:
         if prompt_name is None:
             return ""
         if prompt_name not in self.prompts:
-            raise ValueError(
-                f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are {', '.join(self.prompts)}. "
-                "Add it to model.prompts, or give the text itself as prompt."
-            )
+            names = ", ".join(self.prompts)
+            raise ValueError(f"{self.name_or_path} has no prompt named {prompt_name!r}; its prompts are {names}.")
         return self.prompts[prompt_name]
 
     def reading(self, prefix: str = "") -> tuple[object, ...]:

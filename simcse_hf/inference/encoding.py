@@ -77,10 +77,8 @@ def full_length(
     if prompt and length is not None:
         needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0])
         if needed >= length:
-            raise ValueError(
-                f"the prompt {prompt[:60]!r} takes {needed} of the {length} tokens of a text, so no room is left for "
-                "the text itself. Shorten the prompt, or raise the maximum length."
-            )
+            taken = f"takes {needed} of the {length} tokens of a text, so no room is left for the text itself"
+            raise ValueError(f"the prompt {prompt[:60]!r} {taken}: shorten it, or raise the maximum length.")
     return length
 
 

@@ -72,10 +72,8 @@ class ExportedModel(nn.Module):
             if path is not None:
                 break
         else:
-            raise ValueError(
-                f"{name_or_path} has no {GRAPHS[backend]}. Write one with `simcse-hf export {name_or_path} --to "
-                f"{backend} --output FOLDER`, and load that folder."
-            )
+            command = f"simcse-hf export {name_or_path} --to {backend} --output FOLDER"
+            raise ValueError(f"{name_or_path} has no {GRAPHS[backend]}. Load the folder of `{command}`.")
         self.files = [path]
         weights = find_file(name_or_path, weights_of(name), **hub_arguments)  # downloads it beside the graph
         if weights is not None:
@@ -116,10 +114,7 @@ def refuse_changes(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:
-            raise ValueError(
-                f"an exported graph is computed as it is, on the CPU: leave out {name}, or export the model again "
-                "with it."
-            )
+            raise ValueError(f"an exported graph runs as it is, on the CPU: leave out {name}, or export with it.")
 
 
 def _open_onnx(path: str) -> Compute:

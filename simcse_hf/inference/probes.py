@@ -72,7 +72,5 @@ def check_fit(encoder: Encoder, fit: Fit) -> None:
     probe = probe_embedding(encoder, fit.max_length)
     saved = torch.tensor(fit.probe)
     if probe.shape != saved.shape or probe @ saved < SAME:
-        raise ValueError(
-            f"the files in {encoder.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
-            "again, or load the model with postprocess=False."
-        )
+        files = f"the files in {encoder.name_or_path}/{FOLDER}"
+        raise ValueError(f"{files} were fitted on the embeddings of other weights: load with postprocess=False.")

@@ -368,7 +368,7 @@ class SimCSE(Encoder):
         """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
         return self._encode_as("document", sentences, options)
 
-    def _encode_as(self, role: str, sentences: Texts, options: dict[str, Any]) -> Any:
+    def _encode_as(self, role: str, sentences: Texts, options: dict) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = role
             for name in ("passage", "corpus"):
@@ -441,9 +441,9 @@ class SimCSE(Encoder):
         if saved is None:
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         if not saved.fits(self.probe_cosines()):
+            reason = "a few fixed sentences had other cosines when it was chosen"
             raise ValueError(
-                f"the threshold of {self.name_or_path} does not fit this model: a few fixed sentences had other "
-                f"cosines when it was chosen (other weights, pooler, prompt or transform). {_CHOOSE_THRESHOLD}"
+                f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
             )
         return saved.cosine
 
@@ -591,10 +591,8 @@ class SimCSE(Encoder):
         from sentence_transformers.models import Normalize
 
         if self.backend != "torch" or self.long_texts != "cut":
-            raise ValueError(
-                f"{self.name_or_path}: sentence-transformers averages no windows (long_texts={self.long_texts!r}) and "
-                f"has no such export (backend={self.backend!r}), so it would give other embeddings."
-            )
+            how = f"long_texts={self.long_texts!r}, backend={self.backend!r}"
+            raise ValueError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             try:
@@ -602,9 +600,8 @@ class SimCSE(Encoder):
                     folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
                 )
             except ValueError as error:
-                raise ValueError(
-                    f"{self.name_or_path}: sentence-transformers has no module for its pooler or transform ({error})"
-                ) from error
+                lacks = "sentence-transformers has no module for its pooler or transform"
+                raise ValueError(f"{self.name_or_path}: {lacks} ({error})") from error
         if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
             model.append(Normalize())  # as `encode` does
         return model

@@ -68,17 +68,13 @@ class RowVectors:
             if found.get("texts") != texts:
                 raise ValueError(
                     f"{folder} holds the vectors of other texts, or in another order, than the training rows "
-                    f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, "
-                    "naming its --columns if rows hold several texts, or name the model itself. Rows that training "
-                    "drops or leaves out (empty cells, --max_train_samples) must not be in the encoded file."
+                    f"({found['rows']:,} there, {count:,} here): encode the file of exactly these rows, with its "
+                    "--columns, or name the model itself."
                 )
             settings = manifest["settings"]
             kind = f"{settings['precision']} in {settings['format']}"
             if kind != "float32 in npy":
-                raise ValueError(
-                    f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file "
-                    "again with --precision float32 --format npy"
-                )
+                raise ValueError(f"{folder} holds {kind}; a teacher or guide needs float32 in npy: encode it again.")
             factor = math.sqrt(weight / total)
             self._folders.append((folder, factor))
             model = {name: value for name, value in manifest["model"].items() if name in _MAKES_VECTORS}
@@ -122,8 +118,7 @@ class RowVectors:
             if not has_direction.all():
                 row = places[has_direction.argmin()] // self.width
                 raise ValueError(
-                    f"{folder}: the vector of training row {row + 1} is zero or not finite, so it has no direction: "
-                    "encode the file again."
+                    f"{folder}: the vector of training row {row + 1} is zero or not finite: encode again."
                 )
             found.append(factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
@@ -189,10 +184,8 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     try:
         model = SimCSE(source, device=device)
     except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{source} is neither a model nor a folder that `simcse-hf encode` wrote, whose vectors can be learned "
-            f"from: {error}"
-        ) from error
+        neither = "is neither a model nor a folder that `simcse-hf encode` wrote"
+        raise ValueError(f"{source} {neither}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
     folder = _cache() / digest_value([texts, described, model.resolve_prompt()])
