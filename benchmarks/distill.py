@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
-from simcse_hf.cli.evaluate import evaluate_main
+from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.report import spread
 from simcse_hf.inference.shards import write_vectors
 from simcse_hf.training.run import train_sup, train_unsup
@@ -69,9 +69,9 @@ def run(options: argparse.Namespace, report: Report) -> None:
         found = report.results.setdefault(name, {"words": f"{words} {COMMON}"}).setdefault(seed, {})
         folder = trained(options.work_dir, name, seed)
         if options.sts and "sts" not in found:
-            tasks = ["--tasks", ",".join(STS_TASKS), "--data_dir", str(data / "senteval/downstream"), "--quiet"]
-            evaluate_main(["--model", str(folder), "--output", str(folder / "sts.json"), "--overwrite", *tasks])
-            found["sts"] = json.loads((folder / "sts.json").read_text())["results"]["average"]
+            sets = {"tasks": STS_TASKS, "data_dir": data / "senteval/downstream"}
+            evaluation = evaluate(folder, **sets, output=folder / "sts.json", overwrite=True, show_progress_bar=False)
+            found["sts"] = evaluation.results["average"]
         elif not options.sts and not found:
             file, *rest = words.format(teacher).split()
             train(["--train_file", str(data / file), *rest, *start, "--seed", seed, "--output_dir", str(folder)])

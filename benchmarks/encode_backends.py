@@ -24,7 +24,8 @@ import numpy as np
 from datasets import Dataset
 
 from simcse_hf import SimCSE
-from simcse_hf.evaluation.scoring import evaluate_sts, read_tasks
+from simcse_hf.evaluation import evaluate
+from simcse_hf.evaluation.scoring import read_tasks
 from simcse_hf.inference.exported import INT8_GRAPHS
 from simcse_hf.publishing import export, export_int8
 
@@ -117,7 +118,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
             output = folder / "embeddings.npy"
             ask(process, all_texts, rows[name]["batch"], output)
             encoder = Saved(dict(zip(every, np.load(output), strict=True)))
-            scores = evaluate_sts(encoder, downstream, options.tasks)
+            scores = evaluate(encoder, data_dir=downstream, tasks=options.tasks).results
             for rows_of_threads in results.values():
                 rows_of_threads[name]["sts_average"] = scores["average"]["value"]
             report.save()

@@ -50,7 +50,7 @@ def _table(header, rows):
 def objectives():
     """Describe each objective: what it reads, its paper's settings and papers, and its options."""
     from simcse_hf.objectives import OBJECTIVES
-    from simcse_hf.publishing.card_training import PAPERS
+    from simcse_hf.publishing.papers import PAPERS
 
     parts = []
     for name, objective in OBJECTIVES.items():
@@ -86,7 +86,7 @@ def _spelled_out(text, cls):
 def views():
     """List the views with their rates and papers."""
     from simcse_hf.data.views import VIEW_CLASSES, view_rate
-    from simcse_hf.publishing.card_training import PAPERS
+    from simcse_hf.publishing.papers import PAPERS
 
     rows = []
     for name, view in VIEW_CLASSES.items():

@@ -7,6 +7,7 @@ where the hub would take them for results of the model in the repository.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -14,8 +15,9 @@ from huggingface_hub import ModelCardData
 from transformers import AutoConfig
 
 from simcse_hf.models.resolve import resolve_settings
-from simcse_hf.publishing.card import FRONT_MATTER, render_card
-from simcse_hf.publishing.card_training import model_context
+from simcse_hf.publishing.card import FRONT_MATTER, Card
+from simcse_hf.publishing.card_results import Table
+from simcse_hf.publishing.card_subject import Subject
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "simcse_hf" / "training" / "recipes"
@@ -29,7 +31,7 @@ TITLES = {"sts": "Semantic textual similarity", "transfer": "Transfer"}
 PATHS = ("dataset_name", "dev_file", "output_dir")
 
 
-def paper_tables(name: str, paper: dict) -> list[dict]:
+def paper_tables(name: str, paper: dict) -> list[Table]:
     """Build the tables of the paper's figures for a model, where the paper has a row for it."""
     tables = []
     for kind, protocol in PROTOCOLS.items():
@@ -37,7 +39,7 @@ def paper_tables(name: str, paper: dict) -> list[dict]:
         if figures:
             row = [f"{figure:.2f}" for figure in figures]
             source = f"{NOT_THE_PAPERS} ({paper[kind]['table']}). {protocol}"
-            tables.append({"title": TITLES[kind], "protocol": source, "header": paper[kind]["tasks"], "rows": [row]})
+            tables.append(Table(TITLES[kind], source, paper[kind]["tasks"], [row]))
     return tables
 
 
@@ -64,13 +66,13 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
     else:
         run = {"rows": "sentences", "view": {"name": "identity", "rate": None, "both": False}}
         texts = "A million sentences of the English Wikipedia"
-    return render_card(
-        data,
+    hyperparameters = sorted((k, v) for k, v in recipe.items() if k not in PATHS and not k.startswith("save_"))
+    card = replace(
+        Card.about(Subject(recipe["output_dir"], config, settings, run, datasets=[dataset]), data),
         marker=MARKER,
         name=name,
-        repo_id=recipe["output_dir"],
         tables=tables,
-        training_text=(
+        training=(
             f"{texts} (`{dataset}`), with the recipe "
             f"[`{name}.yaml`](../simcse_hf/training/recipes/{name}.yaml):\n\n"
             f"```bash\n{command} {name}\n```\n\n"
@@ -78,11 +80,9 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
             + ("" if tables else " The paper's tables have no row for this model.")
         ),
         all_hyperparameters=True,
-        hyperparameters=sorted((k, v) for k, v in recipe.items() if k not in PATHS and not k.startswith("save_")),
-        own_pooler=True,
-        sentence_transformers=True,
-        **model_context(config, settings, run),
+        hyperparameters=[(f"`{name}`", value) for name, value in hyperparameters],
     )
+    return str(card)
 
 
 def index_of(recipes: dict[str, dict], paper: dict) -> str:

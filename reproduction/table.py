@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from simcse_hf.publishing.card_training import PAPERS
+from simcse_hf.publishing.papers import PAPERS
 
 from .variants import Variant, variant_of
 

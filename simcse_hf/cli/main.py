@@ -30,13 +30,18 @@ _HUB_ERRORS = {
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: The commands whose processes share the work.
-TOGETHER = ("train", "evaluate", "compare")
+TOGETHER = ("train",)
 #: The function of each command. A command that is not one function has a module in this folder and its words here.
 COMMANDS: dict[str, Command | tuple[str, str]] = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
     "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
-    "evaluate": ("evaluate", "score a model on STS, transfer tasks and tasks from your own files"),
-    "compare": ("evaluate", "compare models or result files, with confidence intervals"),
+    "evaluate": Command(
+        "evaluation.scoring:evaluate",
+        verbose="list every subset and split",
+        together=True,
+        then="publishing.refresh:refresh_card",
+    ),
+    "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
     "encode": Command("inference.encode:encode", together=True),
     "index": ("search", "build a search index over the texts of a file"),

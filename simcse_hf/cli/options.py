@@ -53,6 +53,8 @@ class Command:
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
+        then (`str`, *optional*): A function that is called with the printed result, such as
+            `"publishing.refresh:refresh_card"`.
     """
 
     function: str
@@ -61,6 +63,7 @@ class Command:
     action: str | None = None
     verbose: str | None = None
     together: bool = False
+    then: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
     if takes_progress_bar:
         given["show_progress_bar"] = not quiet
-    module, _, function = command.function.partition(":")
-    result = getattr(importlib.import_module(f"simcse_hf.{module}"), function)(**given)
+    result = _import(command.function)(**given)
     if command.together:
         from accelerate import PartialState
 
@@ -128,7 +130,15 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         if as_json:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
         print(text, flush=True)
+        if command.then is not None:
+            _import(command.then)(each)
         each.wait()
+
+
+def _import(function: str) -> Callable[..., Any]:
+    """Import a function by its module in this package and its name."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(f"simcse_hf.{module}"), name)
 
 
 def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
@@ -254,13 +264,14 @@ def read_args(node: ast.FunctionDef | ast.ClassDef) -> tuple[dict[str, str], dic
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words = parameter.words.removesuffix(".").replace(". The default is ", "; default: ")
+    words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     if choices:
-        words, semicolon, default = words.partition("; default: ")
-        words += f": {', '.join(choices)}{semicolon}{default}"
+        words += f": {', '.join(choices)}"
+    if default:
+        words += f"; default: {default}"
     if parameter.default is True:
         words = f"do not {words}"
     elif parameter.default not in (REQUIRED, None, False, ""):

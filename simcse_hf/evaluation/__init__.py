@@ -7,21 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
+from .compare import Comparison, compare
 from .metrics import alignment, cosine_similarity_pairs, isotropy, pearson, singular_spectrum, spearman, uniformity
 from .protocol import Protocol
-from .scoring import Evaluation, evaluate_sts, evaluate_tasks, evaluate_transfer
+from .report import Evaluation
+from .scoring import evaluate
 
 __all__ = [
     "METRIC_MODULE",
+    "Comparison",
     "Evaluation",
     "Protocol",
     "ScoredPairs",
     "SimilarityCorrelation",  # noqa: F822 (__getattr__ imports it)
     "alignment",
+    "compare",
     "cosine_similarity_pairs",
-    "evaluate_sts",
-    "evaluate_tasks",
-    "evaluate_transfer",
+    "evaluate",
     "isotropy",
     "pearson",
     "read_scored_pairs",

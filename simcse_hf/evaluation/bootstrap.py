@@ -53,10 +53,7 @@ def divide_groups(
         if part == 0:
             chosen.append(numbers[position])
     if (wanted - lacking < _SMALLEST_OF_SHARE * wanted).any():
-        raise ValueError(
-            f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts, so the task cannot be split "
-            f"into parts of {share:.0%} and {1 - share:.0%} that share no text. {advice}"
-        )
+        raise ValueError(f"{where}: {sizes.max()} of {len(groups)} units are linked by shared texts. {advice}")
     return np.isin(groups, chosen)
 
 

@@ -1,17 +1,18 @@
 """SentEval's logistic regression, fitted for all l2 weights of its grid at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy import ndarray
 from torch import Tensor
+from torch.optim import Optimizer
 
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
 SEED = 1111
 MAX_EPOCH = 200
-OPTIMIZERS: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 HELD_OUT = 0.05  # fraction of the training examples for early stopping, if the protocol has no dev split
 
 

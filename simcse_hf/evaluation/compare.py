@@ -1,22 +1,225 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
-from collections.abc import Mapping
-from zlib import crc32
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy import ndarray
 
+from ..data.scored_pairs import read_scored_pairs
+from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
+from ..ops.distributed import world
+from ..ops.files import StrPath, read_json_object
+from ..ops.identity import Identity, mark
+from ..ops.outputs import check_output_file
+from ..ops.results import Result
 from .bootstrap import Parts, independent_draws, interval, resampled_scores
+from .embeddings import Encoder
 from .protocol import PAPER_PROTOCOL, Protocol
-from .report import NOT_TASKS, average_members, format_rows, is_transfer, is_user_task
+from .report import (
+    NOT_TASKS,
+    Evaluation,
+    average_members,
+    format_rows,
+    is_transfer,
+    is_user_task,
+    write_results,
+)
+from .scoring import choose_tasks, load_encoder, name_of, read_tasks, score_model
+from .user_tasks import UserTask, name_tasks
+
+
+class Difference(TypedDict):
+    """The score of a model minus that of the baseline, times 100, and the ends of its interval.
+
+    Args:
+        difference (`float`): The difference.
+        low (`float`, *optional*): The lower end; `None` without stored scores.
+        high (`float`, *optional*): The upper end.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """Models side by side, and the difference of each from the first. All scores are times 100.
+
+    Args:
+        baseline (`str`): The first model.
+        mode (`str`): See [`Protocol`].
+        aggregation (`str`): See [`Protocol`].
+        metric (`str`): See [`Protocol`].
+        confidence (`float`): Confidence level of the intervals.
+        resamples (`int`): Number of resamples.
+        tasks (`list[str]`): The tasks of all models.
+        labels (`dict[str, str]`): The headers of tasks from a user's own files, with their metric.
+        scores (`dict[str, dict]`): The score of each model in each task, `None` if it has none.
+        averages (`dict[str, dict]`): `average` and `average_transfer` of each model, over the `tasks` for which all
+            models have a score.
+        differences (`dict[str, dict]`): Of each model but the first, the [`Difference`] in each task and average.
+        identities (`dict[str, Identity]`, *optional*): What each model was.
+    """
+
+    baseline: str
+    mode: str
+    aggregation: str
+    metric: str
+    confidence: float
+    resamples: int
+    tasks: list[str]
+    labels: dict[str, str]
+    scores: dict[str, dict[str, float | None]]
+    averages: dict[str, dict]
+    differences: dict[str, dict[str, Difference]]
+    identities: Mapping[str, Identity] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: StrPath) -> "Comparison":
+        """Read a file that `compare` wrote.
+
+        Args:
+            path (`str` or `os.PathLike`): The file.
+
+        Returns:
+            [`Comparison`]: The comparison.
+
+        Raises:
+            ValueError: If the file is none. The message names it.
+        """
+        advice = "Name a file that `simcse-hf compare --output` wrote."
+        return cls.from_dict(read_json_object(path, "baseline", "scores", "differences", advice=advice))
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> "Comparison":
+        """Make a comparison from the content of a file; files of 0.1 have no identities."""
+        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
+        identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
+        return cls(**known | {"identities": identities})
+
+    def __str__(self) -> str:
+        labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **self.labels}
+        rows = []
+        for name, scores in self.scores.items():
+            means = [average[name] for average in self.averages.values()]
+            rows.append([name, *(scores[task] for task in self.tasks), *means])
+        table = format_rows(rows, "", *(labels.get(key, key) for key in (*self.tasks, *self.averages)))
+        for key, average in self.averages.items():
+            table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
+        blocks = [f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, x 100", table]
+        for name, differences in self.differences.items():
+            rows = []
+            for task, result in differences.items():
+                interval = None
+                if result["low"] is not None:
+                    interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
+                rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
+            blocks.append(format_rows(rows, f"{name} - {self.baseline}", "", f"{100 * self.confidence:g}% interval"))
+        return "\n\n".join(blocks)
+
+
+def compare(
+    models: Sequence[str | Encoder],
+    *,
+    task_set: TaskSet | None = None,
+    tasks: str | Sequence[str] | None = None,
+    data_dir: StrPath | None = None,
+    pairs: Sequence[StrPath] = (),
+    task: Sequence[str | UserTask] = (),
+    mode: Mode = "test",
+    aggregation: Aggregation = "all",
+    metric: Metric = "spearman",
+    seed: int = 1111,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    output: StrPath | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Comparison:
+    """Compare models or result files with the first, with confidence intervals from a paired bootstrap.
+
+    Args:
+        models (`Sequence[str | Encoder]`): Result files (.json) of "evaluate", or folders or hub names of models; in
+            Python also loaded models. There must be at least two.
+        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
+        tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
+            STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
+            plain tables, or "hub" to download data sets.
+        pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
+        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
+            classification, clustering, pairs, reranking, retrieval.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
+        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+        metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
+        resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
+        confidence (`float`, *optional*, defaults to `0.95`): Level of the intervals.
+        output (`str` or `os.PathLike`, *optional*): JSON file of the comparison.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
+        **loading (`ModelOptions`): How models are loaded.
+
+    Returns:
+        [`Comparison`]: The comparison. With several processes, only the first one scores the models and returns it.
+
+    Raises:
+        ValueError: If options do not fit together, files were made in another mode, or as [`compare_evaluations`].
+        FileNotFoundError: If a file does not exist.
+    """
+    # 1. Refuse options that do not fit together
+    named = {name_of(model): model for model in models}
+    files = {name for name in named if name.endswith(".json")}
+    absent = sorted(name for name in files if not Path(name).is_file())
+    loaded = [name for name in named if name not in files]
+    names_data = data_dir is not None or bool(pairs or task)
+    if len(named) < 2:
+        raise ValueError("give at least two different models or result files")
+    if absent:
+        raise ValueError(f"{absent[0]}: there is no such file")
+    if loaded and not names_data:
+        raise ValueError(f"{loaded[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
+    if not loaded and (names_data or tasks or task_set):
+        raise ValueError("result files have their tasks: leave out data_dir, pairs, task, tasks, task_set")
+    check_output_file(output, overwrite)
+
+    # 2. Score the models, or read their scores
+    protocol = Protocol(mode, aggregation, metric, seed)
+    names = choose_tasks(tasks, task_set, data_dir, mode)
+    data = read_tasks(names, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=name_tasks(task))
+    evaluations = {}
+    for name, model in named.items():
+        if name in files:
+            evaluation = Evaluation.read(name)
+            if evaluation.protocol.mode != mode:
+                raise ValueError(
+                    f"{name} was evaluated with mode {evaluation.protocol.mode!r}, not {mode!r}: give the same."
+                )
+        else:
+            encoder = load_encoder(model, loading)
+            evaluation = score_model(encoder, data, names, protocol, loading.get("device"), show_progress_bar)
+        evaluations[name] = evaluation
+    if world()[0] > 0:
+        return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {})
+
+    # 3. Compare them
+    comparison = compare_evaluations(evaluations, protocol, resamples, confidence)
+    if output is not None:
+        write_results(output, comparison.to_dict(), {})
+    return comparison
 
 
 def compare_evaluations(
-    named: Mapping,
+    named: Mapping[str, Evaluation],
     protocol: Protocol = PAPER_PROTOCOL,
     resamples: int = 1000,
     confidence: float = 0.95,
-) -> dict:
+) -> Comparison:
     """Compare evaluations with the first of them, for each task and on average.
 
     The intervals are paired percentile bootstraps (Efron and Tibshirani 1993, chapter 13): both systems are scored on
@@ -25,31 +228,27 @@ def compare_evaluations(
     what other seeds of the training could have shown.
 
     Args:
-        named (`dict[str, Evaluation]`): The evaluations of at least two systems by name, the baseline first.
+        named (`dict[str, Evaluation]`): The evaluations of the systems by name, the baseline first.
         protocol (`Protocol`, *optional*): Mode, aggregation and metric of the comparison.
         resamples (`int`, *optional*, defaults to `1000`): Number of resamples.
         confidence (`float`, *optional*, defaults to `0.95`): Confidence level of the intervals.
 
     Returns:
-        `dict[str, Any]`: `tasks`; `labels` (the headers of tasks from a user's own files, with their metric);
-        `scores[name][task]`; `averages[key][name]` over the tasks `averages[key]["tasks"]` for which all evaluations
-        have a score; and `differences[name][task]` with `difference` (name minus baseline), `low` and `high` (`None`
-        without stored scores). All scores are times 100.
+        [`Comparison`]: The comparison.
 
     Raises:
-        ValueError: If there are fewer than two evaluations, a setting is out of range, no task is common to all, or
-            the evaluations were not made on the same examples.
+        ValueError: If a setting is out of range, no task is common to all, or the evaluations were not made on the
+            same examples.
     """
-    if len(named) < 2:
-        raise ValueError("a comparison needs at least two different models or result files.")
     # 1. The scores, and the tasks for which all systems have one
-    tasks: list = []
+    tasks: list[str] = []
     for each in named.values():
         tasks += [task for task in each.results if task not in (*NOT_TASKS, *tasks)]
-    scores: dict = {}
+    scores: dict[str, dict[str, float | None]] = {}
     for name, each in named.items():
         scores[name] = {task: protocol.headline(each.results.get(task, {"missing": ""})) for task in tasks}
-    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
+    known = {name: {task: score for task, score in each.items() if score is not None} for name, each in scores.items()}
+    common = [task for task in tasks if all(task in each for each in known.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     baseline, *others = named
@@ -61,67 +260,44 @@ def compare_evaluations(
         if is_user_task(result):
             labels[task] = f"{task} {result['metrics'][0]}"
     members = {task: [task] for task in common}
-    averages: dict = {}
+    averages: dict[str, dict] = {}
     for key, averaged in average_members([task for task in common if task not in labels]).items():
         members[key] = averaged
-        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in scores.items()}
+        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in known.items()}
         averages[key]["tasks"] = averaged
 
     # 3. The differences, on the same resamples
-    samples: dict = {task: _samples(named, task, protocol, resamples) for task in common}
-    differences: dict = {name: {} for name in others}
+    samples = {task: _samples(named, task, protocol, resamples) for task in common}
+    differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, averaged in members.items():
-        drawn = None
-        if all(samples[task] is not None for task in averaged):
-            drawn = np.mean([samples[task] for task in averaged], axis=0)
-            fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+        drawn = [sample for task in averaged if (sample := samples[task]) is not None]
         for row, name in enumerate(others, start=1):
             low = high = None
-            if drawn is not None:
-                low, high = interval(drawn[row] - drawn[0], confidence, fewest)
-            changes = [scores[name][task] - scores[baseline][task] for task in averaged]
+            if len(drawn) == len(averaged):
+                means = np.mean(drawn, axis=0)
+                fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+                low, high = interval(means[row] - means[0], confidence, fewest)
+            changes = [known[name][task] - known[baseline][task] for task in averaged]
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
-    return {
-        "baseline": baseline,
-        "mode": protocol.mode,
-        "aggregation": protocol.aggregation,
-        "metric": protocol.metric,
-        "confidence": confidence,
-        "resamples": resamples,
-        "tasks": tasks,
-        "labels": labels,
-        "scores": scores,
-        "averages": averages,
-        "differences": differences,
-    }
+    return Comparison(
+        baseline=baseline,
+        mode=protocol.mode,
+        aggregation=protocol.aggregation,
+        metric=protocol.metric,
+        confidence=confidence,
+        resamples=resamples,
+        tasks=tasks,
+        labels=labels,
+        scores=scores,
+        averages=averages,
+        differences=differences,
+        identities={name: each.identity for name, each in named.items()},
+    )
 
 
-def format_comparison(comparison: dict) -> str:
-    """Format a comparison as text: the scores of all systems, then the differences of each to the baseline."""
-    tasks = comparison["tasks"]
-    averages = comparison["averages"]
-    labels = {"average": "Avg.", "average_transfer": "Avg. transfer", **comparison["labels"]}
-    rows = []
-    for name, scores in comparison["scores"].items():
-        means = [average[name] for average in averages.values()]
-        rows.append([name, *(scores[task] for task in tasks), *means])
-    table = format_rows(rows, "", *(labels.get(key, key) for key in (*tasks, *averages)))
-    for key, average in averages.items():
-        table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
-    blocks = [
-        f"mode {comparison['mode']}, {comparison['metric']}, aggregation {comparison['aggregation']}, x 100",
-        table,
-    ]
-    for name, differences in comparison["differences"].items():
-        rows = []
-        for task, result in differences.items():
-            interval = None
-            if result["low"] is not None:
-                interval = f"[{result['low']:+.2f}, {result['high']:+.2f}]"
-            rows.append([labels.get(task, task), f"{result['difference']:+.2f}", interval])
-        level = f"{100 * comparison['confidence']:g}% interval"
-        blocks.append(format_rows(rows, f"{name} - {comparison['baseline']}", "", level))
-    return "\n\n".join(blocks)
+def format_comparison(comparison: Mapping[str, Any]) -> str:
+    """Format the content of a comparison's file as text."""
+    return str(Comparison.from_dict(comparison))
 
 
 def describe_difference(
@@ -163,17 +339,12 @@ def _samples(
     (first_name, first), *_ = stored.items()
     parts = list(first)
     if parts in (["test"], ["dev"]) and parts != [protocol.split]:
-        raise ValueError(
-            f"{task}: mode {protocol.mode} compares the split {protocol.split}, but the stored scores are of "
-            f"{parts[0]}. Evaluate again with this mode."
-        )
+        found = f"compares the split {protocol.split}, but the stored scores are of {parts[0]}"
+        raise ValueError(f"{task}: mode {protocol.mode} {found}. Evaluate again with this mode.")
     for name, each in stored.items():
         if _examples(each) != _examples(first):
-            raise ValueError(
-                f"{task}: {name} and {first_name} were not evaluated on the same examples. Evaluate both with the "
-                "same data and mode."
-            )
-    random = np.random.default_rng([0, crc32(task.encode())])  # independent of the resamples of other tasks
+            raise ValueError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")
+    random = np.random.default_rng([0, mark([task])])  # independent of the resamples of other tasks
     return resampled_scores(list(stored.values()), protocol, resamples, random)
 
 

@@ -1,8 +1,9 @@
 """Encode each distinct text once; all tasks look their embeddings up here."""
 
 import inspect
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from ..ops.errors import check_finite_texts
 class Encoder(Protocol):
     """Anything that turns texts into embeddings."""
 
-    def encode(self, texts: list[str]) -> Any:
+    def encode(self, texts: list[str]) -> ndarray | torch.Tensor:
         """Return one embedding per text, as an array or tensor of shape `(n, dim)`."""
 
 
@@ -63,18 +64,36 @@ class SentenceEmbeddings:
 
         # 2. Refuse embeddings that cannot be scored
         if embeddings.ndim != 2 or len(embeddings) != len(distinct) or embeddings.shape[1] == 0:
-            raise ValueError(
-                f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts. It must return one "
-                f"embedding per text, of shape ({len(distinct)}, dim)."
-            )
+            raise ValueError(f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts.")
         check_finite_texts(embeddings, distinct)
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         spread = np.ptp(embeddings, axis=0).max()
         if len(distinct) > 1 and spread <= 1e-5 * np.abs(embeddings).max():
             raise ValueError(
-                f"the embeddings of all {len(distinct)} texts are the same, so no similarity can be scored. The model "
-                "has collapsed, or its pooler reads a constant."
+                f"the embeddings of all {len(distinct)} texts are the same: the model has collapsed, or its pooler "
+                "reads a constant."
             )
+
+    @classmethod
+    def of(cls, texts: Sequence[str], vectors: ndarray | torch.Tensor, similarity: str = "cosine") -> Self:
+        """Take embeddings that were computed before.
+
+        Args:
+            texts (`Sequence[str]`): The texts; none of them repeats.
+            vectors (`numpy.ndarray` or `torch.Tensor`): Their embeddings, of shape `(texts, dim)`.
+            similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares them.
+
+        Returns:
+            [`SentenceEmbeddings`]: The embeddings.
+
+        Raises:
+            ValueError: As for those of a model.
+        """
+        rows = {text: row for row, text in enumerate(texts)}
+        known = SimpleNamespace(
+            encode=lambda asked: vectors[[rows[text] for text in asked]], similarity_fn_name=similarity
+        )
+        return cls(known, texts)
 
     def __call__(self, texts: Iterable[str]) -> ndarray:
         """Return the embeddings of `texts` as `(n, dim)`, float32 (float64 if the model returns that)."""

@@ -1,6 +1,6 @@
 """The correlations as a metric of the package `evaluate`, for `evaluate.load(simcse_hf.evaluation.METRIC_MODULE)`."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import datasets
 import evaluate
@@ -29,5 +29,5 @@ class SimilarityCorrelation(evaluate.Metric):
             features=datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("float64"))),
         )
 
-    def _compute(self, predictions: Any, references: Any) -> dict:
+    def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         return {"spearman": spearman(predictions, references), "pearson": pearson(predictions, references)}

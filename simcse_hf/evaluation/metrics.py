@@ -1,12 +1,12 @@
 """Correlations, cosine similarities of pairs, and the geometry of embeddings: alignment, uniformity, isotropy, ..."""
 
 import math
-from typing import Any
 
 import numpy as np
 import scipy.stats
 import torch
 from numpy import ndarray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..ops.errors import check_finite
@@ -28,7 +28,7 @@ def with_scale(metric: str) -> str:
     return metric if is_plain else f"{metric} x 100"
 
 
-def _checked(*sequences: Any) -> list:
+def _checked(*sequences: ArrayLike | Tensor) -> list[ndarray]:
     """Return two sequences of numbers, arrays or tensors as float64 arrays that can be correlated."""
     arrays = []
     for values in sequences:
@@ -37,26 +37,20 @@ def _checked(*sequences: Any) -> list:
         arrays.append(np.asarray(values, dtype=np.float64))
     x, y = arrays
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
-        raise ValueError(
-            "a correlation needs two sequences of equal length and at least 2 values, but their shapes are "
-            f"{x.shape} and {y.shape}."
-        )
+        raise ValueError(f"a correlation needs sequences of equal length of at least 2, not {x.shape} and {y.shape}.")
     for which, values in (("first", x), ("second", y)):
         broken = np.count_nonzero(~np.isfinite(values))
         if broken:
-            raise ValueError(
-                f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite. Check whether "
-                "training diverged or half precision overflowed."
-            )
+            raise ValueError(f"{broken} of the {len(values)} values of the {which} sequence are NaN or infinite")
         if (values == values[0]).all():
             raise ValueError(
-                f"all {len(values)} values of the {which} sequence equal {values[0]:g}, so no correlation is defined. "
-                "Either the embeddings have collapsed to one point, or all gold scores are the same."
+                f"all {len(values)} values of the {which} sequence equal {values[0]:g}: the embeddings have collapsed "
+                "to one point, or all gold scores are the same."
             )
     return arrays
 
 
-def spearman(a: Any, b: Any) -> float:
+def spearman(a: ArrayLike | Tensor, b: ArrayLike | Tensor) -> float:
     """Compute Spearman's rank correlation in float64; tied values share their mean rank.
 
     Args:
@@ -72,7 +66,7 @@ def spearman(a: Any, b: Any) -> float:
     return float(scipy.stats.spearmanr(*_checked(a, b)).statistic)
 
 
-def pearson(a: Any, b: Any) -> float:
+def pearson(a: ArrayLike | Tensor, b: ArrayLike | Tensor) -> float:
     """Compute Pearson's linear correlation in float64; arguments and errors are those of [`spearman`]."""
     return float(scipy.stats.pearsonr(*_checked(a, b)).statistic)
 
@@ -80,7 +74,7 @@ def pearson(a: Any, b: Any) -> float:
 METRICS = {"spearman": spearman, "pearson": pearson}
 
 
-def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarray:
+def cosine_similarity_pairs(x: ndarray | Tensor, y: ndarray | Tensor, similarity: str = "cosine") -> ndarray:
     """Compute the cosine similarity of two arrays row by row, as SentEval scores sentence pairs.
 
     Float64 embeddings are compared in float64 and all others in float32, as in SentEval. More digits would not be more
@@ -100,9 +94,7 @@ def cosine_similarity_pairs(x: Any, y: Any, similarity: str = "cosine") -> ndarr
     """
     x, y = (torch.as_tensor(each).detach().cpu() for each in (x, y))
     if x.ndim != 2 or x.shape != y.shape:
-        raise ValueError(
-            f"two arrays of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
-        )
+        raise ValueError(f"two arrays of the same shape (n, dim) are needed, not {x.shape} and {y.shape}.")
     dtype = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.float32
     x = x.to(dtype)
     y = y.to(dtype)
@@ -150,9 +142,7 @@ def alignment(x: Tensor, y: Tensor) -> float:
     x = _normalized(x)
     y = _normalized(y)
     if x.shape != y.shape:
-        raise ValueError(
-            f"two tensors of the same shape (n, dim) are needed, not {tuple(x.shape)} and {tuple(y.shape)}."
-        )
+        raise ValueError(f"two tensors of the same shape (n, dim) are needed, not {x.shape} and {y.shape}.")
     differences = (x - y.to(x)).double()
     distances = differences.pow(2).sum(dim=1)
     return distances.mean().item()

@@ -1,10 +1,12 @@
 """The choices besides model and data that a score depends on."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, get_args
 
-from ..names import AGGREGATIONS, MODES
+from ..names import AGGREGATIONS, MODES, Aggregation, Metric, Mode
+from ..ops.checks import check_values
 from .classifier import SEED
-from .metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,20 @@ class Protocol:
         ValueError: If a value is unknown. The message names the argument.
     """
 
-    mode: str = "test"
-    aggregation: str = "all"
-    metric: str = "spearman"
+    mode: Mode = "test"
+    aggregation: Aggregation = "all"
+    metric: Metric = "spearman"
     seed: int = SEED
 
     def __post_init__(self) -> None:
-        for name, known in (("mode", MODES), ("aggregation", AGGREGATIONS), ("metric", METRICS)):
-            value = getattr(self, name)
-            if value not in known:
-                raise ValueError(f"{name} {value!r} is unknown. Use one of {', '.join(known)}.")
+        check_values(MODES, mode=self.mode)
+        check_values(AGGREGATIONS, aggregation=self.aggregation)
+        check_values(get_args(Metric), metric=self.metric)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Protocol":
+        """Make a protocol from the entries of a result file; entries of other names are left out."""
+        return cls(**{each.name: saved[each.name] for each in fields(cls) if each.name in saved})
 
     @property
     def split(self) -> str:

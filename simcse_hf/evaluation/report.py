@@ -1,24 +1,31 @@
-"""Average results, and write them as a table and as a JSON document."""
+"""The result of an evaluation: its averages, its table, and its files."""
 
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .._version import __version__
-from ..ops.files import read_arrays, read_json_object, read_template, write_arrays, write_json
+from ..ops.files import StrPath, read_arrays, read_json_object, read_template, write_arrays, write_json
+from ..ops.identity import Identity
+from ..ops.results import Result
 from .bootstrap import Scores
 from .classifier import L2_GRID
 from .metrics import METRICS
-from .protocol import Protocol
+from .protocol import PAPER_PROTOCOL, Protocol
+from .threshold import Threshold, describe_threshold
 from .transfer import CLASSIFIER_CONFIGS, TRANSFER_EXAMPLES
 
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scipy", "scikit-learn")
 
+#: Entries of a model's identity that stand on the first level of the JSON document as well.
+_OF_MODEL = ("revision", "pooler", "max_length", "long_texts", "postprocessing", "similarity")
 NOT_TASKS = ("average", "average_transfer", "geometry", "mteb", "mteb_averages")
 
 
@@ -99,7 +106,7 @@ def format_table(
     """Format results as text: a table and average for each kind of task, and why any task has no score.
 
     Args:
-        results (`dict[str, Any]`): Results of an evaluation.
+        results (`dict[str, dict]`): Results of an evaluation.
         protocol (`Protocol`): How the tasks were scored.
         verbose (`bool`, *optional*, defaults to `False`): Whether to list every subset and split with both metrics.
 
@@ -155,11 +162,99 @@ def versions() -> dict:
     return own | {package: metadata.version(package) for package in PACKAGES}
 
 
-def write_results(
-    path: str | Path,
-    document: dict,
-    scores: Scores,
-) -> None:
+@dataclass(frozen=True)
+class Evaluation(Result):
+    """The scores of a model, and what a paired comparison with another model needs.
+
+    Args:
+        results (`dict[str, dict]`): The result of each task, as `docs/evaluation.md` lists it, and `average`. Scores
+            are times 100.
+        scores (`dict`): For each task and each subset or split, the arrays `gold`, `group` (see [`groups_to_draw`])
+            and `predicted` or, for a transfer task, `correct`, all of shape `(n,)`; or those of a [`TaskResult`] for a
+            task from a user's own files. The order of the examples is the same for every model.
+        protocol (`Protocol`, *optional*): How the tasks were scored.
+        identity (`Identity`, *optional*): The model. An encoder of another library and the files of 0.1 have no
+            digests of weights and tokenizer.
+        threshold (`Threshold`, *optional*): The cosine from which two texts count as similar.
+        threshold_file (`str`, *optional*): The config.json that it was saved in.
+        dataset_revisions (`dict[str, str]`, *optional*): The commit of each data set of the hub.
+        versions (`dict[str, str]`, *optional*): The versions of Python and of the packages that scores depend on.
+        date (`str`, *optional*): When the scores were computed.
+    """
+
+    results: dict
+    scores: Scores
+    protocol: Protocol = PAPER_PROTOCOL
+    identity: Identity = field(default_factory=Identity)
+    threshold: Threshold | None = None
+    dataset_revisions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    date: str | None = None
+    threshold_file: str | None = None
+
+    @classmethod
+    def read(cls, path: StrPath) -> "Evaluation":
+        """Read a file that [`write`] wrote.
+
+        Args:
+            path (`str` or `os.PathLike`): The JSON file.
+
+        Returns:
+            [`Evaluation`]: The evaluation, whose scores are empty if their file is missing.
+
+        Raises:
+            ValueError: If the file is none of an evaluation, or is damaged.
+        """
+        document, scores = read_results(path)
+        known = {"name_or_path": document.get("model"), **document, **document.get("identity", {})}
+        return cls(
+            document["results"],
+            scores,
+            Protocol.from_dict(document.get("protocol", {})),
+            Identity.from_dict(known),
+            document.get("threshold"),
+            document.get("dataset_revisions", {}),
+            document.get("versions", {}),
+            document.get("date"),
+        )
+
+    def write(self, path: StrPath) -> None:
+        """Write the JSON file, and beside it the scores that `compare` resamples."""
+        write_results(path, self.to_dict(), self.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the JSON file."""
+        document = {
+            "model": self.identity.name_or_path,
+            **{name: getattr(self.identity, name) for name in _OF_MODEL},
+            "identity": self.identity.to_dict(),
+            "protocol": describe_protocol(self.protocol),
+            "versions": self.versions,
+            "date": self.date,
+            "dataset_revisions": self.dataset_revisions,
+            "results": self.results,
+        }
+        if self.threshold is not None:
+            document["threshold"] = self.threshold
+        return document
+
+    def __str__(self) -> str:
+        return self._table(verbose=False)
+
+    def details(self) -> str:
+        """Return the table with every subset and split, and with both metrics."""
+        return self._table(verbose=True)
+
+    def _table(self, verbose: bool) -> str:
+        table = format_table(self.results, self.protocol, verbose)
+        if self.threshold is not None:
+            table += f"\n\nthreshold: {describe_threshold(self.threshold)}"
+        if self.threshold_file is not None:
+            table += f"\nthreshold: written into {self.threshold_file}"
+        return table
+
+
+def write_results(path: StrPath, document: dict, scores: Scores) -> None:
     """Write the JSON document, and beside it the predicted and gold scores that `simcse-hf compare` resamples.
 
     Args:
@@ -167,7 +262,7 @@ def write_results(
         document (`dict`): The document. The name of the file of scores is added to it as `scores`.
         scores (`dict`): The scores of an [`Evaluation`].
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     if scores:
         scores_path = path.with_suffix(".scores.npz")
@@ -176,7 +271,7 @@ def write_results(
     write_json(path, document)
 
 
-def read_results(path: str | Path) -> tuple:
+def read_results(path: StrPath) -> tuple[dict, Scores]:
     """Read what [`write_results`] wrote.
 
     Args:

@@ -1,21 +1,31 @@
 """Run an evaluation: read the tasks, encode their texts once, and score them."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import torch
 from transformers.utils import logging
 
+from ..data.scored_pairs import ScoredPairs, read_scored_pairs
+from ..inference.load import load_model
+from ..inference.simcse import SimCSE
+from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
+from ..ops.distributed import world
+from ..ops.files import StrPath
+from ..ops.identity import Identity
+from ..ops.outputs import check_output_file
 from .bootstrap import Scores
-from .classifier import SEED
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
 from .protocol import PAPER_PROTOCOL, Protocol
-from .report import add_averages
+from .report import Evaluation, add_averages, versions
 from .sts import (
     HUB,
+    HUB_REVISIONS,
     STS_SPLITS,
     STS_SUBSETS,
     STS_TASKS,
@@ -26,18 +36,15 @@ from .sts import (
     score_parts,
     score_subsets,
 )
+from .threshold import check_can_save, choose_threshold, read_goal
+from .threshold import save_threshold as write_threshold
 from .transfer import TRANSFER_TASKS, read_transfer_task, score_transfer_task
+from .user_tasks import UserTask, name_tasks
 
 logger = logging.get_logger(__name__)
 
 ALL_TASKS = (*STS_TASKS, *TRANSFER_TASKS, "SST5")
 ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive (SimCSE, footnote 3)
-
-
-def default_tasks(task_set: str, mode: str) -> tuple:
-    """Return the tasks of `sts`, `transfer` or `full`; in mode `dev`, only those that have a dev score."""
-    sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
-    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set]
 
 
 @dataclass
@@ -66,7 +73,7 @@ class TaskData:
             for part in parts.values():
                 yield from part.texts
 
-    def prompted_for(self, model: Any) -> "TaskData":
+    def prompted_for(self, model: object) -> "TaskData":
         """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
 
         A model with a default prompt puts that one before every text, and gets no others.
@@ -80,37 +87,207 @@ class TaskData:
         return replace(self, user_tasks=prompted)
 
 
-@dataclass
-class Evaluation:
-    """The results of an evaluation, and the scores for a paired comparison with another model.
+def choose_tasks(
+    tasks: str | Sequence[str] | None, task_set: TaskSet | None, data_dir: StrPath | None, mode: Mode
+) -> tuple[str, ...]:
+    """Return the tasks that are named, one by one or as a set; by default the STS tasks if there is a `data_dir`.
+
+    In mode `dev`, a set has only the tasks that have a dev score.
+
+    Raises:
+        ValueError: If both `tasks` and a `task_set` are given.
+    """
+    if tasks is not None and task_set is not None:
+        raise ValueError("tasks and task_set name the tasks twice: leave out one of them")
+    if isinstance(tasks, str):
+        return tuple(tasks.replace(",", " ").split())
+    if tasks is not None or data_dir is None:
+        return tuple(tasks or ())
+    sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
+    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
+
+
+def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
+    """Load a model by its name or folder. Any other object is an encoder, and taken as it is."""
+    if isinstance(model, (str, os.PathLike)):
+        return load_model(model, **loading)
+    not_used = loading.keys() - {"device"}  # on which classifiers are trained
+    if not_used:
+        raise ValueError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
+    return model
+
+
+def name_of(model: StrPath | Encoder) -> str:
+    """Return the name or folder of a model; that of its class for an encoder that has none."""
+    if isinstance(model, (str, os.PathLike)):
+        return str(model)
+    return getattr(model, "name_or_path", type(model).__name__)
+
+
+def identity_of(model: Encoder) -> Identity:
+    """Return the identity of a model; that of another library's has only a name and the similarity."""
+    if hasattr(model, "identity"):
+        return model.identity()
+    return Identity(name_or_path=name_of(model), similarity=getattr(model, "similarity_fn_name", "cosine"))
+
+
+def evaluate(
+    model: StrPath | Encoder,
+    *,
+    task_set: TaskSet | None = None,
+    tasks: str | Sequence[str] | None = None,
+    data_dir: StrPath | None = None,
+    pairs: Sequence[StrPath] = (),
+    task: Sequence[str | UserTask] = (),
+    mode: Mode = "test",
+    aggregation: Aggregation = "all",
+    metric: Metric = "spearman",
+    seed: int = 1111,
+    threshold: str | None = None,
+    save_threshold: bool = False,
+    geometry: bool = False,
+    mteb: Sequence[str] = (),
+    output: StrPath | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Evaluation:
+    """Score a model on STS, transfer tasks and tasks from your own files.
 
     Args:
-        results (`dict[str, Any]`): By task, as `docs/evaluation.md` lists it, and `average`.
-        scores (`dict`): For each task and each subset or split, the arrays `gold`, `group` (see [`groups_to_draw`])
-            and `predicted` or, for a transfer task, `correct`, all of shape `(n,)`; or those of a [`TaskResult`] for a
-            task from a user's own files. The order of the examples is the same for every model.
-    """
+        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; in Python also an object with
+            `encode(list[str])` that returns an array of shape `(n, dim)`.
+        task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
+        tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
+            STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
+        data_dir (`str` or `os.PathLike`, *optional*): The folder "downstream" of SentEval; for STS also a folder of
+            plain tables, or "hub" to download data sets.
+        pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
+        task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
+            classification, clustering, pairs, reranking, retrieval.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
+        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+        metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
+        seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
+        threshold (`str`, *optional*): Choose the cosine from which the pairs of the task pairs=FILE are similar, for
+            this goal: f1, or e.g. precision=0.95.
+        save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
+            model, and on the command line into its card.
+        geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
+        mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
+        output (`str` or `os.PathLike`, *optional*): JSON file of the results, which "compare" and "card" read.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
+        **loading (`ModelOptions`): How the model is loaded.
 
-    results: dict
-    scores: Scores
+    Returns:
+        [`Evaluation`]: The results, with which a paired comparison is possible. With several processes, those of all
+        but the first are empty.
+
+    Raises:
+        ValueError: If options do not fit together, or data, embeddings or the threshold are wrong.
+        FileNotFoundError: If a file does not exist.
+    """
+    # 1. Refuse options that do not fit together
+    if data_dir is None and not (pairs or task or mteb):
+        raise ValueError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
+    precision = None if threshold is None else read_goal(threshold)
+    if save_threshold:
+        check_can_save(name_of(model), threshold)
+    check_output_file(output, overwrite)
+    named = name_tasks(task)
+    if threshold is not None and [each.kind for each in named.values()].count("pairs") != 1:
+        raise ValueError("threshold needs the labelled pairs of one file: add --task pairs=FILE")
+
+    # 2. Score the model
+    protocol = Protocol(mode, aggregation, metric, seed)
+    names = choose_tasks(tasks, task_set, data_dir, mode)
+    data = read_tasks(names, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named)
+    encoder = load_encoder(model, loading)
+    identity = identity_of(encoder)
+    if threshold is not None and identity.similarity != "cosine":
+        raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
+    evaluation = score_model(encoder, data, names, protocol, loading.get("device"), show_progress_bar)
+    if mteb:
+        from .mteb import evaluate_mteb, mteb_averages
+
+        scores = evaluate_mteb(encoder, mteb, name_of(model), identity.revision)
+        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores))
+    if world()[0] > 0:
+        return evaluation
+    if data_dir == HUB:
+        evaluation = replace(evaluation, dataset_revisions=HUB_REVISIONS)
+
+    # 3. Choose the threshold; the results, which may have taken long, are also written without one
+    try:
+        if threshold is not None:
+            source = evaluation.results["pairs"]["source"]
+            chosen = choose_threshold(evaluation.scores["pairs"]["pairs"], precision, source)
+            evaluation = replace(evaluation, threshold=chosen)
+    except ValueError:
+        logger.warning(f"No threshold was chosen. The scores:\n{evaluation}")
+        raise
+    finally:
+        if output is not None:
+            evaluation.write(output)
+    if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
+        path = write_threshold(encoder.name_or_path, evaluation.threshold, encoder.probe_cosines())
+        evaluation = replace(evaluation, threshold_file=str(path))
+    return evaluation
+
+
+def score_model(
+    model: Encoder,
+    data: TaskData,
+    tasks: tuple[str, ...],
+    protocol: Protocol,
+    device: str | None = None,
+    show_progress_bar: bool = True,
+) -> Evaluation:
+    """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
+
+    Args:
+        model (`Encoder`): The model, whose prompts are put before queries and documents.
+        data (`TaskData`): The data that [`read_tasks`] returned.
+        tasks (`tuple[str, ...]`): The tasks in the order of the results, including those without data.
+        protocol (`Protocol`): How to score.
+        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
+
+    Returns:
+        [`Evaluation`]: The results and scores, with the identity of the model; nothing in the other processes.
+
+    Raises:
+        ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
+    """
+    prompted = data.prompted_for(model)
+    embeddings = SentenceEmbeddings(model, prompted.texts(), show_progress_bar)
+    if world()[0] > 0:
+        return Evaluation({}, {})
+    return replace(
+        score_tasks(prompted, embeddings, tasks, protocol, device),
+        identity=identity_of(model),
+        versions=versions(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def read_tasks(
     tasks: tuple,
-    data_dir: str | Path | None,
+    data_dir: StrPath | None,
     protocol: Protocol = PAPER_PROTOCOL,
-    pairs: tuple = (),
+    pairs: Iterable[ScoredPairs] = (),
     geometry: bool = False,
-    user_tasks: dict | None = None,
+    user_tasks: dict[str, UserTask] | None = None,
 ) -> TaskData:
     """Read the data of the tasks.
 
     Args:
         tasks (`tuple[str, ...]`): Names of tasks.
-        data_dir (`str | Path`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source that
-            `read_sts_task` reads. Required if there are tasks.
+        data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source
+            that `read_sts_task` reads. Required if there are tasks.
         protocol (`Protocol`, *optional*): Its mode decides which splits are read.
-        pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs, each of them a task with its own name.
+        pairs (`Iterable[ScoredPairs]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
         user_tasks (`dict[str, UserTask]`, *optional*): Tasks from a user's own files, as
             `user_tasks.name_tasks` returns them.
@@ -128,9 +305,7 @@ def read_tasks(
     if len(set(tasks)) != len(tasks):
         raise ValueError(f"a task is named twice in {', '.join(tasks)}. Name each task once.")
     if data_dir is None and (tasks or geometry):
-        raise ValueError(
-            "data_dir is missing. Give SentEval's `downstream` folder, which holds the data of the tasks."
-        )
+        raise ValueError("data_dir is missing. Give SentEval's `downstream` folder.")
     data_dir = data_dir or ""
     if data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
@@ -146,10 +321,8 @@ def read_tasks(
             data.missing[task] = str(error)
             logger.warning(f"{task} is not evaluated: {error}.")
     if tasks and len(data.missing) == len(tasks):
-        raise ValueError(
-            f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({tasks[0]}: {data.missing[tasks[0]]}). "
-            "Give SentEval's `downstream` folder."
-        )
+        reason = f"{tasks[0]}: {data.missing[tasks[0]]}"
+        raise ValueError(f"data_dir {data_dir} has none of the tasks {', '.join(tasks)} ({reason}).")
     for extra in pairs:
         if extra.name in {*data.pairs, *tasks, *data.user_tasks}:
             raise ValueError(f"two tasks are named {extra.name}. Rename the file of pairs of this name.")
@@ -208,7 +381,7 @@ def score_tasks(
         results[name] = correlations(part["predicted"], part["gold"], name)
         scores[name] = {"pairs": part}
     for name, user_task in data.user_tasks.items():
-        result = user_task.evaluate(embeddings, embeddings.similarity)
+        result = user_task.score(embeddings)
         results[name] = user_task.document(result)
         scores[name] = {user_task.kind: result.scores}
     if data.geometry:
@@ -231,99 +404,4 @@ def score_tasks(
             "splits": list(data.geometry),
         }
     add_averages(results, [*tasks, *data.pairs], protocol)
-    return Evaluation(results, scores)
-
-
-def evaluate_tasks(
-    model: Encoder,
-    data_dir: str | Path | None,
-    tasks: tuple,
-    protocol: Protocol = PAPER_PROTOCOL,
-    pairs: tuple = (),
-    geometry: bool = False,
-    device: str | None = None,
-) -> Evaluation:
-    """Read the tasks, encode each distinct text of all of them once, and score them.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
-        data_dir (`str | Path`, *optional*): See [`read_tasks`].
-        tasks (`tuple[str, ...]`): Names of tasks.
-        protocol (`Protocol`, *optional*): How to score.
-        pairs (`tuple[ScoredPairs, ...]`, *optional*): Further sets of pairs.
-        geometry (`bool`, *optional*, defaults to `False`): Whether to measure the geometry on STS-B.
-        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
-
-    Returns:
-        [`Evaluation`]: The results and scores.
-
-    Raises:
-        FileNotFoundError: See [`read_tasks`].
-        ValueError: If [`read_tasks`], [`SentenceEmbeddings`] or [`score_tasks`] finds an error in the data or the
-            embeddings.
-    """
-    data = read_tasks(tasks, data_dir, protocol, pairs, geometry)
-    embeddings = SentenceEmbeddings(model, data.texts())
-    return score_tasks(data, embeddings, tasks, protocol, device)
-
-
-def evaluate_sts(
-    model: Encoder,
-    data_dir: str | Path,
-    tasks: tuple | None = None,
-    mode: str = "test",
-    aggregation: str = "all",
-    metric: str = "spearman",
-) -> dict:
-    """Evaluate on the STS tasks, by default with the paper's protocol: cosine, Spearman's correlation, `all`.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
-        data_dir (`str | Path`): SentEval's `downstream` folder, a folder of plain tables, or `"hub"`.
-        tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven. In mode `"dev"` only
-            STSBenchmark and SICKRelatedness have a score.
-        mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
-        aggregation (`str`, *optional*, defaults to `"all"`): See [`Protocol`].
-        metric (`str`, *optional*, defaults to `"spearman"`): See [`Protocol`].
-
-    Returns:
-        `dict[str, Any]`: Scores times 100 by task, and their average, for example
-        `results["STS12"]["aggregate"]["all"]["spearman"]`, `results["STSBenchmark"]["splits"]["test"]["spearman"]` and
-        `results["average"]["value"]`.
-
-    Raises:
-        FileNotFoundError: See [`read_tasks`].
-        ValueError: See [`evaluate_tasks`].
-    """
-    tasks = tuple(tasks or default_tasks("sts", mode))
-    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, aggregation, metric)).results
-
-
-def evaluate_transfer(
-    model: Encoder,
-    data_dir: str | Path,
-    tasks: tuple | None = None,
-    mode: str = "test",
-    device: str | None = None,
-    seed: int = SEED,
-) -> dict:
-    """Evaluate on the transfer tasks by SentEval's protocol: logistic regression on frozen embeddings.
-
-    Args:
-        model (`Encoder`): An object with `encode(list[str])` that returns an array or tensor of shape `(n, dim)`.
-        data_dir (`str | Path`): SentEval's `downstream` folder.
-        tasks (`tuple[str, ...]`, *optional*): Names of tasks. Defaults to the paper's seven.
-        mode (`str`, *optional*, defaults to `"test"`): See [`Protocol`].
-        device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
-        seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
-
-    Returns:
-        `dict[str, Any]`: Scores times 100 by task, and their average: `results["MR"]["accuracy"]`,
-        `results["average"]["value"]`.
-
-    Raises:
-        FileNotFoundError: See [`read_tasks`].
-        ValueError: See [`evaluate_tasks`].
-    """
-    tasks = tuple(tasks or default_tasks("transfer", mode))
-    return evaluate_tasks(model, data_dir, tasks, Protocol(mode, seed=seed), device=device).results
+    return Evaluation(results, scores, protocol)

@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 from ..data.scored_pairs import TABLE_SUFFIXES, ScoredPairs, collect_pairs, load_hub_pairs, read_scored_pairs
 from ..data.table import read_lines
+from ..ops.files import StrPath
 from .bootstrap import Arrays, Parts, join_parts
 from .embeddings import SentenceEmbeddings
 from .metrics import METRICS, cosine_similarity_pairs
@@ -39,15 +40,15 @@ class TaskNotFound(Exception):
 
 def read_sts_task(
     task: str,
-    data_dir: str | Path,
+    data_dir: StrPath,
     splits: tuple,
 ) -> dict:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
         task (`str`): One of `STS_TASKS`.
-        data_dir (`str | Path`): One of three sources: SentEval's `downstream` folder; a folder with a folder of
-            tables for each task, one per subset (`STS12/MSRpar.tsv`) or split (`STSBenchmark/sts-test.csv`); or the
+        data_dir (`str` or `os.PathLike`): One of three sources: SentEval's `downstream` folder; a folder with a folder
+            of tables for each task, one per subset (`STS12/MSRpar.tsv`) or split (`STSBenchmark/sts-test.csv`); or the
             word `hub`, which downloads the data sets of [`HUB_DATASETS`].
         splits (`tuple[str, ...]`): The splits to read of a task with splits. The first must exist; the rest are left
             out if they do not.
@@ -115,10 +116,8 @@ def _read_senteval_subset(folder: Path, subset: str) -> ScoredPairs:
     texts = read_lines(texts_path)
     scores = read_lines(scores_path)
     if len(texts) != len(scores):
-        raise ValueError(
-            f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}, although each score belongs to "
-            "a line of texts. Download both files again."
-        )
+        counted = f"{scores_path} has {len(scores)} lines but {texts_path} has {len(texts)}"
+        raise ValueError(f"{counted}. Download both files again.")
     rows = []
     for number, (text, score) in enumerate(zip(texts, scores, strict=True), start=1):
         place = f"{texts_path} and {scores_path.name}, line {number}"
@@ -172,7 +171,7 @@ def score_subsets(task: str, parts: Parts) -> dict:
         parts (`dict[str, dict[str, numpy.ndarray]]`): The `predicted` and the `gold` scores of each subset.
 
     Returns:
-        `dict[str, Any]`: `pairs`, `subsets[subset][pairs | spearman | pearson]` and `aggregate[aggregation][metric]`,
+        `dict`: `pairs`, `subsets[subset][pairs | spearman | pearson]` and `aggregate[aggregation][metric]`,
         with correlations times 100.
     """
     subsets = score_parts(task, parts)

@@ -1,12 +1,18 @@
 """Choose the cosine from which two texts count as similar, and measure it on pairs that had no part in the choice."""
 
+from contextlib import suppress
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
+from numpy import ndarray
 from transformers.utils import logging
 
+from ..models.settings import THRESHOLD
+from ..ops.files import StrPath, read_json_object, write_json
 from .bootstrap import (
     ROUNDING,
+    Arrays,
     divide_groups,
     groups_to_draw,
     interval,
@@ -23,11 +29,47 @@ SEED = 0
 LEAST_PAIRS = 10
 
 
-def choose_threshold(
-    scores: dict,
-    precision: float | None,
-    source: str,
-) -> dict:
+class Threshold(TypedDict):
+    """The lowest cosine of two texts that count as similar.
+
+    Args:
+        cosine (`float`): The cosine.
+        goal (`str`): What it was chosen for: `"f1"`, or `"precision=P"`.
+        source (`str`): The file of the pairs.
+        chosen_on (`int`): The number of pairs that it was chosen on.
+        measured_on (`int`): The number of pairs that precision and recall were measured on.
+        confidence (`float`): Confidence level of the intervals.
+        precision (`list[float]`): The precision, times 100, with the two ends of its interval.
+        recall (`list[float]`): The recall, likewise.
+    """
+
+    cosine: float
+    goal: str
+    source: str
+    chosen_on: int
+    measured_on: int
+    confidence: float
+    precision: list[float]
+    recall: list[float]
+
+
+def read_goal(goal: str) -> float | None:
+    """Return the least precision that a goal names, between 0 and 1, or `None` for the goal `"f1"`.
+
+    Raises:
+        ValueError: If it is neither `"f1"` nor `"precision=P"`.
+    """
+    if goal == "f1":
+        return None
+    name, _, value = goal.partition("=")
+    if name == "precision":
+        with suppress(ValueError):
+            if 0 < float(value) <= 1:
+                return float(value)
+    raise ValueError(f"threshold must be f1, or precision=P with P above 0 and at most 1, got {goal!r}")
+
+
+def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Threshold:
     """Choose a threshold on one half of labelled pairs, and measure its precision and recall on the other half.
 
     Pairs that share a text are in the same half, and are drawn together for the intervals. Where all pairs or none
@@ -41,8 +83,7 @@ def choose_threshold(
         source (`str`): The file of the pairs, for messages and for the record.
 
     Returns:
-        `dict[str, Any]`: `cosine`, `goal`, `source`, `chosen_on` and `measured_on` (numbers of pairs), `confidence`,
-        and `precision` and `recall`, each with the two ends of its interval, times 100.
+        [`Threshold`]: The threshold.
 
     Raises:
         ValueError: If the pairs cannot be divided, a half lacks pairs of a label, no threshold reaches the precision,
@@ -54,14 +95,31 @@ def choose_threshold(
     first = divide_groups(groups, 0.5, SEED, source, "Give pairs with more different texts.")
     for half in (gold[first], gold[~first]):
         if len(np.unique(half)) < 2:
-            raise ValueError(
-                f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more pairs."
-            )
+            raise ValueError(f"{source}: one half of the {len(gold)} pairs has pairs of a single label. Give more.")
+    cosine = _best_cosine(similarity[first], gold[first], precision, source)
+    found, reached = _precision_and_recall(similarity[~first] >= cosine, gold[~first] == 1, groups[~first], source)
+    if precision is not None and 100 * precision > found[0]:
+        logger.warning(
+            f"{source}: the threshold chosen for a precision of {precision} has {found[0] / 100:.3f} on the half that "
+            "measures. Give more pairs, or ask for a higher precision to have a margin."
+        )
+    return {
+        "cosine": cosine,
+        "goal": "f1" if precision is None else f"precision={precision:g}",
+        "source": Path(source).name,
+        "chosen_on": int(first.sum()),
+        "measured_on": int((~first).sum()),
+        "confidence": CONFIDENCE,
+        "precision": [round(value, 2) for value in found],
+        "recall": [round(value, 2) for value in reached],
+    }
 
-    # 1. The best cosine of the first half: by F1 or, at a precision, by recall
-    order = np.argsort(-similarity[first], kind="stable")
-    ranked = similarity[first][order]
-    hits = gold[first][order].cumsum()
+
+def _best_cosine(similarity: ndarray, gold: ndarray, precision: float | None, source: str) -> float:
+    """Return the cosine with the highest F1 or, at a precision, with the highest recall."""
+    order = np.argsort(-similarity, kind="stable")
+    ranked = similarity[order]
+    hits = gold[order].cumsum()
     retrieved = np.arange(1, len(hits) + 1)
     possible = last_of_equals(ranked)
     value = 2 * hits / (retrieved + hits[-1])
@@ -72,23 +130,35 @@ def choose_threshold(
         possible &= precisions >= precision
         if not possible.any():
             raise ValueError(
-                f"{source}: no threshold reaches a precision of {precision} on the half that chooses; the highest is "
-                f"{highest:.3f}. Ask for less, or use a model that tells these pairs apart."
+                f"{source}: no threshold has a precision of {precision}; the highest is {highest:.3f}. Ask for less."
             )
     best = int(np.where(possible, value, -1).argmax())
     if best + 1 < LEAST_PAIRS:
         raise ValueError(
             f"{source}: only {best + 1} pairs of the half that chooses reach the best cosine {ranked[best]:.4f}, and "
-            f"a choice needs at least {LEAST_PAIRS}. Give more pairs, or ask for a lower precision."
+            f"{LEAST_PAIRS} must. Give more pairs, or ask for a lower precision."
         )
-    cosine = float(ranked[best : best + 2].mean())
+    return float(ranked[best : best + 2].mean())
 
-    # 2. Its precision and recall on the second half
-    positive = gold[~first] == 1
-    similar = similarity[~first] >= cosine
+
+def _precision_and_recall(similar: ndarray, positive: ndarray, groups: ndarray, source: str) -> list[list[float]]:
+    """Return the precision and the recall of the pairs that reach a threshold, times 100, each with its interval.
+
+    Args:
+        similar (`numpy.ndarray`): Whether each pair reaches the threshold, of shape `(n,)`.
+        positive (`numpy.ndarray`): Whether it has the label 1.
+        groups (`numpy.ndarray`): The group of each pair.
+        source (`str`): The file of the pairs, for messages.
+
+    Returns:
+        `list[list[float]]`: The share and the two ends of its interval, of the precision and of the recall.
+
+    Raises:
+        ValueError: If no pair reaches the threshold.
+    """
     if not similar.any():
-        raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine {cosine:.4f}.")
-    _, numbers = np.unique(groups[~first], return_inverse=True)
+        raise ValueError(f"{source}: no pair of the half that measures reaches the chosen cosine.")
+    _, numbers = np.unique(groups, return_inverse=True)
     found = positive & similar
     counted = []
     for each in (found, similar, positive):
@@ -96,39 +166,42 @@ def choose_threshold(
         counted.append({source: part})
     of_found, *totals = resampled_scores(counted)
     drawn_groups = groups_to_draw({"group": numbers}, source)
-    measured = {}
-    for name, among, total in zip(("precision", "recall"), (similar, positive), totals, strict=True):
+    measured = []
+    for among, total in zip((similar, positive), totals, strict=True):
         with np.errstate(invalid="ignore"):  # a resample without such a pair has no share
             drawn = of_found / total
         share = found.sum() / among.sum()
         low, high = interval(drawn, CONFIDENCE)
         if high - low < ROUNDING:  # all groups have the same share, so every resample has it as well
             low, high = proportion_interval(share, len(np.unique(drawn_groups[among])), CONFIDENCE)
-        measured[name] = [round(100 * float(value), 2) for value in (share, low, high)]
-    share = found.sum() / similar.sum()
-    if precision is not None and share < precision:
-        logger.warning(
-            f"{source}: the threshold chosen for a precision of {precision} has {share:.3f} on the half that "
-            "measures. Give more pairs, or ask for a higher precision to have a margin."
-        )
-    return {
-        "cosine": cosine,
-        "goal": "f1" if precision is None else f"precision={precision:g}",
-        "source": Path(source).name,
-        "chosen_on": int(first.sum()),
-        "measured_on": int((~first).sum()),
-        "confidence": CONFIDENCE,
-        **measured,
-    }
+        measured.append([100 * float(value) for value in (share, low, high)])
+    return measured
 
 
-def describe_threshold(threshold: dict) -> str:
+def describe_threshold(threshold: Threshold) -> str:
     """Return a threshold and its precision and recall as a sentence."""
-    precision, recall = (
-        "{} {:.1f} [{:.1f}, {:.1f}]".format(name, *threshold[name]) for name in ("precision", "recall")
-    )
+    measured = {"precision": threshold["precision"], "recall": threshold["recall"]}
+    precision, recall = ("{} {:.1f} [{:.1f}, {:.1f}]".format(name, *values) for name, values in measured.items())
     return (
         f"a cosine of at least {threshold['cosine']:.4f}, chosen for {threshold['goal']} on {threshold['chosen_on']} "
         f"pairs of {threshold['source']}; on the other {threshold['measured_on']} pairs {precision} and {recall} "
         f"(x 100, {threshold['confidence']:.0%} intervals)"
     )
+
+
+def check_can_save(folder: StrPath, threshold: str | None) -> None:
+    """Raise a `ValueError` if no threshold is to be chosen, or the folder is none of a saved model."""
+    path = Path(folder).expanduser()
+    if threshold is None:
+        raise ValueError("save_threshold needs a goal: add --threshold f1 or --threshold precision=0.95")
+    if not (path / "config.json").is_file():
+        raise ValueError(f"save_threshold writes into the model's folder, but {folder} is none")
+    if (path / "manifest.json").exists():
+        raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
+
+
+def save_threshold(folder: StrPath, threshold: Threshold, probe: list[float]) -> Path:
+    """Write a threshold into the config.json of a model, with cosines that tell its embeddings; return the file."""
+    path = Path(folder).expanduser() / "config.json"
+    write_json(path, read_json_object(path) | {THRESHOLD: {**threshold, "probe": probe}})
+    return path

@@ -1,7 +1,9 @@
 """Transfer tasks: SentEval's labelled texts, and its protocols of nested folds, folds with a test set, and splits."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +12,14 @@ from tqdm.auto import tqdm
 
 from ..data.scored_pairs import connected_groups
 from ..data.table import read_lines
+from ..ops.files import StrPath
+from .bootstrap import Arrays
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .sts import HUB, TaskNotFound, senteval, warn_of_size
+
+if TYPE_CHECKING:
+    from sklearn.model_selection import StratifiedKFold
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -40,14 +47,14 @@ class LabelledTexts(list):
         return [text for column in columns for text in column]
 
 
-def read_transfer_task(task: str, data_dir: str | Path) -> dict:
+def read_transfer_task(task: str, data_dir: StrPath) -> dict:
     """Read a transfer task in SentEval's layout.
 
     MR, CR, SUBJ, MPQA and TREC are read as Latin-1, as SentEval does, and the others as UTF-8.
 
     Args:
         task (`str`): One of MR, CR, SUBJ, MPQA, SST2, SST5, TREC, MRPC.
-        data_dir (`str | Path`): SentEval's `downstream` folder.
+        data_dir (`str` or `os.PathLike`): SentEval's `downstream` folder.
 
     Returns:
         `dict[str, LabelledTexts]`: The task's splits out of `train`, `dev` and `test`. MR, CR, SUBJ and MPQA have only
@@ -115,14 +122,34 @@ def _length(example: tuple) -> tuple:
     return [len(text.split()) for text in texts], label
 
 
+class Examples(NamedTuple):
+    """The examples of a split in the order of SentEval's folds.
+
+    Args:
+        texts (`Sequence[Sequence[str]]`): The texts of each example.
+        x (`numpy.ndarray`): Features of shape `(n, dim)`.
+        y (`numpy.ndarray`): Classes from 0, of shape `(n,)`.
+    """
+
+    texts: Sequence[Sequence[str]]
+    x: ndarray
+    y: ndarray
+
+
+def _in_order(split: LabelledTexts, embeddings: SentenceEmbeddings) -> Examples:
+    texts, labels = zip(*sorted(split, key=_length), strict=True)
+    features = [embeddings(column) for column in zip(*texts, strict=True)]
+    return Examples(texts, pair_features(*features) if len(features) == 2 else features[0], np.array(labels))
+
+
 def score_transfer_task(
     task: str,
-    splits: dict,
+    splits: dict[str, LabelledTexts],
     embeddings: SentenceEmbeddings,
     mode: str,
     device: str | None = None,
     seed: int = SEED,
-) -> tuple:
+) -> tuple[dict, Arrays]:
     """Score a transfer task by SentEval's protocol.
 
     Folds of the training examples, or the dev split of SST2 and SST5, choose the l2 weight. Tasks without a test split
@@ -144,52 +171,26 @@ def score_transfer_task(
     from sklearn.metrics import f1_score  # takes a second to import
     from sklearn.model_selection import StratifiedKFold
 
-    # 1. The features and classes of each split, and the test examples of each fit
-    config = CLASSIFIER_CONFIGS[mode]
-    folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = {}
-    ordered = {}
-    for split, examples in splits.items():
-        texts, labels = zip(*sorted(examples, key=_length), strict=True)
-        features = [embeddings(column) for column in zip(*texts, strict=True)]
-        encoded = pair_features(*features) if len(features) == 2 else features[0]
-        data[split] = encoded, np.array(labels)
-        ordered[split] = texts
-    classes = 1 + max(int(labels.max()) for _, labels in data.values())
-    x, y = data["train"]
-    scored = "test" if "test" in data else "train"
+    data = {split: _in_order(examples, embeddings) for split, examples in splits.items()}
+    config = CLASSIFIER_CONFIGS[mode]
+    folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
+    classes = 1 + max(int(examples.y.max()) for examples in data.values())
+    make_grid = partial(LogisticRegressionGrid, classes, config, seed=seed, device=device)
+    x, y = data["train"].x, data["train"].y
+    tested = data.get("test", data["train"])
+    gold = tested.y
     everything = slice(None)
-    parts: Iterable = folds.split(y, y) if scored == "train" else [(everything, everything)]
-    test_x, gold = data[scored]
+    parts: Iterable = [(everything, everything)] if "test" in data else folds.split(y, y)
     correct = np.empty(len(gold), dtype=bool)
-    dev_accuracies = []
     accuracies = []
+    dev_accuracies = []
     for train, held in parts:
-        # 2. The l2 weight, by the accuracy on the dev split or on inner folds, rounded as in SentEval
-        fit_x = x[train]
-        fit_y = y[train]
-        grid = LogisticRegressionGrid(classes, config, L2_GRID, seed, device)
-        if "dev" in data:
-            held_out = [grid.fit(fit_x, fit_y, data["dev"])]
-        else:
-            held_out = []
-            inner_folds = list(folds.split(fit_y, fit_y))
-            for inner, rest in tqdm(inner_folds, desc=task, leave=False):
-                dev = fit_x[rest], fit_y[rest]
-                held_out.append(grid.fit(fit_x[inner], fit_y[inner], dev))
-        accuracy = np.round(100 * np.mean(held_out, axis=0), 2)
-        chosen = accuracy.argmax()
-        dev_accuracies.append(accuracy.max())
-
-        # 3. The fit that is tested. With a dev split it is the same again, because seed and data are the same.
-        if "dev" not in data:
-            grid = LogisticRegressionGrid(classes, config, (L2_GRID[chosen],), seed, device)
-            grid.fit(fit_x, fit_y)
-            chosen = 0
-        correct[held] = grid.correct(test_x[held], gold[held])[:, chosen]
+        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, folds, task)
+        correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
+        dev_accuracies.append(dev_accuracy)
     result = {
         "accuracy": float(np.mean(accuracies)),
         "dev_accuracy": float(np.mean(dev_accuracies)),
@@ -198,4 +199,33 @@ def score_transfer_task(
     if task == "MRPC":
         predicted = np.where(correct, gold, 1 - gold)
         result["f1"] = 100 * float(f1_score(gold, predicted))
-    return result, {"correct": correct, "gold": gold, "group": connected_groups(ordered[scored])}
+    return result, {"correct": correct, "gold": gold, "group": connected_groups(tested.texts)}
+
+
+def _fit(
+    x: ndarray,
+    y: ndarray,
+    dev: Examples | None,
+    make_grid: Callable[..., LogisticRegressionGrid],
+    folds: "StratifiedKFold",
+    task: str,
+) -> tuple[LogisticRegressionGrid, int, float]:
+    """Fit the classifier with the l2 weight of the best accuracy on the dev split, or on folds of the examples.
+
+    Returns:
+        `tuple[LogisticRegressionGrid, int, float]`: The regressions, the number of the one that was chosen, and its
+        accuracy times 100, rounded as in SentEval.
+    """
+    if dev is not None:  # a second fit would be the same, because seed and data are the same
+        grid = make_grid()
+        accuracy = np.round(100 * grid.fit(x, y, (dev.x, dev.y)), 2)
+        chosen = int(accuracy.argmax())
+        return grid, chosen, accuracy[chosen]
+    held_out = []
+    for inner, rest in tqdm(list(folds.split(y, y)), desc=task, leave=False):
+        held_out.append(make_grid().fit(x[inner], y[inner], (x[rest], y[rest])))
+    accuracy = np.round(100 * np.mean(held_out, axis=0), 2)
+    chosen = int(accuracy.argmax())
+    grid = make_grid(l2=(L2_GRID[chosen],))
+    grid.fit(x, y)
+    return grid, 0, accuracy[chosen]

@@ -1,6 +1,6 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,12 +29,12 @@ from ..ops.files import (
     select_hub_arguments,
     write_json,
 )
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_pretrained
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base, load_base, load_pretrained
 from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
-from .fresh import draw_layer
+from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, FreshWeights, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import resolve_settings
+from .resolve import Values, resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -57,18 +57,8 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
-AUXILIARY_MODULES = ("objective", "second_encoder")
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
-
-#: Modules with files of their own: layers of the embedding that the stock encoder lacks, and what training adds.
-SEPARATE_MODULES = ("sentence_head", "dense_layers", *POOLER_FOLDERS, *AUXILIARY_MODULES)
-
-#: Modules of the stock classes for pretraining, which predict words, sentence pairs or replaced tokens.
-PRETRAINING_HEADS = (
-    "cls lm_head head decoder predictions sop_classifier pred_layer lm_predictions mask_predictions vocab_transform "
-    "vocab_layer_norm vocab_projector generator_predictions generator_lm_head discriminator_predictions"
-).split()
 
 
 @dataclass
@@ -76,62 +66,79 @@ class Checkpoint:
     """What was found in a checkpoint before its weights are loaded.
 
     Args:
-        source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-        hub (`HubArguments`): The arguments that locate its files.
+        name (`str` or `os.PathLike`): The local directory or the name on the hub that was asked for.
+        arguments (`dict`): The arguments that locate its files, for `from_pretrained` of transformers.
+        config (`PreTrainedConfig`): The config of its encoder.
+        source (`str` or `os.PathLike`): Where its settings and layers are: `name` or, if this is an adapter of another
+            program, the model that the adapter belongs to.
+        hub (`HubArguments`): The arguments that locate the files of `source`.
         section (`dict`): Its settings in the form of the section `simcse` of `config.json`, from this section and the
             files of sentence-transformers.
         saved (`ContrastiveSettings`, *optional*): The settings that it was saved with, if it has that section.
         files (`SentenceTransformersFiles`): What the files of sentence-transformers say.
         tokenizer_limit (`int`, *optional*): The `model_max_length` of its tokenizer, if that is a number.
-        variant (`str`, *optional*): The variant of the weights, as in `model.fp16.safetensors`.
-        base (`str`, *optional*): If an adapter of peft is loaded, the model that it belongs to.
+        base (`str`, *optional*): If it is an adapter of peft, the model that it belongs to.
     """
 
+    name: StrPath
+    arguments: Values
+    config: PreTrainedConfig
     source: StrPath
     hub: HubArguments
-    section: dict[str, Any]
+    section: Values
     saved: ContrastiveSettings | None
     files: SentenceTransformersFiles
     tokenizer_limit: int | None
-    variant: str | None = None
     base: str | None = None
 
     @classmethod
-    def find(cls, source: StrPath, config: Any = None, **arguments: Any) -> "Checkpoint":
+    def find(
+        cls,
+        name: StrPath,
+        config: PreTrainedConfig | StrPath | None = None,
+        config_class: type[AutoConfig] | type[PreTrainedConfig] = AutoConfig,
+        **arguments: Any,
+    ) -> "Checkpoint":
         """Look at the files of a checkpoint, but for its weights.
 
         Args:
-            source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-            config (`Any`, *optional*): As in transformers: a config, or a checkpoint, in place of the own one.
+            name (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+            config (`PreTrainedConfig`, `str` or `os.PathLike`, *optional*): As in transformers: a config, or a
+                checkpoint that has it, in place of the own one.
+            config_class (`type`, *optional*): What reads the config. By default its `model_type` decides.
             **arguments (`Any`): Arguments of `from_pretrained`. Only `variant` and those that locate files are used.
 
         Returns:
             `Checkpoint`: What was found.
 
         Raises:
-            ValueError: If a file is damaged.
+            ValueError: If a file is damaged, or custom code is asked for or needed.
+            OSError: If there is no such model, or the hub cannot be reached.
         """
         hub = select_hub_arguments(arguments)
-        base = adapter_base(source, **hub)
-        modules = find_file(source, MODULES, **hub)
-        if base and not modules and not find_file(source, ADAPTER_SETTINGS, **hub):
+        located = dict(hub)
+        if arguments.get("variant") is not None:
+            located["variant"] = arguments["variant"]
+        base = adapter_base(name, **hub)
+        modules = find_file(name, MODULES, **hub)
+        if base and not modules and not find_file(name, ADAPTER_SETTINGS, **hub):
             # Another program saved this adapter, so it has no settings of the embedding.
-            for name in ("revision", "subfolder"):  # those of the adapter
-                arguments.pop(name, None)
-            return replace(cls.find(base, **arguments), base=base)
-        if base and config is None:
-            config = load_pretrained(AutoConfig.from_pretrained, source, **hub)
+            of_base = load_base(cls.find, name, base, config, config_class, **arguments)
+            return replace(of_base, name=name, arguments=located, base=base)
         if isinstance(config, PreTrainedConfig):
-            section = getattr(config, SECTION, None)
+            own_config = config
+            located["config"] = config
         else:
-            values, _ = PreTrainedConfig.get_config_dict(config or source, **hub)
-            section = values.get(SECTION)
-        read_section(section)
+            code = {"trust_remote_code": arguments.get("trust_remote_code")}
+            reader = AutoConfig if base else config_class  # which knows the config of an adapter's model
+            own_config = load_pretrained(reader.from_pretrained, config or name, **code, **hub)
+        section = getattr(own_config, SECTION, None)
+        read_section(section)  # refuses one that is damaged
         files = SentenceTransformersFiles()
-        if modules or find_file(source, LIBRARY, **hub):
-            files = read_sentence_transformers_files(source, **hub)
+        if modules or find_file(name, LIBRARY, **hub):
+            files = read_sentence_transformers_files(name, **hub)
         limit = None
-        path = find_file(source, "tokenizer_config.json", **hub)
+        path = find_file(name, "tokenizer_config.json", **hub)
         if path is not None:
             length = read_json_object(path).get("model_max_length")
             limit = length if isinstance(length, int) else None
@@ -139,19 +146,9 @@ class Checkpoint:
         if section is None:
             section = {"pooling": files.pooling}
         else:
-            # Other tools change the length, the prompts and the similarity in the files of sentence-transformers
-            # alone, so these files count before the section.
-            pooling = dict(section.get("pooling", {}))
-            changed = ("prompts", "default_prompt_name", "similarity_fn_name")
-            pooling |= {name: value for name, value in files.pooling.items() if name in changed}
-            length = files.pooling.get("max_length")
-            is_known = length is not None or "pooler_type" in files.pooling
-            is_default = pooling.get("max_length") is None and limit in (None, length)
-            if is_known and not is_default:
-                pooling["max_length"] = length
-            section = {**section, "pooling": pooling}
+            section = {**section, "pooling": _with_changes(section.get("pooling", {}), files, limit)}
             saved = resolve_settings(section)
-        return cls(source, hub, section, saved, files, limit, arguments.get("variant"), base)
+        return cls(name, located, own_config, name, hub, section, saved, files, limit, base)
 
     @cached_property
     def weight_names(self) -> frozenset[str]:
@@ -161,8 +158,9 @@ class Checkpoint:
             ValueError: If there is no file of weights.
         """
         names = [SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME]
-        if self.variant is not None:  # model.fp16.safetensors
-            names = [f".{self.variant}.".join(name.rsplit(".", 1)) for name in names]
+        variant = self.arguments.get("variant")
+        if variant is not None:  # model.fp16.safetensors
+            names = [f".{variant}.".join(name.rsplit(".", 1)) for name in names]
         for name in (*names, ADAPTER_WEIGHTS):
             path = find_file(self.source, name, **self.hub)
             if path is None:
@@ -175,7 +173,12 @@ class Checkpoint:
             "save_pretrained, or name the variant of its files as variant."
         )
 
-    def resolve(self, given: dict[str, Any]) -> ContrastiveSettings:
+    @property
+    def is_of_reference(self) -> bool:
+        """Whether it is the training output of the reference implementation."""
+        return self.saved is None and REFERENCE_HEAD in self.weight_names
+
+    def resolve(self, given: Values) -> ContrastiveSettings:
         """Decide the settings of a model that is loaded from the checkpoint.
 
         Args:
@@ -187,84 +190,110 @@ class Checkpoint:
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
+        self._check_pooling(given)
         pooler_type = given.get("pooler_type")
         saved_pooler = self.files.pooling.get("pooler_type")
-        dense_folders = self.files.dense_folders
-        problem = self.files.refused
-        if self.saved is None:
-            problem = problem or self.files.unsupported
-        if problem and pooler_type is None:
+        is_described = saved_pooler or self.files.unsupported
+        if self.saved is not None or pooler_type in (None, saved_pooler) or not is_described:
+            return resolve_settings(self.section, **given)
+        dense = ["dense"] * len(self.files.dense_folders)
+        modules = self.files.unsupported or " + ".join([str(saved_pooler), *dense])
+        logger.warning(f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules}).")
+        replaced = ("pooler_type", "dense_layers", "normalize")
+        pooling = {name: x for name, x in self.files.pooling.items() if name not in replaced}
+        return resolve_settings({"pooling": pooling}, **given)
+
+    def _check_pooling(self, given: Values) -> None:
+        """Refuse a pooling that cannot be reproduced here, or that is described twice and differently."""
+        saved = self.saved
+        problem = self.files.refused or (self.files.unsupported if saved is None else "")
+        if problem and given.get("pooler_type") is None:
             raise ValueError(
                 f"{problem}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
             )
-        section = self.section
-        if self.saved is not None:
-            own = vars(self.saved)
-            decisive = ("pooler_type", "mlp_only_train", "dense_layers")
-            is_kept = all(given.get(name, own[name]) == own[name] for name in decisive)
-            # The modules may have been changed in sentence-transformers after the checkpoint was saved here.
-            has_head = self.saved.inference_pooler == "cls"
-            pooler = "cls_before_pooler" if has_head else self.saved.inference_pooler
-            number = len(self.saved.dense_layers) + has_head
-            is_changed = saved_pooler and (saved_pooler, len(dense_folders)) != (pooler, number)
-            if is_kept and is_changed:
-                raise ValueError(
-                    f"{self.source} describes its pooling twice, and the two differ: modules.json has "
-                    f"{saved_pooler!r} and {len(dense_folders)} dense layers, and the section {SECTION!r} of "
-                    f"config.json has {pooler!r} and {number}. If the model was changed in sentence-transformers, "
-                    "remove that section. Otherwise pass pooler_type."
-                )
-        elif pooler_type not in (None, saved_pooler) and (saved_pooler or self.files.unsupported):
-            modules = self.files.unsupported or " + ".join([str(saved_pooler), *["dense"] * len(dense_folders)])
-            logger.warning(
-                f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules})."
+        modules = (self.files.pooling.get("pooler_type"), len(self.files.dense_folders))
+        if saved is None or modules[0] is None:
+            return
+        # The modules may have been changed in sentence-transformers after the checkpoint was saved here.
+        decisive = ("pooler_type", "mlp_only_train", "dense_layers")
+        if any(given.get(name, getattr(saved, name)) != getattr(saved, name) for name in decisive):
+            return
+        expected = (saved.inference_pooler, len(saved.dense_layers))
+        if saved.inference_pooler == "cls":  # the head is the first dense layer
+            expected = ("cls_before_pooler", expected[1] + 1)
+        if modules != expected:
+            raise ValueError(
+                f"{self.source} describes its pooling twice, and the two differ: modules.json has {modules[0]!r} and "
+                f"{modules[1]} dense layers, and the section {SECTION!r} of config.json has {expected[0]!r} and "
+                f"{expected[1]}. If the model was changed in sentence-transformers, remove that section. Otherwise "
+                "pass pooler_type."
             )
-            replaced = ("pooler_type", "dense_layers", "normalize")
-            section = {"pooling": {name: x for name, x in self.files.pooling.items() if name not in replaced}}
-        return resolve_settings(section, **given)
+
+    def has_trained_head(self, encoder: nn.Module, unexpected: Iterable[str]) -> bool:
+        """Return whether a head that it holds was trained as a head of embeddings.
+
+        Args:
+            encoder (`nn.Module`): The stock encoder.
+            unexpected (`Iterable[str]`): The names of its weights that the encoder has no place for.
+
+        Returns:
+            `bool`: Whether it was. Published SimCSE models are bare encoders with a pooler; masked-LMs have more.
+        """
+        if self.saved is not None:
+            return self.saved.pooler_type == "cls"
+        modules = {name.split(".")[0] for name in self.weight_names}
+        others = [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(encoder, name)]
+        others += [name for name in unexpected if not name.endswith("position_ids")]
+        return self.is_of_reference or not others
 
 
-def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str, Any]) -> list[str]:
+def _with_changes(pooling: Values, files: SentenceTransformersFiles, tokenizer_limit: int | None) -> Values:
+    """Return saved settings with what other tools have changed in the files of sentence-transformers alone."""
+    names = ("prompts", "default_prompt_name", "similarity_fn_name")
+    changed = {name: value for name, value in files.pooling.items() if name in names}
+    length = files.pooling.get("max_length")
+    # Files without a length name that of the tokenizer, so this one stands for no length of the model's own.
+    is_tokenizers = pooling.get("max_length") is None and tokenizer_limit in (None, length)
+    if not is_tokenizers and (length is not None or "pooler_type" in files.pooling):
+        changed["max_length"] = length
+    return pooling | changed
+
+
+def load_own_layers(
+    model: ContrastiveBase, found: Checkpoint, head: str, lacking: Sequence[str], info: Values
+) -> None:
     """Load the layers beside the encoder, and keep the dense + tanh head of a checkpoint or draw a new one.
 
     Args:
         model (`ContrastiveModel`): The model, whose encoder is loaded. It is changed in place.
         found (`Checkpoint`): Its checkpoint.
         head (`str`): One of `HEAD_CHOICES`.
+        lacking (`Sequence[str]`): The names of the weights that the checkpoint lacks; transformers has drawn them.
         info (`Mapping[str, Any]`): transformers' loading info.
-
-    Returns:
-        `list[str]`: The attributes of the model whose layers were drawn at random, in this order.
 
     Raises:
         ValueError: If the checkpoint lacks a layer or the head that is to be kept, or has two different heads.
     """
     settings = model.settings
+    saved = found.saved
     model.tokenizer_limit = found.tokenizer_limit
     with torch.no_grad():
         for name in info["missing_keys"]:
             if name.endswith("bias"):  # which transformers before 5.7 leaves as the memory was
                 model.get_parameter(name).zero_()
-    is_reference = found.saved is None and REFERENCE_HEAD in found.weight_names
+    # 1. Dense layers, and those of a pooler of our own, which are drawn if the checkpoint has another pooler.
+    is_other = saved is None or (saved.pooler_type, saved.denoising) != (settings.pooler_type, settings.denoising)
+    drawn = _load_layers(model, found.source, found.files.dense_folders, is_other, **found.hub)
+    # 2. The head. Without our section, 2_Dense is a layer of some sentence-transformers model's own.
     if model.has_own_pooler:
-        has_head = is_reference or any(".pooler." in f".{name}" for name in found.weight_names)
-    elif found.saved is None or head == "pooler":
-        has_head = False  # without our section, 2_Dense is a layer of some sentence-transformers model's own
+        has_head = found.is_of_reference or any(".pooler." in f".{name}" for name in found.weight_names)
+    elif saved is None or head == "pooler":
+        has_head = False
     else:
-        has_head = load_layer(model.sentence_head.dense, found.source, HEAD_FOLDER, "linear.", **found.hub)
-    has_same_pooler = False
-    if found.saved is not None:
-        before = (found.saved.pooler_type, found.saved.denoising)
-        has_same_pooler = before == (settings.pooler_type, settings.denoising)
-    drawn = _load_layers(model, found.source, found.files.dense_folders, has_same_pooler, **found.hub)
+        has_head = load_layer(model.sentence_head[0], found.source, HEAD_FOLDER, "linear.", **found.hub)
     keeps = head != "fresh"
-    if head == "auto" and found.saved is not None:
-        keeps = has_head and found.saved.pooler_type == "cls"
-    elif head == "auto":  # published SimCSE models are bare encoders with a pooler; masked-LM checkpoints have more
-        others = [key for key in info["unexpected_keys"] if not key.endswith("position_ids")]
-        modules = {name.split(".")[0] for name in found.weight_names}
-        others += [name for name in modules.intersection(PRETRAINING_HEADS) if not hasattr(model.base_model, name)]
-        keeps = has_head and (is_reference or not others)
+    if head == "auto":
+        keeps = has_head and found.has_trained_head(model.base_model, info["unexpected_keys"])
     if keeps and not has_head:
         raise ValueError(f"head={head!r}, but {found.source} holds no dense + tanh head. Use head='fresh' or 'auto'.")
     if not keeps:
@@ -273,13 +302,13 @@ def load_own_layers(model: Any, found: Checkpoint, head: str, info: Mapping[str,
     elif model.has_own_pooler:
         _settle_head(model, found, head)
     model.head_source = "kept" if keeps else "fresh"
-    model.names_pooler = keeps or found.saved is not None or "pooler_type" in found.files.pooling
+    model.names_pooler = keeps or saved is not None or "pooler_type" in found.files.pooling
+    model.fresh_weights = FreshWeights(model, lacking, drawn)
     if settings.pooler_type == "cls":
         logger.info(f"{found.source}: the dense + tanh head is {model.head_source}.")
-    return drawn
 
 
-def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
+def _settle_head(model: ContrastiveBase, found: Checkpoint, head: str) -> None:
     """Compare the encoder's pooler with its copy in `2_Dense`, and take the one that was asked for.
 
     sentence-transformers trains the copy only. Other tools may change the pooler only.
@@ -315,7 +344,7 @@ def _settle_head(model: Any, found: Checkpoint, head: str) -> None:
 
 
 def _load_layers(
-    model: Any, source: StrPath, dense_folders: list[str], has_same_pooler: bool = True, **hub: Any
+    model: ContrastiveBase, source: StrPath, dense_folders: list[str], draws_pooler: bool = False, **hub: Any
 ) -> list[str]:
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another.
 
@@ -331,7 +360,7 @@ def _load_layers(
         dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
     own_folders = dense_folders[len(dense_folders) - count :]
     for layer, folder in zip(model.dense_layers, own_folders, strict=True):
-        if not load_layer(layer.linear, source, folder, "linear.", **hub):
+        if not load_layer(layer, source, folder, **hub):
             raise ValueError(
                 f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
             )
@@ -340,9 +369,9 @@ def _load_layers(
         layer = getattr(model, attribute)
         if layer is None:
             continue
-        if not has_same_pooler and getattr(layer, "transforms", False):
+        if draws_pooler and getattr(layer, "transforms", False):
             layer.load(source, **hub)
-        elif not has_same_pooler:
+        elif draws_pooler:
             drawn.append(attribute)
             layer.draw_weights()
         elif not load_layer(layer, source, folder, **hub):
@@ -353,7 +382,7 @@ def _load_layers(
     return drawn
 
 
-def reload_model(model: Any, directory: StrPath) -> None:
+def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
     """Load all weights of a checkpoint of this very model: the encoder, our layers and the objective's state.
 
     Args:
@@ -379,12 +408,12 @@ def reload_model(model: Any, directory: StrPath) -> None:
         listed = ", ".join(wrong[:3])
         raise ValueError(f"{directory} holds the weights of another model ({listed}): name another checkpoint")
     if not model.has_own_pooler:
-        load_layer(model.sentence_head.dense, directory, HEAD_FOLDER, "linear.")
+        load_layer(model.sentence_head[0], directory, HEAD_FOLDER, "linear.")
     _load_layers(model, directory, [])
     load_objective_state(model, Path(directory, OBJECTIVE_FILE))
 
 
-def load_objective_state(model: Any, path: StrPath, saved: ContrastiveSettings | None = None) -> None:
+def load_objective_state(model: ContrastiveBase, path: StrPath, saved: ContrastiveSettings | None = None) -> None:
     """Load the state of the objective and of the second encoder, if the file exists.
 
     Args:
@@ -468,7 +497,7 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
             )
 
 
-def save_own_files(model: Any, directory: StrPath, state_dict: StateDict) -> None:
+def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: StateDict) -> None:
     """Write everything of a checkpoint but the weights of the encoder and its config.
 
     Args:

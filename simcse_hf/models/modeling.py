@@ -1,9 +1,7 @@
 """Contrastive models, BERT's, RoBERTa's and others: a stock encoder with SimCSE's head, an objective and its loss."""
 
-import copy
 import functools
 import inspect
-import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,46 +29,27 @@ from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
-from ..objectives.masked_lm import IGNORED, StockMaskedLMHead
+from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
 from ..ops.checks import check_values
-from ..ops.cpu import use_fast_dropout
 from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
-from ..ops.loading import check_finite_weights, load_base, load_pretrained, load_weights, without_bar
+from ..ops.identity import digest_weights
+from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..ops.unpadded import (
     avoid_cudnn_attention,
-    install_unpadded_attention,
     reads_left_to_right,
     run_encoder,
     send,
     supports_unpadded,
 )
 from . import adapters, checkpoint, pooling
-from .fresh import FreshLayers, digests_of, lacking_weights
-from .resolve import chosen, resolve_settings
-from .settings import LOSS_OPTIONS, SECTION, SETTING_NAMES, ContrastiveSettings, dropout_rates, read_section
+from .checkpoint import Checkpoint
+from .parts import AUXILIARY_MODULES, ContrastiveBase
+from .resolve import chosen
+from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings, read_section
 
 logger = logging.get_logger(__name__)
-
-#: Settings that do not concern the objective: it is kept when they change.
-_NOT_THE_OBJECTIVES = {
-    "max_seq_length",
-    "fixed_mask",
-    "mlm_weight",
-    "max_length",
-    "prompts",
-    "default_prompt_name",
-    "normalize",
-    "similarity_fn_name",
-}
-
-#: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention
-#: and LUKE's entities.
-_WITHOUT_GRADIENT = {
-    "longformer": r"\.(query|key|value)_global\.",
-    "luke": r"^entity_embeddings\.|\.(w2e|e2w|e2e)_query\.",
-}
 
 #: Arguments of `save_pretrained` that concern the upload.
 _HUB_ARGUMENTS = ("push_to_hub", "repo_id", "commit_message", "private", "create_pr", "token", "tags")
@@ -107,7 +86,7 @@ def preserve_random_state(device: torch.device) -> AbstractContextManager:
     return torch.random.fork_rng(devices, device_type=device.type)
 
 
-class ContrastiveModel(PreTrainedModel):
+class ContrastiveModel(ContrastiveBase):
     """The contrastive model, combined with the `...PreTrainedModel` class of an encoder family (see `BertForCL`).
 
     The encoder keeps its stock name and layout. If it has a pooler of its own (dense + tanh over [CLS]), that pooler
@@ -130,136 +109,13 @@ class ContrastiveModel(PreTrainedModel):
         settings (`Any`): Settings that come before those of the config.
     """
 
-    base_class: type[nn.Module]  # the class of the stock encoder
-    base_model: Any  # the stock encoder
-    dense_layers: Any
-    _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in checkpoint.SEPARATE_MODULES)]
-    tokenizer_limit: int | None = None  # `model_max_length` of the tokenizer, if it is known
-    save_adapter = False  # if set, `save_pretrained` saves the adapter in place of the merged model
     accepts_loss_kwargs = False  # the loss is a mean over the batch, so the Trainer divides it for accumulation
+    # Digest of the weights of the objective and of the second encoder, as they were made.
+    _objective_as_made: str | None = None
+    # Settings and file of the objective of the checkpoint that the model was loaded from.
+    _saved_objective: tuple[ContrastiveSettings, str] | None = None
 
-    def __init__(
-        self,
-        config: PreTrainedConfig,
-        *,
-        resolved: ContrastiveSettings | None = None,
-        unpadded: bool = True,
-        fast_dropout: bool = True,
-        **settings: Any,
-    ) -> None:
-        config = copy.deepcopy(config)  # this model writes its own settings into it
-        config.return_dict = True  # whatever config.json says: outputs are read by name
-        super().__init__(config)
-        for name, rate in dropout_rates(config).items():
-            if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-                raise ValueError(
-                    f"{config.name_or_path or 'the encoder'}, config.json: {name} is {rate}. Set it to a dropout rate "
-                    "from 0 to 1, such as 0.1."
-                )
-        section = getattr(config, SECTION, None)
-        if resolved is None or settings:
-            resolved = resolve_settings(section, **settings)
-        if resolved.pooler_type in pooling.FIRST_TOKEN and reads_left_to_right(type(config)):
-            raise ValueError(
-                f"pooler_type {resolved.pooler_type!r} reads the first token, and in a decoder ({config.model_type}) "
-                "this token sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
-            )
-        self.settings = resolved
-        #: What the caller chose, which counts in the objectives of several data sets, too.
-        self.given_settings = chosen(settings)
-        #: What the checkpoint had saved.
-        self.saved_settings = read_section(section)
-        setattr(config, SECTION, resolved.to_section())
-        self.unpadded = unpadded
-        self.fast_dropout = fast_dropout
-        #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
-        self.head_source = "fresh"
-        #: Whether the checkpoint says how its embeddings are made. If not, a run first scores plain poolers, too.
-        self.names_pooler = True
-        #: The layers that were drawn at random when the model was loaded.
-        self.fresh_layers: FreshLayers | None = None
-        self.objective: Objective | None = None  # created when training begins, as it may be larger than the encoder
-        # Digests of the weights of the objective and of the second encoder, as they were made.
-        self._objective_as_made: dict[str, str] = {}
-        self.second_encoder: ContrastiveModel | None = None
-        # Settings and file of the objective of the checkpoint that the model was loaded from.
-        self._saved_objective: tuple[ContrastiveSettings, str] | None = None
-        setattr(self, self.base_model_prefix, self.base_class(config))
-        # `from_pretrained` explains these keys itself: transformers' report names all others.
-        heads = [rf"^{name}\." for name in checkpoint.PRETRAINING_HEADS if not hasattr(self.base_model, name)]
-        self._keys_to_ignore_on_load_unexpected = [*(self._keys_to_ignore_on_load_unexpected or ()), *heads]
-        # MobileBERT's pooler may be a module without layers, which returns the plain [CLS] output.
-        pooler = getattr(self.base_model, "pooler", None) or nn.Identity()
-        self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
-        if not self.has_own_pooler:
-            self.sentence_head = pooling.sentence_head(config)
-        self.ngram_head = None
-        if resolved.pooler_type == pooling.NGRAM_POOLER:
-            self.ngram_head = pooling.NGramHead(config)
-        self.template_head = None
-        if resolved.denoising != "none":
-            self.template_head = pooling.TemplateHead(config, resolved.denoising)
-        self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in resolved.dense_layers)
-        self.embedding_dim: int = config.hidden_size
-        if resolved.dense_layers:
-            self.embedding_dim = resolved.dense_layers[-1]["out_features"]
-        if resolved.do_mlm:
-            self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
-            self._tied_weights_keys = dict(self._stock_mlm_head.stock._tied_weights_keys or {})
-            self._register_mlm_head()
-        self.post_init()
-        self.freeze_unused_parameters()
-        install_unpadded_attention(cast(PreTrainedModel, self.base_model))
-        if fast_dropout:
-            use_fast_dropout(self.base_model)
-
-    # --- settings and parts -----------------------------------------------------------------------------------------
-
-    def update_settings(self, **settings: Any) -> None:
-        """Change settings of the model and of the config that is saved with it.
-
-        Args:
-            settings (`Any`): The new values of fields of [`ContrastiveSettings`], and options of the objective.
-
-        Raises:
-            ValueError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
-        """
-        fixed = {"pooler_type", "denoising", "do_mlm", "dense_layers"} & settings.keys()
-        if fixed:
-            raise ValueError(
-                f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
-            )
-        self.given_settings |= chosen(settings)
-        before = self.settings
-        self.use_settings(resolve_settings(before.to_section(), do_mlm=before.do_mlm, **settings))
-
-    def use_settings(self, settings: ContrastiveSettings) -> None:
-        """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
-
-        Args:
-            settings (`ContrastiveSettings`): All settings.
-        """
-        before = self.settings
-        self.settings = settings
-        setattr(self.config, SECTION, settings.to_section())
-        for name in SETTING_NAMES - _NOT_THE_OBJECTIVES:
-            if getattr(before, name) != getattr(settings, name):
-                self.objective = None
-                self.second_encoder = None
-
-    @property
-    def contrastive_head(self) -> nn.Module:
-        """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
-        return self.base_model.pooler if self.has_own_pooler else self.sentence_head
-
-    def has_adapter(self) -> bool:
-        """Return whether there is an adapter of peft in the encoder. One of the whole model is moved there."""
-        if getattr(self, "peft_config", None):  # by `add_adapter` or `get_peft_model`
-            self.base_model.peft_config = self.peft_config
-            self.base_model._hf_peft_config_loaded = True
-            self._hf_peft_config_loaded = False
-            del self.peft_config
-        return bool(getattr(self.base_model, "peft_config", None))
+    # --- embeddings -------------------------------------------------------------------------------------------------
 
     @property
     def active_pooler(self) -> str:
@@ -287,36 +143,6 @@ class ContrastiveModel(PreTrainedModel):
     def counted_parameters(self) -> int:
         """The number of parameters without embeddings, which is counted once."""
         return self.num_parameters(exclude_embeddings=True)
-
-    def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
-        if not self.settings.do_mlm:
-            return None
-        return self._stock_mlm_head.stock.get_output_embeddings()
-
-    def set_output_embeddings(self, embeddings: nn.Module) -> None:
-        """Replace the output layer of the masked-LM head."""
-        self._stock_mlm_head.stock.set_output_embeddings(embeddings)
-        self._register_mlm_head()
-
-    def _register_mlm_head(self) -> None:
-        for name, module in self._stock_mlm_head.modules.items():
-            setattr(self, name, module)
-
-    def freeze_unused_parameters(self) -> None:
-        """Freeze the parameters that no loss reaches, at which DistributedDataParallel would stop.
-
-        They stay in the checkpoint, where `AutoModel` looks for them.
-        """
-        if self.settings.pooler_type != "cls":
-            self.contrastive_head.requires_grad_(False)
-        pattern = _WITHOUT_GRADIENT.get(self.config.model_type)
-        if pattern is not None:
-            for name, parameter in self.base_model.named_parameters():
-                if re.search(pattern, name):
-                    parameter.requires_grad_(False)
-
-    # --- embeddings -------------------------------------------------------------------------------------------------
 
     def embed(
         self,
@@ -436,7 +262,7 @@ class ContrastiveModel(PreTrainedModel):
         # Each pass encodes some columns with one encoder.
         passes: list[tuple[ContrastiveModel, slice]] = [(self, slice(None))]
         if self.second_encoder is not None and not needs_states:
-            passes = [(self, slice(0, 1)), (self.second_encoder, slice(1, None))]
+            passes = [(self, slice(0, 1)), (cast(Self, self.second_encoder), slice(1, None))]
         if self.settings.fixed_mask:
             if self.second_encoder is not None or needs_states:
                 reads = "hidden states" if needs_states else "a second encoder"
@@ -579,12 +405,11 @@ class ContrastiveModel(PreTrainedModel):
         Args:
             seed (`int`): The seed.
         """
-        if self.fresh_layers is not None:
-            self.fresh_layers.draw(self, seed)
-        objective = self.objective
-        if objective is None or not self._objective_as_made or self._digest_objective() != self._objective_as_made:
+        if self.fresh_weights is not None:
+            self.fresh_weights.draw(self, seed)
+        objective, second_encoder = self.objective, self.second_encoder
+        if objective is None or self._digest_objective() != self._objective_as_made:
             return
-        second_encoder = self.second_encoder
         self.objective = None
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -595,10 +420,9 @@ class ContrastiveModel(PreTrainedModel):
             second_encoder.load_state_dict(self.second_encoder.state_dict())
             self.second_encoder = second_encoder
 
-    def _digest_objective(self) -> dict[str, str]:
-        parameters = dict(self.named_parameters())
-        names = [name for name in parameters if name.split(".")[0] in checkpoint.AUXILIARY_MODULES]
-        return digests_of(self, names, most=1 << 16)
+    def _digest_objective(self) -> str:
+        state = self.state_dict()
+        return digest_weights((name, x) for name, x in state.items() if name.split(".")[0] in AUXILIARY_MODULES)
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
@@ -777,7 +601,7 @@ class ContrastiveModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # kwargs are the other arguments of transformers
-        cls, name_or_path: StrPath, *args: Any, head: str = "auto", **kwargs: Any
+        cls, name_or_path: StrPath, *, head: str = "auto", **kwargs: Any
     ) -> Self:
         """Load a model as transformers does, with the contrastive settings as further keyword arguments.
 
@@ -788,7 +612,6 @@ class ContrastiveModel(PreTrainedModel):
                 this package, a folder of sentence-transformers, a published SimCSE model (an encoder with its pooler
                 and nothing else), the training output of the reference implementation (`mlp.*`), or a masked-LM
                 checkpoint.
-            args (`Any`): The positional arguments of transformers' `from_pretrained`.
             head (`str`, *optional*, defaults to `"auto"`): `"keep"` the checkpoint's dense + tanh head, draw a
                 `"fresh"` one, or `"auto"`: keep it if it was trained as a head of embeddings. The choice is logged and
                 stands in `model.head_source`. A checkpoint may hold the head twice, in the encoder's own pooler and in
@@ -805,10 +628,28 @@ class ContrastiveModel(PreTrainedModel):
             ValueError: If `head` is unknown, the checkpoint does not have that head, it has two different heads and
                 `head` does not choose, or a setting is not valid.
         """
+        found = Checkpoint.find(name_or_path, config_class=cls.config_class or AutoConfig, **kwargs)
+        return cls.from_checkpoint(found, head=head, **kwargs)
+
+    @classmethod
+    def from_checkpoint(cls, found: Checkpoint, *, head: str = "auto", **kwargs: Any) -> Self:
+        """Load a model from a checkpoint that was already looked at.
+
+        Args:
+            found (`Checkpoint`): The checkpoint.
+            head (`str`, *optional*, defaults to `"auto"`): See [`from_pretrained`].
+            kwargs (`Any`): See [`from_pretrained`]. The arguments that locate the files are those of the checkpoint.
+
+        Returns:
+            [`ContrastiveModel`]: See [`from_pretrained`].
+
+        Raises:
+            ValueError: See [`from_pretrained`].
+        """
         check_values(checkpoint.HEAD_CHOICES, head=head)
+        kwargs = found.arguments | kwargs
         given = chosen({name: kwargs.pop(name) for name in (*SETTING_NAMES, *LOSS_OPTIONS) if name in kwargs})
-        found = checkpoint.Checkpoint.find(name_or_path, **kwargs)
-        if found.saved is None and checkpoint.REFERENCE_HEAD in found.weight_names:
+        if found.is_of_reference:
             renamed = {r"^mlp\.": f"{cls.base_model_prefix}.pooler."}
             if cls.base_model_prefix == "bert":  # the reference calls BERT's masked-LM head like RoBERTa's
                 renamed[r"^lm_head\."] = "cls.predictions."
@@ -820,19 +661,19 @@ class ContrastiveModel(PreTrainedModel):
         kwargs["resolved"] = found.resolve(given)
         load = functools.partial(load_weights, super().from_pretrained)
         if found.base is None:
-            model, info = load(name_or_path, *args, **kwargs)
-            lacking = lacking_weights(model)
+            model, info = load(found.name, **kwargs)
         else:
-            model, info = load_base(load, name_or_path, found.base, *args, **kwargs)
-            lacking = lacking_weights(model)
+            model, info = load_base(load, found.name, found.base, **kwargs)
+        # transformers marks the weights that it has loaded, and not those that it has drawn.
+        lacking = [name for name, x in model.named_parameters() if not getattr(x, "_is_hf_initialized", False)]
+        if found.base is not None:
             with preserve_random_state(model.device):  # peft draws an adapter before it is loaded
-                adapters.load_adapter(model, name_or_path, select_hub_arguments(kwargs))
-            model.config.name_or_path = model.name_or_path = str(name_or_path)
+                adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
+            model.config.name_or_path = model.name_or_path = str(found.name)
         model.given_settings = given
         model.saved_settings = read_section(found.section)
-        layers = checkpoint.load_own_layers(model, found, head, info)
-        model.fresh_layers = FreshLayers(model, lacking, checkpoint.SEPARATE_MODULES, layers)
-        check_finite_weights(model, name_or_path)
+        checkpoint.load_own_layers(model, found, head, lacking, info)
+        check_finite_weights(model, found.name)
         model.freeze_unused_parameters()  # loading has replaced the parameters
         if found.saved is not None:
             path = find_file(found.source, checkpoint.OBJECTIVE_FILE, **found.hub)
@@ -923,13 +764,25 @@ class AutoModelForCL:
         Returns:
             [`ContrastiveModel`]: The model, in evaluation mode.
         """
-        config = kwargs.get("config")
-        if not isinstance(config, PreTrainedConfig):
-            code = {"trust_remote_code": kwargs.get("trust_remote_code")}
-            hub = select_hub_arguments(kwargs)
-            config = load_pretrained(AutoConfig.from_pretrained, config or name_or_path, **code, **hub)
-        with explain_damage(name_or_path):
-            return contrastive_class(type(config)).from_pretrained(name_or_path, **kwargs)  # type: ignore[arg-type]  # hashable
+        return cls.from_checkpoint(Checkpoint.find(name_or_path, **kwargs), **kwargs)
+
+    @classmethod
+    def from_checkpoint(cls, found: Checkpoint, **kwargs: Any) -> ContrastiveModel:
+        """Load a contrastive model of the class that fits a checkpoint that was already looked at.
+
+            checkpoint = Checkpoint.find("bert-base-uncased")
+            model = AutoModelForCL.from_checkpoint(checkpoint, pooler_type="avg")
+
+        Args:
+            found (`Checkpoint`): The checkpoint.
+            kwargs (`Any`): The arguments of [`ContrastiveModel.from_checkpoint`].
+
+        Returns:
+            [`ContrastiveModel`]: The model, in evaluation mode.
+        """
+        model_class = contrastive_class(type(found.config))  # type: ignore[arg-type]  # hashable
+        with explain_damage(found.name):
+            return model_class.from_checkpoint(found, **kwargs)
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig, **settings: Any) -> ContrastiveModel:

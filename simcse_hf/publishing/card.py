@@ -2,33 +2,26 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import jinja2
 import yaml
-from huggingface_hub import ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from ..data.contents import CONTENTS
-from ..data.views import VIEW_CLASSES
-from ..evaluation.compare import describe_difference
-from ..models.pooling import POOLERS
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
 from ..ops.files import explain_damage, read_json, read_json_object, read_template, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER, find_transform
-from .card_results import (
-    comparison_text,
-    evaluation_facts,
-    hub_scores,
-    is_outdated,
-    protocol_of,
-    read_measured,
-)
-from .card_training import PAPERS, dev_facts, dev_metric_ids, hub_id, hyperparameters, model_context, read_run
+from . import card_model, card_training
+from .card_code import code_by_library
+from .card_measured import is_outdated, read_evaluations
+from .card_results import Measured, Table, comparison_text, tables
+from .card_scores import dev_metric_ids, hub_scores
+from .card_subject import Subject, hub_id, read_run
+from .papers import Paper
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -36,16 +29,107 @@ EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
 ADAPTATION = "adaptation.json"
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
-#: Values for the template that hold several lines of our own, or that it writes as JSON into Python code.
-_WRITTEN_HERE = ("training_text", "templates", "prompts", "comparisons")
 FRONT_MATTER: dict = {
     "library_name": "sentence-transformers",
     "pipeline_tag": "sentence-similarity",
     "tags": TAGS,
 }
 _HUB = "https://huggingface.co"
-#: The text of cards. Its tables of views and poolers also stand in the reference (docs/site_reference.py).
-TEMPLATE = read_template(Path(__file__).with_name("template.md"), undefined=jinja2.ChainableUndefined)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card as its sentences and tables; `str(card)` is its text.
+
+    Args:
+        data (`ModelCardData`): The front matter.
+        name (`str`): The heading.
+        summary (`str`): What the model is.
+        facts (`list`): Names and values that a user has to know.
+        note (`str`): Where other libraries need care.
+        code (`dict[str, str]`): Code by the library that it uses.
+        training (`str`): How the model was trained.
+        hyperparameters (`list`): Names and values.
+        hardware (`str`): On what and how long.
+        tables (`list[Table]`): What was measured.
+        length_limit (`str`): What an embedding stands for.
+        threshold (`str`): From which cosine two texts are similar.
+        papers (`list[Paper]`): The papers to cite.
+        comparisons (`list[str]`, *optional*, defaults to `()`): Tables of `simcse-hf compare`.
+        marker (`str`, *optional*): The comment by which a card that a program wrote is recognised.
+        all_hyperparameters (`bool`, *optional*, defaults to `False`): Whether they are all listed.
+    """
+
+    data: ModelCardData
+    name: str
+    summary: str
+    facts: list[list[str]]
+    note: str
+    code: dict[str, str]
+    training: str
+    hyperparameters: list[list[str]]
+    hardware: str
+    tables: list[Table]
+    length_limit: str
+    threshold: str
+    papers: list[Paper]
+    comparisons: Sequence[str] = ()
+    marker: str = MARKER
+    all_hyperparameters: bool = False
+
+    @classmethod
+    def about(
+        cls,
+        model: Subject,
+        data: ModelCardData,
+        measured: Sequence[Measured] = (),
+        comparisons: Sequence[str] = (),
+    ) -> "Card":
+        """Say what is known about a model.
+
+        Args:
+            model (`Subject`): The model.
+            data (`ModelCardData`): The front matter.
+            measured (`Sequence[Measured]`, *optional*, defaults to `()`): Its evaluations.
+            comparisons (`Sequence[str]`, *optional*, defaults to `()`): Tables of `simcse-hf compare`.
+
+        Returns:
+            `Card`: The card.
+        """
+        found = []
+        for table in tables(model, measured):
+            rows = [_cells(row) for row in table.rows]
+            found.append(Table(_plain(table.title), _plain(table.protocol), _cells(table.header), rows))
+        return cls(
+            data=data,
+            name=model.repo_id.rpartition("/")[2],
+            summary=_plain(card_model.summary(model)),
+            facts=[_cells(row) for row in card_model.facts(model)],
+            note=_plain(card_model.note(model)),
+            code=code_by_library(model, data.library_name == FRONT_MATTER["library_name"]),
+            training=_plain(card_training.training(model)),
+            hyperparameters=[_cells((f"`{name}`", value)) for name, value in card_training.hyperparameters(model)],
+            hardware=_plain(card_training.hardware(model.run)),
+            tables=found,
+            length_limit=card_model.length_limit(model),
+            threshold=_plain(card_model.threshold(model)),
+            papers=card_model.papers(model),
+            comparisons=comparisons,
+        )
+
+    def __str__(self) -> str:
+        template = read_template(Path(__file__).with_name("template.md"))
+        return template.render(card=self).strip() + "\n"
+
+
+def _plain(text: object) -> str:
+    """Return a sentence without line breaks and HTML, by which metadata could become headings and markup."""
+    return " ".join(str(text).split()).replace("<", "&lt;")
+
+
+def _cells(row: Sequence[object]) -> list[str]:
+    """Return the cells of a row of a table as text."""
+    return [_plain(cell).replace("|", "\\|") for cell in row]
 
 
 def write_card(
@@ -88,90 +172,98 @@ def write_card(
         ValueError: If the directory holds no model of this package or a damaged transform, if its README.md was not
             written by this function, or if a results file is broken or belongs to another model.
     """
-    # 1. What the files say about the model and its training.
+    # 1. Refuse to replace what somebody wrote.
     directory = Path(directory)
     path = directory / CARD
-    repo_id = repo_id or _placeholder(directory)
-    config, weights = _read_model(directory)
-    settings = settings_of_config(config)
     if is_written_by_hand(path):
         raise ValueError(
             f"{path} was not written by `simcse-hf card`, which would replace it. Move or rename the file first."
         )
+
+    # 2. What the files say about the model and its training.
+    repo_id = repo_id or _placeholder(directory)
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
+    run = read_run(directory / "results.json", run)
+    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
+    model = read_subject(directory, repo_id, run, list(dict.fromkeys(datasets)))
+
+    # 3. What was measured.
+    measured = read_evaluations(model, directory, evaluations, repo_id)
+    if comparisons is None:
+        comparisons = sorted(directory.glob("comparison*.json"))
+    compared = [comparison_text(Path(file)) for file in comparisons]
+    scores = []
+    benchmarks = []
+    for each in measured:
+        # A result file in another folder is not pushed, but the card names its protocol.
+        source = each.path.name if (directory / each.path.name).exists() else CARD
+        listed, comparable = hub_scores(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
+        scores += listed
+        benchmarks += comparable
+
+    # 4. The card. What an earlier one says in its front matter stays, unless it is given anew.
+    base = adapter_base(directory) or run.get("base_model") or model.chosen.get("model")
+    data = ModelCardData(
+        language=language or previous.get("language"),
+        license=license or previous.get("license"),
+        datasets=[*model.datasets] or None,
+        base_model=hub_id(base) or previous.get("base_model"),
+        model_name=repo_id.rpartition("/")[2] if scores else None,
+        base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
+        eval_results=scores or None,
+        **_front_matter(directory, model, {score.metric_type for score in scores}, tags or ()),
+    )
+    write_text(path, str(Card.about(model, data, measured, compared)))
+    _write_benchmarks(directory / EVAL_RESULTS, benchmarks)
+    return path
+
+
+def read_subject(directory: Path, repo_id: str, run: dict, datasets: Sequence[str]) -> Subject:
+    """Read what the files of a model say about it.
+
+    Args:
+        directory (`Path`): The directory of the model.
+        repo_id (`str`): Its name on the hub.
+        run (`dict`): The content of `results.json`; empty without a record.
+        datasets (`Sequence[str]`): Hub names of the training data.
+
+    Returns:
+        `Subject`: The model.
+
+    Raises:
+        ValueError: If the directory holds no model of this package, or a damaged file.
+    """
+    config, weights = _read_model(directory)
     transform = fit = None
     if (directory / FOLDER).exists():
         transform, fit = find_transform(directory, {})
-    run = read_run(directory / "results.json", run)
     adaptation = {}
     record = directory / ADAPTATION
     if record.is_file() and not is_outdated(record, directory):
         adaptation = read_json_object(record, advice="Remove it, or adapt the model again.")
-    chosen = adaptation.get("chosen", {})
-
-    # 2. What was measured.
-    if evaluations is None:
-        found = sorted(directory.glob("evaluation*.json"))
-        evaluations = [file for file in found if not is_outdated(file, directory)]
-    if comparisons is None:
-        comparisons = sorted(directory.glob("comparison*.json"))
-    pooler = fit.pooler if fit else settings.inference_pooler
-    method = transform.method if transform else None
-    facts = []
-    scores = []
-    benchmarks = []
-    for file in map(Path, evaluations):
-        document, seeds = read_measured(file, directory, repo_id, run or chosen, pooler, method)
-        facts.append(evaluation_facts(document, seeds))
-        # A result file in another folder is not pushed, but the card names its protocol.
-        source = file.name if (directory / file.name).exists() else CARD
-        listed, comparable = hub_scores(document, f"{_HUB}/{repo_id}/blob/main/{source}")
-        scores += listed
-        benchmarks += comparable
-
-    # 3. The card. What an earlier one says in its front matter stays, unless it is given anew.
-    name = repo_id.rpartition("/")[2]
-    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
-    datasets = list(dict.fromkeys(datasets)) or None
-    base = adapter_base(directory) or run.get("base_model") or chosen.get("model")
-    metrics = {score.metric_type for score in scores}
-    front_matter = _front_matter(directory, settings.objective, run, metrics, tags or ())
-    data = ModelCardData(
-        language=language or previous.get("language"),
-        license=license or previous.get("license"),
-        datasets=datasets,
-        base_model=hub_id(base) or previous.get("base_model"),
-        model_name=name if scores else None,
-        base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
-        eval_results=scores or None,
-        **front_matter,
-    )
-    content = render_card(
-        data,
-        name=name,
-        repo_id=repo_id,
-        own_pooler=any("pooler." in weight for weight in weights),
-        dev=dev_facts(run),
+    return Subject(
+        repo_id=_plain(repo_id),
+        config=config,
+        settings=settings_of_config(config),
+        run=run,
         adaptation=adaptation,
-        evaluations=facts,
-        comparisons=[comparison_text(Path(file)) for file in comparisons],
-        hyperparameters=hyperparameters(settings, config, run),
-        sentence_transformers=front_matter["library_name"] == FRONT_MATTER["library_name"],
-        **model_context(config, settings, run, transform, fit, datasets),
+        transform=transform,
+        fit=fit,
+        datasets=datasets,
+        own_pooler=any("pooler." in weight for weight in weights),
     )
-    write_text(path, content)
-
-    # 4. The scores on the hub's benchmarks.
-    results = directory / EVAL_RESULTS
-    if benchmarks:
-        results.parent.mkdir(exist_ok=True)
-        write_text(results, yaml.safe_dump(eval_result_entries_to_yaml(benchmarks), sort_keys=False))
-    else:
-        results.unlink(missing_ok=True)
-    return path
 
 
-def _front_matter(directory: Path, objective: str, run: dict, metrics: set[str], more_tags: Sequence[str]) -> dict:
+def _write_benchmarks(path: Path, benchmarks: list[EvalResultEntry]) -> None:
+    """Write the scores on the hub's benchmarks, or remove the file of earlier ones."""
+    if not benchmarks:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(exist_ok=True)
+    write_text(path, yaml.safe_dump(eval_result_entries_to_yaml(benchmarks), sort_keys=False))
+
+
+def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags: Sequence[str]) -> dict:
     """Return what the hub searches and shows: the library, tags, metrics, and an example from the dev set.
 
     The tags about a run are written as sentence-transformers does.
@@ -183,63 +275,24 @@ def _front_matter(directory: Path, objective: str, run: dict, metrics: set[str],
     if not all(kind.startswith("sentence_transformers.") for kind in types):  # it refuses to load ours, such as a flow
         front_matter["library_name"] = "transformers"
         tags.remove("sentence-transformers")
-    objectives = [part.partition(":")[0] for part in objective.split("+")]
+    objectives = [part.partition(":")[0] for part in model.settings.objective.split("+")]
     if "simcse" not in objectives:
         tags.remove("simcse")
     tags += objectives
-    if run:
+    if model.run:
         tags.append("generated_from_trainer")
         tags += [f"loss:{name}" for name in objectives]
-    if run.get("train_rows"):
-        tags.append(f"dataset_size:{run['train_rows']}")
+    if model.run.get("train_rows"):
+        tags.append(f"dataset_size:{model.run['train_rows']}")
     front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
 
-    metrics |= dev_metric_ids(run.get("final") or ())
+    metrics |= dev_metric_ids(model.run.get("final") or ())
     if metrics:
         front_matter["metrics"] = sorted(metrics)
-    texts = run.get("dev_texts") or []
+    texts = model.run.get("dev_texts") or []
     if len(texts) > 1:
         front_matter["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
     return front_matter
-
-
-def render_card(data: ModelCardData, marker: str = MARKER, **context: Any) -> str:
-    """Fill the template.
-
-    Args:
-        data (`ModelCardData`): The front matter.
-        marker (`str`, *optional*): The comment by which a card that a program wrote is recognised.
-        **context (`Any`): What the template names: see [`model_context`] and [`write_card`].
-
-    Returns:
-        `str`: The text of the card.
-    """
-    for name, value in context.items():
-        if name not in _WRITTEN_HERE:
-            context[name] = _plain(value)
-    text = TEMPLATE.render(
-        card_data=data.to_yaml(),
-        marker=marker,
-        papers=PAPERS,
-        poolers=POOLERS,
-        views={name: (view.words, view.paper) for name, view in VIEW_CLASSES.items()},
-        contents=CONTENTS,
-        describe_difference=describe_difference,
-        protocol_of=protocol_of,
-        **context,
-    )
-    return text.strip() + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """Return metadata without line breaks and HTML, which would become headings and markup of the card."""
-    if isinstance(value, str):
-        return " ".join(value.split()).replace("<", "&lt;")
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
 
 
 def is_written_by_hand(path: Path) -> bool:

@@ -1,143 +1,306 @@
-"""Reads what was measured with a model, for its card: tables, scores of the front matter, and `.eval_results`."""
+"""The tables of results in a card, with what they were measured with."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from huggingface_hub import EvalResult, EvalResultEntry
-from transformers.utils import logging
-
-from ..evaluation.compare import format_comparison
+from ..evaluation.compare import describe_difference, format_comparison
 from ..evaluation.protocol import Protocol
-from ..evaluation.report import NOT_TASKS, is_transfer, is_user_task, read_results
-from ..evaluation.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
+from ..evaluation.report import NOT_TASKS, is_user_task, spread
 from ..ops.files import read_json_object
-from ..postprocessing.transform import FOLDER
-from .card_training import GEOMETRY, format_scores, public_name
-
-logger = logging.get_logger(__name__)
+from .card_subject import Subject, public_name
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
-#: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
-_TASK_TYPES = {
-    "classification": "text-classification",
-    "clustering": "clustering",
-    "pairs": "binary-classification",
-    "reranking": "reranking",
-    "retrieval": "information-retrieval",
-}
+GEOMETRY = ("alignment", "uniformity", "isotropy")
+#: Endings of the dev scores that a card shows.
+DEV_METRICS = (
+    "_spearman",
+    "_pearson",
+    "_alignment",
+    "_uniformity",
+    "_accuracy",
+    "_v_measure",
+    "_average_precision",
+    "_map",
+    "_ndcg@10",
+    "_mrr@10",
+    "_recall@100",
+)
 
 
-def is_outdated(path: Path, directory: Path) -> bool:
-    """Return whether a result file is older than the weights in `directory`, and warn about it.
+class Table(NamedTuple):
+    """A table of a card.
 
-    The weights of a whitening or flow count as well.
+    Args:
+        title (`str`): Its heading.
+        protocol (`str`): How the scores were measured.
+        header (`Sequence[str]`): The titles of the columns.
+        rows (`Sequence[Sequence]`): The cells.
     """
-    weights = [*directory.glob("model*.safetensors"), *directory.glob(f"{FOLDER}/*.safetensors")]
-    written = max((weight.stat().st_mtime for weight in weights), default=0.0)
-    if path.stat().st_mtime >= written:
-        return False
-    logger.warning(
-        f"{path} is older than the model's weights, so the card does not use it. If it was measured with these "
-        "weights, name it with --results."
-    )
-    return True
+
+    title: str
+    protocol: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
 
 
-def read_measured(
-    path: Path, directory: Path, repo_id: str | None, run: dict, pooler: str, transform: str | None
-) -> tuple[dict, list[dict]]:
-    """Read an evaluation of a model, and those of its other seeds under the same file name in their folders.
+class Measured(NamedTuple):
+    """An evaluation of a model.
 
     Args:
         path (`Path`): The result file.
-        directory (`Path`): The directory of the model.
-        repo_id (`str`, *optional*): The model's name on the hub, which the file may name instead of the directory.
-        run (`dict`): The content of `results.json`; empty without a record.
-        pooler (`str`): The pooler of the model.
-        transform (`str`, *optional*): The method of the transform that is saved with the model.
-
-    Returns:
-        `tuple[dict, list[dict]]`: The content of the file, and the results of the same evaluation of the model of
-        every seed, which are empty if one is missing.
-
-    Raises:
-        ValueError: If a file is not a result file, or was measured with another model, pooler, transform or protocol.
+        document (`dict`): Its content.
+        seeds (`list[dict]`): The results of the model of every seed, or none.
     """
-    document, _ = read_results(path)
-    model = document.get("model")
-    if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
-        raise ValueError(
-            f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
-        )
-    used = document.get("pooler")
-    applied = document.get("postprocessing")
-    if (used, applied) != (pooler, transform):
-        raise ValueError(
-            f"{path} was measured with transform {applied} and pooler {used!r}, but the model's pooler is {pooler!r} "
-            f"and its transform {transform}. Evaluate it as it is saved, without --pooler_type and --no_postprocess."
-        )
-    runs = run["seeds"]["runs"] if "seeds" in run else []
-    if len(runs) < 2 or transform is not None:
-        return document, []
 
-    folders = [directory / f"seed-{each['seed']}" for each in runs]
-    if any(not (folder / path.name).is_file() or is_outdated(folder / path.name, folder) for folder in folders):
-        return document, []
-    seeds = []
-    for folder in folders:
-        other, _ = read_measured(folder / path.name, folder, None, {}, pooler, transform)
-        theirs = protocol_of(other, transfer=False)
-        ours = protocol_of(document, transfer=False)
-        if theirs != ours:
-            raise ValueError(
-                f"{folder / path.name} and {path} were measured with different protocols. Evaluate both alike. The "
-                f"first: {theirs} The second: {ours}"
-            )
-        seeds.append(other["results"])
-    return document, seeds
+    path: Path
+    document: dict
+    seeds: list[dict]
 
 
-def evaluation_facts(document: dict, seeds: list[dict]) -> dict[str, Any]:
-    """Collect what the template says about an evaluation.
+def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
+    """Make the tables of everything that was measured.
 
     Args:
-        document (`dict`): The content of a result file of the published model.
-        seeds (`list[dict]`): The results of the model of every seed, or none.
+        model (`Subject`): The model.
+        evaluations (`Iterable[Measured]`): Its evaluations.
 
     Returns:
-        `dict[str, Any]`: Its `document`; the number of `seeds`; in `tables`, the cells of each score for the published
-        model and, with seeds, for their mean: of STS (`average`), transfer (`average_transfer`), `geometry` and each
-        task of `users`; and the `protocols` of these tasks.
+        `list[Table]`: The dev set, the adaptation, and those of each evaluation.
     """
-    results = document["results"]
-    every = [results, *seeds]
-    scored = [scores_of(document, each) for each in every]
-    scores: dict[str, dict[str, list]] = {}
-    for average in ("average", "average_transfer"):
-        if average in results:
-            measured = results[average]["tasks"]
-            tasks = [task for task in results if task in measured + results[average]["missing"]]
-            scores[average] = {task: [each[task] for each in scored] for task in tasks}
-            scores[average][f"Avg. of {len(measured)}"] = [each[average]["value"] for each in every]
-    users = [task for task, result in results.items() if is_user_task(result)]
-    named = {task: results[task]["metrics"] for task in users}
-    if results.get("geometry"):
-        named["geometry"] = GEOMETRY
-    for task, names in named.items():
-        scores[task] = {name: [each[task][name] for each in every] for name in names}
-    tables: dict[str, dict[str, list]] = {}
-    for table, columns in scores.items():
-        tables[table] = {}
-        for name, values in columns.items():
-            parts = [values[:1], values[1:]]
-            tables[table][SHORT_NAMES.get(name, name)] = [format_scores(name, part) for part in parts if part]
-    return {
-        "document": document,
-        "seeds": len(seeds),
-        "tables": tables,
-        "users": users,
-        "protocols": list(dict.fromkeys(f"{results[task]['kind']}: {results[task]['protocol']}" for task in users)),
-    }
+    found = [_dev_set(model), _adaptation(model.adaptation)]
+    for each in evaluations:
+        found += [
+            _average(model, each, "average", "Semantic textual similarity"),
+            _average(model, each, "average_transfer", "Transfer"),
+            _users_tasks(model, each),
+            _geometry(model, each),
+            _mteb(model, each),
+            _mteb_averages(model, each),
+        ]
+    return [table for table in found if table is not None]
+
+
+# During training ----------------------------------------------------------------------------------------------------
+
+
+def _dev_set(model: Subject) -> Table | None:
+    run = model.run
+    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
+    if not metrics:
+        return None
+    runs = model.runs if len(model.runs) > 1 else [run]
+    start = run.get("start") or {}
+    lines = []
+    if start.get("pooler"):
+        lines.append((f"before training, pooler `{start['pooler']}`", [start]))
+    if len(runs) > 1:
+        for when, label in (("initial", "before training"), ("final", "last evaluation"), ("saved", "saved weights")):
+            lines.append((label, [each[when] for each in runs]))
+        lines.append((f"seed {run['seeds']['published']}, saved weights", [run["saved"]]))
+    else:
+        for when, label in (("initial", "before training"), ("best", "best evaluation"), ("final", "last evaluation")):
+            if run.get(when):
+                lines.append((f"{label} (step {run[when]['step']})", [run[when]]))
+    rows = []
+    for label, scores in lines:
+        rows.append([label] + [format_scores(name, [each.get(name) for each in scores]) for name in metrics])
+    return Table("Dev set", _dev_protocol(model), ["", *metrics], rows)
+
+
+def _dev_protocol(model: Subject) -> str:
+    sentences = [
+        "Measured on the dev set during training; all but alignment and uniformity x 100.",
+        _saved_weights(model.run),
+        _origin_of_dev_scores(model),
+        _change(model),
+    ]
+    if model.transform:
+        sentences.append(f"All scores are without the {model.method}, which was fitted later.")
+    return " ".join(filter(None, sentences))
+
+
+def _saved_weights(run: dict) -> str:
+    """Say which evaluation the saved weights belong to."""
+    if "arguments" not in run:
+        return ""
+    if not run["arguments"].get("load_best_model_at_end"):
+        return "The saved weights are those of the last step."
+    best = run.get("best") or {}
+    step = (run.get("saved") or best).get("step")
+    if step == best.get("step"):
+        return "The saved weights are those of the best evaluation."
+    return f"The saved weights are those of step {step}, the best evaluation after the start."
+
+
+def _change(model: Subject) -> str:
+    """Say by how much training changed the headline metric, and what that is worth."""
+    change = model.run.get("change")
+    if not change:
+        return ""
+    start = f"{model.base_model or 'the model'} before training"
+    pooler = (model.run.get("start") or {}).get("pooler")
+    if pooler:
+        start += f" with the pooler `{pooler}`"
+    gain = describe_difference(change["difference"], change["low"], change["high"], change["confidence"], start)
+    resampled = "the examples"
+    if change["seeds"] > 1:
+        resampled += f" and the {change['seeds']} seeds"
+    sentence = f"Change of `{change['metric']}`: {gain} (paired bootstrap over {resampled})."
+    chosen = ["checkpoint"] if model.arguments.get("load_best_model_at_end") else []
+    if len(model.seeds) > 1:
+        chosen.append("seed")
+    if chosen:
+        choice = " and ".join(chosen)
+        sentence += f" The same dev set chose the {choice}, so the gain on other data may be smaller."
+    return sentence
+
+
+def _adaptation(adaptation: dict) -> Table | None:
+    if not adaptation:
+        return None
+    rows = []
+    for each in adaptation["comparisons"]:
+        low, high = each["interval"]
+        difference = f"{each['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
+        scores = [_number(each["before"]), _number(each["after"])]
+        rows.append([each["task"], each["metric"], each["against"], *scores, difference])
+    runs = len(adaptation["seeds"]) or 1
+    protocol = (
+        f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it (means "
+        f"of {runs} run(s); brackets: {adaptation['confidence']:.0%} interval of both)."
+    )
+    return Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
+
+
+# After training -----------------------------------------------------------------------------------------------------
+
+
+def _average(model: Subject, measured: Measured, average: str, title: str) -> Table | None:
+    """Make the table of the tasks that an average is over, and of the average."""
+    results = measured.document["results"]
+    if average not in results:
+        return None
+    every = [results, *measured.seeds]
+    scored = [scores_of(measured.document, each) for each in every]
+    members = results[average]["tasks"]
+    missing = results[average]["missing"]
+    columns = {}
+    for task in results:
+        if task in members or task in missing:
+            columns[SHORT_NAMES.get(task, task)] = [each[task] for each in scored]
+    columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in every]
+    protocol = protocol_of(measured.document, transfer=average == "average_transfer")
+    if missing:
+        protocol += " n/a: not measured and not part of the average."
+    return _of_all_seeds(model, measured, title, protocol, columns)
+
+
+def _geometry(model: Subject, measured: Measured) -> Table | None:
+    geometry = measured.document["results"].get("geometry")
+    if not geometry:
+        return None
+    every = [measured.document["results"], *measured.seeds]
+    columns = {name: [each["geometry"][name] for each in every] for name in GEOMETRY}
+    protocol = (
+        f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored above "
+        f"4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, lower is "
+        "better."
+    )
+    return _of_all_seeds(model, measured, "Geometry", protocol, columns)
+
+
+def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str, columns: dict[str, list]) -> Table:
+    """Make a table with a row for the published model and, with seeds, one for their mean."""
+    header = list(columns)
+    rows = [[format_scores(name, values[:1]) for name, values in columns.items()]]
+    if measured.seeds:
+        header = ["", *header]
+        rows[0] = ["published", *rows[0]]
+        means = [format_scores(name, values[1:]) for name, values in columns.items()]
+        rows.append([_mean_of(measured.seeds), *means])
+    return Table(title, f"{protocol} {_origin_of_scores(model, measured, 'first row')}", header, rows)
+
+
+def _users_tasks(model: Subject, measured: Measured) -> Table | None:
+    """Make the table of the tasks from a user's own files."""
+    results = measured.document["results"]
+    every = [results, *measured.seeds]
+    rows = []
+    protocols = []
+    for task, result in results.items():
+        if not is_user_task(result):
+            continue
+        protocols.append(f"{result['kind']}: {result['protocol']}")
+        for metric in result["metrics"]:
+            values = [each[task][metric] for each in every]
+            cells = [format_scores(metric, part) for part in (values[:1], values[1:]) if part]
+            rows.append([f"{result['kind']} ({result['name']})", metric, *cells, result["examples"]])
+    if not rows:
+        return None
+    protocol = (
+        f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
+        f"{_origin_of_scores(model, measured, 'column `value`')}"
+    )
+    mean = [_mean_of(measured.seeds)] if measured.seeds else []
+    return Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
+
+
+def _mteb(model: Subject, measured: Measured) -> Table | None:
+    scores = measured.document["results"].get("mteb")
+    if not scores:
+        return None
+    protocol = f"Main scores, measured with the package `mteb`. {_origin_of_one_model(model)}"
+    return Table("MTEB", protocol, ["task", "score"], [[task, _number(score)] for task, score in scores.items()])
+
+
+def _mteb_averages(model: Subject, measured: Measured) -> Table | None:
+    averages = measured.document["results"].get("mteb_averages")
+    if not averages:
+        return None
+    rows = []
+    for name, average in averages.items():
+        title = "Avg. over all data sets" if name == "average" else name
+        rows.append([title, _number(average["value"]), f"{average['tasks']} of {average['of']}"])
+    protocol = f"Means of the main scores; each data set counts once. {_origin_of_one_model(model)}"
+    return Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
+
+
+# From how many seeds ------------------------------------------------------------------------------------------------
+
+
+def _origin_of_scores(model: Subject, measured: Measured, where: str) -> str:
+    """Say from how many seeds the scores of an evaluation come."""
+    if not measured.seeds:
+        return _origin_of_one_model(model)
+    return f"{_origin_of_dev_scores(model)} The {where} is the published model."
+
+
+def _origin_of_dev_scores(model: Subject) -> str:
+    """Say from how many seeds scores come that every seed has."""
+    if len(model.seeds) < 2:
+        return _origin_of_one_model(model)
+    listed = ", ".join(map(str, model.seeds))
+    published = model.run["seeds"]["published"]
+    return f"Mean ± standard deviation over {len(model.seeds)} seeds ({listed}); the published seed is {published}."
+
+
+def _origin_of_one_model(model: Subject) -> str:
+    """Say which seed the scores of the published model come from."""
+    if not model.seeds:
+        return "There is no record of the training, so it is unknown from how many seeds these scores come."
+    if len(model.seeds) == 1:
+        return f"All scores come from one seed ({model.seeds[0]})."
+    seeds = model.run["seeds"]
+    which = "the best on the dev set" if seeds["chosen_by"] else "the first"
+    return f"All scores come from one seed ({seeds['published']}), {which} of {len(model.seeds)}."
+
+
+def _mean_of(seeds: list[dict]) -> str:
+    return f"mean of {len(seeds)} seeds"
+
+
+# Scores -------------------------------------------------------------------------------------------------------------
 
 
 def protocol_of(document: dict, transfer: bool) -> str:
@@ -164,82 +327,15 @@ def scores_of(document: dict, results: dict) -> dict[str, float | None]:
     return {task: protocol.headline(result) for task, result in results.items() if task not in NOT_TASKS}
 
 
-def hub_scores(document: dict, source: str) -> tuple[list[EvalResult], list[EvalResultEntry]]:
-    """List the scores of an evaluation for the card's front matter, and those for `.eval_results`.
+def format_scores(name: str, values: list) -> str:
+    """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
+    if None in values:
+        return "n/a"
+    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
 
-    The second list has the scores that mteb would give for the same pairs, under the ids of its tasks: Spearman's
-    correlations over all pairs of a test set. Pairs that were read from local files have no revision, and count only
-    if they are as many as the published ones.
 
-    Args:
-        document (`dict`): A result file of `simcse-hf evaluate`.
-        source (`str`): URL of the result file.
-
-    Returns:
-        `tuple[list[EvalResult], list[EvalResultEntry]]`: The scores of all tasks that were measured, and those of
-        benchmarks: none of dev sets and of tasks from a user's own files.
-    """
-    protocol = document["protocol"]
-    split = "dev" if protocol["mode"] == "dev" else "test"
-    listed = []
-    benchmarks = []
-    for task, score in scores_of(document, document["results"]).items():
-        if score is None:
-            continue
-        value = round(score, 2)
-        result = document["results"][task]
-        if is_user_task(result):
-            entry = EvalResult(
-                task_type=_TASK_TYPES[result["kind"]],
-                task_name=result["kind"].capitalize(),
-                dataset_type="unknown",
-                dataset_name=result["name"],
-                metric_type=result["metrics"][0],
-                metric_name=result["protocol"],
-                metric_value=value,
-            )
-            listed.append(entry)
-            continue
-        transfer = is_transfer(task)
-        notes = protocol_of(document, transfer)
-        revision = document.get("dataset_revisions", {}).get(task)
-        dataset = HUB_DATASETS.get(task)
-        if task == "SICKRelatedness" and revision is None:
-            dataset = None  # SentEval has 4,927 of the hub's 9,927 pairs
-        local = f"SentEval/{task}" if transfer or task in STS_PAIRS else task
-        entry = EvalResult(
-            task_type="text-classification" if transfer else "semantic-similarity",
-            task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
-            dataset_type=dataset or local,
-            dataset_name=SHORT_NAMES.get(task, task),
-            dataset_revision=revision,
-            dataset_split=split,
-            metric_type="accuracy" if transfer else f"{protocol['metric']}_cosine",
-            metric_name=notes,
-            metric_value=value,
-        )
-        listed.append(entry)
-        is_other_average = task in STS_SUBSETS and protocol["aggregation"] != "all"
-        if dataset is None or split == "dev" or protocol["metric"] != "spearman" or is_other_average:
-            continue
-        if revision is None:
-            part = task if task in STS_SUBSETS else "test"
-            tested = result["splits"][part] if "splits" in result else result
-            if tested.get("pairs") != STS_PAIRS[task][part]:
-                continue
-            notes += " The pairs were read from local files."
-        benchmark = EvalResultEntry(
-            dataset_id=dataset,
-            task_id=task.replace("SICKRelatedness", "SICK-R"),
-            value=value,
-            dataset_revision=revision,
-            date=document.get("date"),
-            source_url=source,
-            source_name="simcse-hf evaluate",
-            notes=notes,
-        )
-        benchmarks.append(benchmark)
-    return listed, benchmarks
+def _number(score: float | None) -> str:
+    return "n/a" if score is None else f"{score:.2f}"
 
 
 def comparison_text(path: Path) -> str:

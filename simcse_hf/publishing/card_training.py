@@ -1,57 +1,15 @@
-"""Describe a model and its training, as values for the template of the card."""
+"""What a card says about training: rows, objective, views, duration and hyper-parameters."""
 
-import re
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
-import torch
-from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import PreTrainedConfig
-
-from ..evaluation.metrics import METRICS
-from ..evaluation.report import spread
-from ..evaluation.threshold import describe_threshold
+from ..data.contents import CONTENTS, Content
+from ..data.views import VIEW_CLASSES
 from ..models.resolve import resolve_options
-from ..models.sentence_transformers import DENSE_FOLDER, NOT_IN_SENTENCE_TRANSFORMERS
-from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates, max_positions
-from ..objectives import OBJECTIVES, build_objective, part_weights
-from ..ops.files import read_json_object
-from ..postprocessing.transform import FOLDER, Fit, VectorTransform
+from ..models.settings import ContrastiveSettings, dropout_rates
+from .card_subject import Subject, last_part, public_name
+from .papers import PAPERS
 
-
-class Paper(NamedTuple):
-    """A BibTeX entry with its key, and where to read the paper."""
-
-    key: str
-    bibtex: str
-    url: str
-
-
-_ENTRY = re.compile(
-    r"^% (?P<name>\S+)\n(?P<bibtex>@\w+\{(?P<key>[^,]+),\n.*?^  url = \{(?P<url>[^}]+)\}.*?^\})$",
-    re.MULTILINE | re.DOTALL,
-)
-PAPERS = {}
-for _entry in _ENTRY.finditer(Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")):
-    PAPERS[_entry["name"]] = Paper(*_entry.group("key", "bibtex", "url"))
-
-GEOMETRY = ("alignment", "uniformity", "isotropy")
-#: Endings of the dev scores that a card shows.
-DEV_METRICS = (
-    "_spearman",
-    "_pearson",
-    "_alignment",
-    "_uniformity",
-    "_accuracy",
-    "_v_measure",
-    "_average_precision",
-    "_map",
-    "_ndcg@10",
-    "_mrr@10",
-    "_recall@100",
-)
 #: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
 #: not read the next four. The last two are described elsewhere in the card.
 _NOT_LISTED = (
@@ -64,243 +22,196 @@ _NOT_LISTED = (
     "dataset_objectives",
     "objective_options",
 )
+_NO_RECORD = "This directory holds no record of how the model was trained."
 
 
-def read_run(path: Path, described: dict | None = None) -> dict:
-    """Read the `results.json` of a training run.
-
-    Args:
-        path (`Path`): The file, which need not exist.
-        described (`dict`, *optional*): The result of `describe_run`, which is completed by the file, or returned as it
-            is if the file belongs to another run.
-
-    Returns:
-        `dict`: What is known about the run; empty without a record.
-
-    Raises:
-        ValueError: If the file was not written by a training run.
-    """
-    run = {}
-    if path.exists():
-        advice = "A training run writes this file: restore it, or move it out of the model's directory."
-        run = read_json_object(path, "settings", advice=advice)
-        runs = run["seeds"]["runs"] if "seeds" in run else []
-        if len(runs) > 1 and run.get("final"):
-            for each in (run, *runs):
-                missing = sorted({"initial", "final", "saved"} - each.keys())
-                if missing:
-                    raise ValueError(f"{path}: a seed has no scores under {', '.join(missing)}. {advice}")
-    if described is None:
-        return run
-    for name in ("steps", "train_loss"):
-        if run.get(name) != described[name]:
-            return described
-    return run | described
+def training(model: Subject) -> str:
+    """Describe the training in a paragraph."""
+    settings = model.settings
+    if model.adaptation:
+        return _adapted(model.adaptation)
+    is_plain = settings.objective == "simcse" and not settings.matryoshka_dims and model.encoders == 1
+    if not model.run and is_plain:
+        return _NO_RECORD
+    sentences = [_rows(model), _datasets(model), _start(model)]
+    if not model.run:
+        sentences = [f"{_NO_RECORD} According to its config.json:"]
+    sentences += [_objective(model), _view(model), _additions(model)]
+    if model.run:
+        sentences += [_length(model.run), _seeds(model)]
+    return " ".join(filter(None, sentences))
 
 
-def hub_id(name: str | None) -> str | None:
-    """Return `name` if it can be the id of a hub model and is not a local directory."""
-    if not name or Path(name).exists():
-        return None
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return None
-    return name
+def _rows(model: Subject) -> str:
+    """Say how many rows of what there were, and where they come from."""
+    number = model.run.get("train_rows")
+    texts = public_name(model.run.get("train_texts"))
+    sources = model.datasets or ([texts] if texts else [])
+    if not number and not sources:
+        return ""
+    count = f"{number:,} rows of " if number else ""
+    origin = ", from " + ", ".join(f"`{source}`" for source in sources) if sources else ""
+    return f"Training data: {count}{CONTENTS.get(model.run.get('rows', ''), Content()).words}{origin}."
 
 
-def public_name(name: str | None) -> str | None:
-    """Return a hub id as it is, and only the last part of a local path."""
-    if not name:
-        return None
-    return hub_id(name) or Path(name).name
+def _datasets(model: Subject) -> str:
+    """Name the data sets that batches come from."""
+    described = []
+    for name, rows in (model.run.get("datasets") or {}).items():
+        own = model.settings.dataset_objectives.get(name)
+        objective = f", objective `{own['objective']}`" if own else ""
+        described.append(f"`{name}` ({rows:,} rows{objective})")
+    return f"Each batch comes from one of the data sets {', '.join(described)}." if described else ""
 
 
-def model_context(
-    config: PreTrainedConfig,
-    settings: ContrastiveSettings,
-    run: dict,
-    transform: VectorTransform | None = None,
-    fit: Fit | None = None,
-    datasets: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Collect what the template says about the model, its training and its papers.
+def _start(model: Subject) -> str:
+    return f"Training started from `{model.base_model}`." if model.base_model else ""
 
-    Args:
-        config (`PreTrainedConfig`): The config of the model.
-        settings (`ContrastiveSettings`): Its settings.
-        run (`dict`): The result of `describe_run` with the content of `results.json`; empty without a record.
-        transform (`VectorTransform`, *optional*): The whitening or flow that is saved with the model.
-        fit (`Fit`, *optional*): How the transform was fitted.
-        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
 
-    Returns:
-        `dict[str, Any]`: Values for the template.
-    """
-    # 1. The embedding. A transform may have been fitted on another pooler than that of the training.
-    dim = config.hidden_size
-    if settings.dense_layers:
-        dim = settings.dense_layers[-1]["out_features"]
-    lengths = [max_positions(config), settings.max_length]
-    used = settings
-    fitted = None
-    if transform is not None and fit is not None:
-        if fit.pooler != settings.inference_pooler:
-            used = replace(
-                settings,
-                pooler_type=fit.pooler,
-                mlp_only_train=False,
-                templates=[],
-                denoising="none",
-                dense_layers=[],
-            )
-        lengths.append(fit.max_length)
-        dim = transform.output_dim
-        fitted = {"method": transform.method, "input_dim": transform.input_dim, "fit": vars(fit)}
-    threshold = getattr(config, THRESHOLD, None)
-
-    # 2. The objective, with the options that somebody chose. The similarity and its temperature are always named.
-    objective = described_objective(settings.objective)
-    defaults = _default_options(settings)
+def _objective(model: Subject) -> str:
+    """Name the objective, and the options that somebody chose; the similarity and its temperature always."""
+    defaults = _default_options(model.settings)
     scoring = {}
     others = {}
-    for name, value in public_options(settings).items():
-        if _last(name) in ("temperature", "similarity"):
+    for name, value in public_options(model.settings).items():
+        if last_part(name) in ("temperature", "similarity"):
             scoring[name] = value
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
             others[name] = value
-
-    # 3. The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2).
-    papers = getattr(objective, "papers", ())
-    cited = [*papers]
-    encoders = [1]
-    for loss, options in settings.losses().values():
-        encoders += [value for name, value in options.items() if _last(name) == "encoders"]
-        own = described_objective(loss)
-        if own:
-            cited += own.papers
-            encoders.append(own.encoders)
-
-    texts = public_name(run.get("train_texts"))
-    return {
-        "settings": asdict(used),
-        "model_type": config.model_type,
-        "dim": dim,
-        "pooler": used.inference_pooler,
-        "max_length": min((length for length in lengths if length is not None), default=None),
-        "templates": used.templates,
-        "prompts": used.prompts,
-        "not_in_sentence_transformers": NOT_IN_SENTENCE_TRANSFORMERS,
-        "dense_folder": DENSE_FOLDER,
-        "transform": fitted,
-        "transform_folder": FOLDER,
-        "threshold": describe_threshold(threshold) if threshold else None,
-        "run": run,
-        "base_model": public_name(run.get("base_model")),
-        "sources": datasets or ([texts] if texts else []),
-        "objective": {
-            "name": settings.objective,
-            "summary": getattr(objective, "summary", ""),
-            "papers": papers,
-            "options": scoring | others,
-        },
-        "num_encoders": max(encoders),
-        "num_templates": len(settings.templates),
-        "matryoshka_dims": settings.matryoshka_dims,
-        "cited": cited,
-    }
+    options = []
+    for name, value in (scoring | others).items():
+        options.append(f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}")
+    listed = f" (with {', '.join(options)})" if options else ""
+    summary = model.objective.summary if model.objective else ""
+    what = f": {summary}" if summary else ", which is not part of simcse_hf"
+    return f"The objective is `{model.settings.objective}`{what}{listed}."
 
 
-def described_objective(name: str) -> Any:
-    """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
-    if any(part not in OBJECTIVES for part in part_weights(name)):
-        return None
-    with torch.device("meta"):  # its weights are not needed
-        return build_objective(name, dim=8)
+def _view(model: Subject) -> str:
+    """Say how the positive of a single sentence was made."""
+    if not model.view:
+        return ""
+    if len(model.settings.templates) > 1:
+        return "The positive of a sentence is the same sentence in another template."
+    name = model.view["name"]
+    if name == "identity" and model.encoders == 2:
+        return "The positive of a sentence is the same sentence in the second encoder."
+    is_damaged = model.settings.objective == "tsdae"
+    subject = "The encoder reads" if is_damaged else "The positive of a sentence is"
+    words = VIEW_CLASSES[name].words if name in VIEW_CLASSES else "a view of it"
+    rate = "" if model.view["rate"] is None else f", rate {model.view['rate']:g}"
+    both = "; the anchor is changed in the same way" if model.view["both"] else ""
+    return f"{subject} {words} (view `{name}`{rate}){both}."
+
+
+def _additions(model: Subject) -> str:
+    """Name what was added to the objective."""
+    settings = model.settings
+    sentences = []
+    if model.encoders == 2:
+        sentences.append(
+            "A second, independent encoder, which is not part of this model, encoded every text of a row except the "
+            "first."
+        )
+    dims = ", ".join(map(str, settings.matryoshka_dims))
+    if dims:
+        matryoshka = f"[Matryoshka]({PAPERS['matryoshka'].url})"
+        sentences.append(f"The objective was also applied to the leading {dims} dimensions ({matryoshka}).")
+    if settings.do_mlm:
+        sentences.append(f"A masked-LM loss was added with weight {settings.mlm_weight:g}.")
+    rows = model.arguments.get("gradcache_chunk_size")
+    if rows:
+        gradcache = f"[GradCache]({PAPERS['gradcache'].url})"
+        sentences.append(
+            f"Each batch was encoded in chunks of {rows} rows ({gradcache}), which does not change the gradient."
+        )
+    return " ".join(sentences)
+
+
+def _length(run: dict) -> str:
+    if not run.get("steps"):
+        return ""
+    epochs = run.get("epochs") or 0
+    return f"Training took {run['steps']:,} steps, or {epochs:.3g} epochs, with seed {run.get('seed', '')}."
+
+
+def _seeds(model: Subject) -> str:
+    if len(model.runs) < 2:
+        return ""
+    seeds = ", ".join(map(str, model.seeds))
+    which = "the best one on the dev set" if model.run["seeds"]["chosen_by"] else "the first one"
+    return f"Of {len(model.runs)} runs with the seeds {seeds}, this is {which}."
+
+
+def _adapted(adaptation: dict) -> str:
+    """Describe what `simcse-hf adapt` compared and chose."""
+    corpus = adaptation["corpus"]
+    chosen = adaptation["chosen"]
+    compared = (
+        f"`simcse-hf adapt` compared {len(adaptation['arms'])} arms for the domain of `{corpus['path']}` "
+        f"({corpus['texts']:,} texts), starting from `{chosen['model']}`, and chose `{chosen['name']}`."
+    )
+    if not chosen["stages"]:
+        return f"{compared} The encoder was not trained: what changed is the pooler or post-processing."
+    stages = []
+    for stage in chosen["stages"]:
+        work = f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}`"
+        stages.append(f"{work} at learning rate {stage['learning_rate']:g}")
+    return (
+        f"{compared} Its training is {', then '.join(stages)}; this model is the first of the "
+        f"{len(adaptation['seeds'])} run(s) of the verdict, seed {chosen['seed']}."
+    )
+
+
+def hardware(run: dict) -> str:
+    """Say on what and how long the model was trained."""
+    seconds = run.get("train_seconds")
+    if not run.get("hardware"):
+        return f"Training took {_duration(seconds)}, including evaluations." if seconds else ""
+    time = f" in {_duration(seconds)}, including evaluations" if seconds else ""
+    seeds = " and all seeds" if seconds and run.get("seeds") else ""
+    return f"Trained on {run.get('processes') or 1} x {run['hardware']}{time}{seeds}."
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds:.0f} seconds"
 
 
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the objective's options without paths of this machine."""
     options = {}
     for name, value in settings.objective_options.items():
-        options[name] = public_name(value) if _last(name) == "generator" else value
+        options[name] = public_name(value) if last_part(name) == "generator" else value
     return options
 
 
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
-    chosen = {name: value for name, value in settings.objective_options.items() if _last(name) == "similarity"}
+    chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
     return resolve_options(settings.objective, chosen) | dict.fromkeys(chosen, "cosine")
 
 
-def _last(option: str) -> str:
-    """Return the name of an option without the part of a sum that it belongs to: `supcon.temperature` has one."""
-    return option.rpartition(".")[2]
-
-
-def dev_facts(run: dict) -> dict[str, Any]:
-    """Collect the scores of a training run on its dev set, or their means over its seeds.
-
-    Args:
-        run (`dict`): The content of `results.json`; empty without a record.
-
-    Returns:
-        `dict[str, Any]`: The names of the `metrics`, if there was a dev set, and in `rows` the cells of each
-        evaluation that there was.
-    """
-    metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
-    runs = run["seeds"]["runs"] if "seeds" in run else []
-    if len(runs) < 2:
-        runs = [run]
-    evaluations = {}
-    for when in ("initial", "best", "final", "saved"):
-        evaluations[when] = [each.get(when) for each in runs]
-    evaluations["start"] = [run.get("start")]
-    evaluations["published"] = [run.get("saved")]
-    rows = {}
-    for when, scores in evaluations.items():
-        if all(scores):
-            rows[when] = [format_scores(name, [each.get(name) for each in scores]) for name in metrics]
-    return {"metrics": metrics, "rows": rows}
-
-
-def format_scores(name: str, values: list) -> str:
-    """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
-    if None in values:
-        return "n/a"
-    return spread(values, 4 if name.endswith(GEOMETRY) else 2)
-
-
-def dev_metric_ids(scores: Collection[str]) -> set[str]:
-    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
-    ids = set()
-    for ending in DEV_METRICS:
-        name = ending[1:]
-        if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
-            ids.add(f"{name}_cosine" if name in METRICS else name)
-    return ids
-
-
-def hyperparameters(settings: ContrastiveSettings, config: PreTrainedConfig, run: dict) -> list[tuple[str, Any]]:
+def hyperparameters(model: Subject) -> list[tuple[str, object]]:
     """List what differs from its default and had an effect on this training.
 
     Args:
-        settings (`ContrastiveSettings`): The settings of the model.
-        config (`PreTrainedConfig`): Its config, which has the rates of dropout.
-        run (`dict`): As for [`model_context`].
+        model (`Subject`): The model.
 
     Returns:
-        `list[tuple[str, Any]]`: Names and values, by name: arguments of the Trainer, settings, options of the
+        `list[tuple[str, object]]`: Names and values, by name: arguments of the Trainer, settings, options of the
         objective and rates of dropout.
     """
-    unread = []
-    if not settings.do_mlm:
-        unread += ["mlm_weight", "mlm_probability"]
-    if not run.get("view"):
+    settings = model.settings
+    unread = [] if settings.do_mlm else ["mlm_weight", "mlm_probability"]
+    if not model.view:
         unread += ["view", "view_rate", "view_both"]
-    used = asdict(settings) | public_options(settings) | dropout_rates(config)
-    defaults = asdict(ContrastiveSettings()) | _default_options(settings) | dropout_rates(type(config)())
-    listed = dict(run.get("arguments", {}))
+    used = asdict(settings) | public_options(settings) | dropout_rates(model.config)
+    defaults = asdict(ContrastiveSettings()) | _default_options(settings) | dropout_rates(type(model.config)())
+    listed = dict(model.arguments)
     for name, value in used.items():
         if name not in _NOT_LISTED and value != defaults.get(name):
             listed[name] = value

@@ -12,7 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..inference.simcse import SimCSE
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
 from .card import CARD, EVAL_RESULTS, name_repository, write_card
-from .card_training import hub_id
+from .card_subject import hub_id
 from .secrets import file_holds_secret
 
 # Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.

@@ -18,13 +18,7 @@ from evaluation_helpers import (
     write_transfer,
 )
 
-from simcse_hf.cli import evaluate
-from simcse_hf.cli.common import load_encoder
-
-
-class Bag(BagOfWords):
-    revision = pooler_type = max_length = postprocessing = None
-    long_texts, similarity_fn_name = "cut", "cosine"
+from simcse_hf.evaluation import Comparison, Evaluation, compare, evaluate, scoring
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +36,12 @@ def encoders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = {"wide": 64, "narrow": 2}
 
-    def load(name, arguments):
-        return Bag(sizes[name]) if name in sizes else load_encoder(name, arguments)
+    def load(name, **loading):
+        encoder = BagOfWords(sizes[name])
+        encoder.name_or_path = name
+        return encoder
 
-    monkeypatch.setattr(evaluate, "load_encoder", load)
+    monkeypatch.setattr(scoring, "load_model", load)
 
 
 @pytest.fixture
@@ -85,6 +81,37 @@ def test_compares_result_files_with_models(run, folder, capsys):
     differences = files["differences"]["narrow.json"]
     assert differences["STS12"]["low"] < differences["STS12"]["difference"] < differences["STS12"]["high"]
     assert differences == mixed["differences"]["narrow"]
+    assert Comparison.read("results.json").differences == mixed["differences"]
+
+
+def test_a_script_gets_what_the_command_writes(run, folder):
+    document, printed = run("evaluate", f"--model wide --data_dir {folder} --tasks STS12,STSBenchmark")
+    evaluation = evaluate("wide", data_dir=folder, tasks=["STS12", "STSBenchmark"], output="mine.json")
+    assert f"{evaluation}\n" == printed
+    assert evaluation.to_dict()["results"] == document["results"] == Evaluation.read("mine.json").results
+    assert Evaluation.read("mine.json").identity == evaluation.identity
+    narrow = evaluate("narrow", data_dir=folder, tasks=["STS12", "STSBenchmark"], output="narrow.json")
+    assert narrow.results["average"]["value"] < evaluation.results["average"]["value"]
+    assert compare(["mine.json", "narrow.json"]).differences["narrow.json"]["average"]["high"] < 0
+
+
+def test_files_are_written_although_nothing_can_be_printed(run, folder, monkeypatch):
+    def fail(*words, **options):
+        raise UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range(128)")
+
+    monkeypatch.setattr("builtins.print", fail)
+    with pytest.raises(UnicodeEncodeError):
+        status("evaluate", "--model", "wide", "--data_dir", str(folder), "--tasks", "STS12", "--output", "e.json")
+    assert Evaluation.read("e.json").results["average"]["tasks"] == ["STS12"]
+
+
+def test_a_file_of_an_earlier_version_is_read(run, folder):
+    run("evaluate", f"--model wide --data_dir {folder} --tasks STS12")
+    document = json.loads(Path("results.json").read_text())
+    del document["identity"]
+    Path("results.json").write_text(json.dumps(document))
+    identity = Evaluation.read("results.json").identity
+    assert identity.name_or_path == "wide" and identity.weights is None and identity.similarity == "cosine"
 
 
 # --- tasks from the user's own files ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from simcse_hf.ops.results import Result
 
 FUNCTIONS = {name: command for name, command in COMMANDS.items() if isinstance(command, Command)}
 #: Commands that are not one function.
-OTHERS = "train adapt evaluate compare index search demo mine export card push".split()
+OTHERS = "train adapt index search demo mine export card push".split()
 
 
 def function_of(command):

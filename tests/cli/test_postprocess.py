@@ -16,8 +16,8 @@ from inference_helpers import perturb
 from transformers import BertForMaskedLM
 
 from simcse_hf import BertForCL, SimCSE
-from simcse_hf.cli.evaluate import evaluate_main
 from simcse_hf.cli.main import main
+from simcse_hf.evaluation import evaluate
 from simcse_hf.inference.shards import read_manifest, read_shards
 from simcse_hf.publishing.export import export_onnx, export_sentence_transformers
 
@@ -105,7 +105,7 @@ def test_encode_evaluate_and_an_index_apply_the_transform(fit, sentences, tmp_pa
         vectors = np.concatenate(list(read_shards(tmp_path / name)))
         np.testing.assert_allclose(vectors, model.encode(SENTENCES), rtol=0, atol=1e-5)
         output = tmp_path / f"{name}.json"
-        assert evaluate_main([*common, str(output), "--pairs", str(pairs), *options]) == 0
+        evaluate(directory, pairs=[pairs], output=output, device="cpu", postprocess=not options)
         results.append(json.loads(output.read_text()))
         method = None if options else "whitening"
         assert results[-1]["postprocessing"] == read_manifest(tmp_path / name)["model"]["postprocessing"] == method

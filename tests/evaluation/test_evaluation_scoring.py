@@ -5,15 +5,7 @@ import pytest
 import torch
 from evaluation_helpers import BagOfWords, write_sick, write_sts, write_stsb, write_transfer
 
-from simcse_hf.evaluation import (
-    Protocol,
-    alignment,
-    evaluate_sts,
-    evaluate_tasks,
-    evaluate_transfer,
-    read_scored_pairs,
-    uniformity,
-)
+from simcse_hf.evaluation import Protocol, alignment, evaluate, read_scored_pairs, uniformity
 from simcse_hf.evaluation.scoring import read_tasks
 
 STS = ("STS12", "STS13", "STSBenchmark", "SICKRelatedness")
@@ -31,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 def test_results_have_the_documented_names(folder):
-    results = evaluate_sts(BagOfWords(), folder)
+    results = evaluate(BagOfWords(), data_dir=folder).results
     for task, subset in (("STS12", "MSRpar"), ("STS13", "FNWN")):
         for metric in ("spearman", "pearson"):
             assert all(-100 <= results[task]["aggregate"][a][metric] <= 100 for a in ("all", "mean", "wmean"))
@@ -40,14 +32,15 @@ def test_results_have_the_documented_names(folder):
     assert results["STSBenchmark"]["splits"]["test"]["spearman"] > 30
     assert results["average"]["tasks"] == list(STS)
     assert results["average"]["missing"] == ["STS14", "STS15", "STS16"]
-    transfer = evaluate_transfer(BagOfWords(), folder, tasks=("MR", "CR"), mode="fasttest", device="cpu")
+    options = {"tasks": ("MR", "CR"), "mode": "fasttest", "device": "cpu"}
+    transfer = evaluate(BagOfWords(), data_dir=folder, **options).results
     assert 50 < transfer["MR"]["accuracy"] <= 100 and transfer["average"]["missing"] == ["CR"]
 
 
 def test_each_distinct_text_of_all_tasks_is_encoded_once(folder):
     model = BagOfWords()
     tasks = (*STS, "MR", "TREC")
-    evaluate_tasks(model, folder, tasks, Protocol("fasttest"), geometry=True, device="cpu")
+    evaluate(model, data_dir=folder, tasks=tasks, mode="fasttest", geometry=True, device="cpu")
     (encoded,) = model.calls
     assert len(encoded) == len(set(encoded))
     assert len(encoded[0].split()) > len(encoded[-1].split()), "the longest texts are first"
@@ -56,21 +49,21 @@ def test_each_distinct_text_of_all_tasks_is_encoded_once(folder):
 
 def test_mode_dev_encodes_and_scores_dev_splits_only(folder):
     model = BagOfWords()
-    results = evaluate_sts(model, folder, mode="dev")
+    results = evaluate(model, data_dir=folder, mode="dev").results
     assert list(results) == ["STSBenchmark", "SICKRelatedness", "average"]
     dev = read_scored_pairs(folder / "STS/STSBenchmark/sts-dev.csv")
     sick = read_scored_pairs(folder / "SICK/SICK_trial.txt")
     assert set(model.calls[0]) == {t for p in (dev, sick) for t in p.sentences1 + p.sentences2}
     scores = [results[task]["splits"]["dev"]["spearman"] for task in ("STSBenchmark", "SICKRelatedness")]
     assert results["average"]["value"] == pytest.approx(np.mean(scores))
-    named = evaluate_sts(model, folder, tasks=("STS12", "STSBenchmark"), mode="dev")
+    named = evaluate(model, data_dir=folder, tasks="STS12,STSBenchmark", mode="dev").results
     assert named["STS12"]["missing"] == "the task has no dev split"
-    accuracy = evaluate_transfer(model, folder, tasks=("TREC",), mode="dev", device="cpu")
+    accuracy = evaluate(model, data_dir=folder, tasks=["TREC"], mode="dev", device="cpu").results
     assert accuracy["average"]["value"] == accuracy["TREC"]["dev_accuracy"]
 
 
 def test_geometry_is_measured_on_all_of_stsb(folder):
-    results = evaluate_tasks(BagOfWords(), folder, (), geometry=True).results
+    results = evaluate(BagOfWords(), data_dir=folder, tasks=(), geometry=True).results
     rows = []
     for split in ("train", "dev", "test"):
         pairs = read_scored_pairs(folder / f"STS/STSBenchmark/sts-{split}.csv")

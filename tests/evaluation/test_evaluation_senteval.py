@@ -11,7 +11,7 @@ import pytest
 from conftest import fast_first
 from evaluation_helpers import SHARED
 
-from simcse_hf.evaluation import Protocol, evaluate_tasks, evaluate_transfer
+from simcse_hf.evaluation import evaluate
 from simcse_hf.inference.simcse import SimCSE
 
 DATA_DIR = SHARED / "data/senteval/downstream"
@@ -48,7 +48,7 @@ def model():
 
 @pytest.mark.parametrize("task", fast_first(*STS_FIGURES))
 def test_scores_of_sts_tasks_equal_sentevals(model, task):
-    result = evaluate_tasks(model, DATA_DIR, (task,), Protocol()).results[task]
+    result = evaluate(model, data_dir=DATA_DIR, tasks=task).results[task]
     if "aggregate" in result:
         cells = [result["aggregate"][name][of] for of in ("spearman", "pearson") for name in ("all", "mean", "wmean")]
     else:
@@ -59,7 +59,7 @@ def test_scores_of_sts_tasks_equal_sentevals(model, task):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TRANSFER_FIGURES)
 def test_scores_of_transfer_tasks_equal_sentevals(model, task):
-    result = evaluate_transfer(model, DATA_DIR, (task,), mode="fasttest", device="cpu")[task]
+    result = evaluate(model, data_dir=DATA_DIR, tasks=task, mode="fasttest", device="cpu").results[task]
     tolerance = 0.005 + 100 / TEST_EXAMPLES[task]  # one example, which rounding may move across the boundary
     assert (result["dev_accuracy"], result["accuracy"]) == pytest.approx(TRANSFER_FIGURES[task], abs=tolerance)
     if task == "MRPC":

@@ -18,7 +18,7 @@ from simcse_hf.evaluation.bootstrap import (
     resampled_counts,
     resampled_scores,
 )
-from simcse_hf.evaluation.compare import compare_evaluations, format_comparison
+from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.sts import score_subsets
 from simcse_hf.evaluation.user_tasks import paired_interval, read_task
 from simcse_hf.evaluation.user_tasks.base import TaskResult
@@ -196,24 +196,24 @@ def evaluation(noise, seed, stored=True, accuracy=None):
 def test_the_interval_of_a_clear_difference_excludes_zero():
     pair = {"good": evaluation(0.2, 1, accuracy=0.8), "bad": evaluation(0.6, 2, accuracy=0.6)}
     comparison = compare_evaluations(pair)
-    assert comparison["baseline"] == "good" and comparison["tasks"] == ["STS12", "STS16", "MR"]
+    assert comparison.baseline == "good" and comparison.tasks == ["STS12", "STS16", "MR"]
     for task in ("STS12", "MR", "average", "average_transfer"):
-        result = comparison["differences"]["bad"][task]
+        result = comparison.differences["bad"][task]
         assert result["low"] < result["difference"] < result["high"] < 0
-    good, bad = comparison["scores"].values()
+    good, bad = comparison.scores.values()
     assert bad["STS16"] is None
-    assert comparison["differences"]["bad"]["STS12"]["difference"] == pytest.approx(bad["STS12"] - good["STS12"])
-    assert comparison["averages"]["average"]["tasks"] == ["STS12"]
+    assert comparison.differences["bad"]["STS12"]["difference"] == pytest.approx(bad["STS12"] - good["STS12"])
+    assert comparison.averages["average"]["tasks"] == ["STS12"]
 
 
 def test_the_formatted_comparison_has_a_row_per_model_and_per_difference():
     evaluations = {"x": evaluation(0.2, 0), "y": evaluation(0.6, 1), "z": evaluation(0.3, 2, stored=False)}
     comparison = compare_evaluations(evaluations)
-    rows = [line.split() for line in format_comparison(comparison).splitlines()]
+    rows = [line.split() for line in str(comparison).splitlines()]
     assert rows[2] == ["STS12", "STS16", "Avg."]
     assert [row[0] for row in rows[3:6]] == ["x", "y", "z"] and rows[3][2] == "n/a"
     assert ["y", "-", "x", "95%", "interval"] in rows
-    result = comparison["differences"]["z"]["STS12"]
+    result = comparison.differences["z"]["STS12"]
     assert result["low"] is None and result["difference"] < 0, "without stored scores there is no interval"
     assert "n/a" in rows[-1]
 
@@ -226,12 +226,12 @@ def test_scores_of_another_split_are_not_resampled():
     with pytest.raises(ValueError, match="STSBenchmark: mode dev compares the split dev, but .* are of test"):
         compare_evaluations(pair, Protocol(mode="dev"), resamples=10)
     pair = {name: evaluation(0.3, seed, accuracy=0.7) for seed, name in enumerate("xy")}
-    assert compare_evaluations(pair, Protocol(mode="dev"))["differences"]["y"]["MR"]["low"] is None
+    assert compare_evaluations(pair, Protocol(mode="dev")).differences["y"]["MR"]["low"] is None
 
 
 def test_the_same_answers_do_not_mean_that_two_models_are_equal():
     pair = {name: evaluation(0.3, 0, accuracy=0.7) for name in "xy"}
-    differences = compare_evaluations(pair, resamples=10)["differences"]["y"]
+    differences = compare_evaluations(pair, resamples=10).differences["y"]
     for task in ("MR", "average_transfer"):  # Wilson's interval for 0 of 500 rows
         assert [differences[task]["low"], differences[task]["high"]] == pytest.approx([-0.7624, 0.7624], abs=1e-3)
     assert differences["STS12"]["low"] == differences["STS12"]["high"] == 0

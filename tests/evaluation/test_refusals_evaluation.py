@@ -13,8 +13,8 @@ from simcse_hf.data.scored_pairs import load_hub_pairs
 from simcse_hf.evaluation import (
     Evaluation,
     alignment,
-    evaluate_sts,
-    evaluate_tasks,
+    compare,
+    evaluate,
     isotropy,
     read_scored_pairs,
     singular_spectrum,
@@ -146,9 +146,12 @@ def compared(other=None, **settings):
         "same": {"y": first},
         "gold": {"y": Evaluation(first.results, {"STS12": {"a": scores | {"gold": gold[::-1]}}})},
         "task": {"y": Evaluation({"STS13": {"missing": "no"}}, {})},
-        "none": {},
     }
     compare_evaluations({"x": first, **others[other]}, **settings)
+
+
+def scored(folder, **options):
+    evaluate(BagOfWords(), data_dir=folder, **options)
 
 
 def encoded(vectors):
@@ -161,22 +164,27 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda x: evaluate_sts(BagOfWords(), x, ("STS11",)), "unknown task STS11. Use names out of STS12"),
-        (lambda x: evaluate_sts(BagOfWords(), x, ("STS12", "STS12")), "named twice"),
-        (lambda x: evaluate_sts(BagOfWords(), x, mode="train"), "mode 'train' .* Use one of test, dev, fasttest"),
-        (lambda x: evaluate_sts(BagOfWords(), x, aggregation="sum"), "aggregation 'sum' .* one of all, mean, wmean"),
-        (lambda x: evaluate_sts(BagOfWords(), x, metric="kendall"), "metric 'kendall' .* one of spearman, pearson"),
-        (lambda x: evaluate_sts(BagOfWords(), x / "no"), "data_dir .* does not exist"),
-        (lambda x: evaluate_sts(BagOfWords(), x), "data_dir .* has none of the tasks STS12"),
-        (lambda x: evaluate_tasks(BagOfWords(), x, (), geometry=True), "the geometry is measured on STS-B"),
-        (lambda x: evaluate_tasks(BagOfWords(), None, ("STS12",)), "data_dir is missing"),
-        (lambda x: evaluate_tasks(BagOfWords(), "hub", ("MR",)), "MR: .* are read from SentEval's folders only"),
+        (lambda x: scored(x, tasks="STS11"), "unknown task STS11. Use names out of STS12"),
+        (lambda x: scored(x, tasks="STS12,STS12"), "named twice"),
+        (lambda x: scored(x, tasks="STS12", task_set="sts"), "leave out one of them"),
+        (lambda x: scored(x, mode="train"), "mode must be one of test, dev, fasttest, got 'train'"),
+        (lambda x: scored(x, aggregation="sum"), "aggregation must be one of all, mean, wmean"),
+        (lambda x: scored(x, metric="kendall"), "metric must be one of spearman, pearson"),
+        (lambda x: scored(x / "no"), "data_dir .* does not exist"),
+        (scored, "data_dir .* has none of the tasks STS12"),
+        (lambda x: scored(x, tasks=(), geometry=True), "the geometry is measured on STS-B"),
+        (lambda x: scored(None, tasks="STS12", mteb=["STS"]), "data_dir is missing"),
+        (lambda x: scored(None), "nothing to evaluate: give data_dir, pairs, task or mteb"),
+        (lambda x: scored("hub", tasks="MR"), "MR: .* are read from SentEval's folders only"),
+        (lambda x: scored(None, mteb=["STS"], max_length=8), "loaded already: leave out max_length"),
+        (lambda x: compare([BagOfWords(), BagOfWords()]), "at least two different models or result files"),
+        (lambda x: compare(["absent.json", "a"]), "absent.json: there is no such file"),
+        (lambda x: compare(["a", "b"]), "a is a model .*: give data_dir, pairs or task"),
         (PAIR, "is a folder. Name a file of pairs"),
         (lambda x: read_scored_pairs(x / "absent.tsv"), "absent.tsv"),
         (lambda x: read_task("classification", x / "no.csv"), "no.csv: no such file"),
         (hub_set, "split test, row 1: a sentence is empty"),
         (lambda x: score_parts("STS-B", CONSTANT), "^STS-B dev: all 3 values of the second sequence equal 2"),
-        (lambda x: compared("none"), "at least two"),
         (lambda x: compared("gold"), "STS12: y and x were not evaluated on the same examples"),
         (lambda x: compared("task"), "no task in common"),
         (lambda x: compared("same", confidence=95), "confidence must lie between 0 and 1"),
@@ -184,7 +192,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: spearman([1.0, 1.0, 1.0], [1, 2, 3]), "first sequence .*collapsed"),
         (lambda x: pearson([1, 2, 3], [2.0, 2.0, 2.0]), "second sequence .*gold scores are the same"),
         (lambda x: spearman([1, np.nan, 3], [1, 2, 3]), "first sequence are NaN"),
-        (lambda x: pearson([1, 2], [1, 2, 3]), "equal length"),
+        (lambda x: pearson([1, 2], [1, 2, 3]), "of equal length"),
         (lambda x: spearman([1], [1]), "at least 2"),
         (lambda x: cosine_similarity_pairs(np.eye(2), np.array([[1, np.nan], [1, 2]])), "row 0 of the second .*NaN"),
         (lambda x: cosine_similarity_pairs(np.ones((2, 3)), np.ones((3, 3))), "shape"),

@@ -21,7 +21,7 @@ from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation.report import read_results
 from simcse_hf.inference.encode import encode
 from simcse_hf.inference.shards import read_shards
-from simcse_hf.publishing.card_training import read_run
+from simcse_hf.publishing.card_subject import read_run
 from simcse_hf.search import SentenceIndex
 from simcse_hf.training.parser import read_yaml
 from simcse_hf.training.script_arguments import ModelArguments

@@ -28,7 +28,10 @@ def with_transformers(card):
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
-        *(("bert", {"pooler_type": name}) for name in ("cls", "cls_before_pooler", "avg", "avg_top2")),
+        *(
+            ("bert", {"pooler_type": name})
+            for name in ("cls", "cls_before_pooler", "avg", "avg_top2", "max", "lasttoken")
+        ),
         *(("bert", {"pooler_type": name}) for name in ("avg_first_last", "avg_embeddings_last")),
         ("bert", {"mlp_only_train": True}),
         ("distilbert", {"pooler_type": "cls"}),

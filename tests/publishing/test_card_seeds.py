@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from card_helpers import PROTOCOL
 
-from simcse_hf.cli.evaluate import compare_main
+from simcse_hf.evaluation import compare
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
 from simcse_hf.evaluation.scoring import Evaluation
@@ -102,12 +102,11 @@ def test_evaluations_of_all_seeds_give_their_mean_beside_the_published_figure_an
     assert f"| mean of 3 seeds | {expected} | {expected} |" in text
 
 
-def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(directory, tmp_path, capsys):
+def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(directory, tmp_path):
     for name, noise in (("start", 2.0), ("trained", 0.5)):
         write_evaluation(tmp_path / f"{name}.json", f"org/{name}", noise, 1)
     names = [str(tmp_path / f"{name}.json") for name in ("start", "trained")]
-    assert compare_main([*names, "--output", str(directory / "comparison.json")]) == 0
-    printed = capsys.readouterr().out
+    printed = str(compare(names, output=directory / "comparison.json"))
     text = write_card(directory).read_text()
     assert "### Comparison with other models" in text and "trained.json - start.json" in " ".join(text.split())
     assert str(tmp_path) not in text and printed.splitlines()[0] in text

@@ -1,14 +1,13 @@
 """Tasks from a user's own files: classification, clustering, pairs, reranking and retrieval."""
 
-from collections.abc import Callable, Iterable
+import importlib
+from collections.abc import Iterable
 from pathlib import Path
 
+from ...names import TASK_KINDS
 from .base import TaskResult, UserTask, paired_interval
-from .labelled import read_classification, read_clustering
-from .ranking import read_pairs, read_reranking, read_retrieval
 
 __all__ = [
-    "KINDS",
     "TaskResult",
     "UserTask",
     "name_tasks",
@@ -16,12 +15,13 @@ __all__ = [
     "read_task",
 ]
 
-KINDS: dict[str, Callable[[Path], UserTask]] = {
-    "classification": read_classification,
-    "clustering": read_clustering,
-    "pairs": read_pairs,
-    "reranking": read_reranking,
-    "retrieval": read_retrieval,
+#: The module with the reader of each kind. It is imported for a task, because scikit-learn takes a second to import.
+KINDS = {
+    "classification": "labelled",
+    "clustering": "labelled",
+    "pairs": "ranking",
+    "reranking": "ranking",
+    "retrieval": "ranking",
 }
 
 
@@ -29,7 +29,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     """Read a task from a file or folder.
 
     Args:
-        kind (`str`): Kind of task, a name in `KINDS`.
+        kind (`str`): Kind of task, one of `TASK_KINDS`.
         path (`str | Path`): The file or folder; `docs/evaluation.md` describes the layout of each kind.
 
     Returns:
@@ -39,31 +39,37 @@ def read_task(kind: str, path: str | Path) -> UserTask:
         FileNotFoundError: If the file or folder does not exist.
         ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
     """
-    if kind not in KINDS:
-        raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}.")
+    if kind not in TASK_KINDS:
+        raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(TASK_KINDS)}.")
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
-    return KINDS[kind](path)
+    module = importlib.import_module(f".{KINDS[kind]}", __name__)
+    return getattr(module, f"read_{kind}")(path)
 
 
-def name_tasks(tasks: Iterable) -> dict:
-    """Name tasks as they are called in results.
+def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
+    """Read tasks, and name them as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
     `classification:test`.
 
     Args:
-        tasks (`Iterable[UserTask]`): The tasks.
+        tasks (`Iterable[str | UserTask]`): The tasks, or words such as `"classification=dev.csv"`.
 
     Returns:
         `dict[str, UserTask]`: The tasks by name.
 
     Raises:
-        ValueError: If two tasks would have the same name.
+        ValueError: If a word is not KIND=FILE, a file cannot be read, or two tasks would have the same name.
     """
-    named: dict = {}
+    named: dict[str, UserTask] = {}
     for task in tasks:
+        if isinstance(task, str):
+            kind, _, path = task.partition("=")
+            if not path:
+                raise ValueError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
+            task = read_task(kind, path)
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
             raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")

@@ -7,7 +7,6 @@ from itertools import compress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
-from zlib import crc32
 
 import numpy as np
 from numpy import ndarray
@@ -15,6 +14,7 @@ from numpy import ndarray
 from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
+from ...ops.identity import mark
 from ..bootstrap import (
     Arrays,
     divide_groups,
@@ -34,7 +34,7 @@ class TaskResult:
         metrics (`dict[str, float]`): The metrics by name, times 100.
         scores (`dict[str, numpy.ndarray]`): One value for each scored unit, in the order of the task: `gold`, `unit`
             (a fingerprint of the unit's texts and labels), what [`resampled_scores`] resamples, and `group`.
-        details (`dict[str, Any]`, *optional*): The protocol and the counts, for the JSON document.
+        details (`dict`, *optional*): The protocol and the counts, for the JSON document.
     """
 
     metrics: dict[str, float]
@@ -53,7 +53,7 @@ class UserTask(ABC):
         shared (`Any`, *optional*): What both parts of a split need, such as training rows or a corpus.
 
     Attributes:
-        kind (`str`): Kind of task, a name in `KINDS`.
+        kind (`str`): Kind of task, one of `TASK_KINDS`.
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
@@ -140,10 +140,8 @@ class UserTask(ABC):
             raise ValueError(f"share must lie between 0 and 1, got {share}.")
         first = self._divide(share, seed)
         if first.all() or not first.any():
-            raise ValueError(
-                f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text. Give "
-                "two files instead, or more data."
-            )
+            cannot = f"{self.source}: {len(self)} {self.unit}(s) cannot be split into two parts that share no text"
+            raise ValueError(f"{cannot}. Give two files instead, or more data.")
         parts = []
         for number, chosen in enumerate((first, ~first), start=1):
             units = list(compress(self.units, chosen))
@@ -159,15 +157,14 @@ class UserTask(ABC):
         metrics: dict,
         scores: Arrays,
         marks: Iterable,
-        **details: Any,
+        **details: object,
     ) -> TaskResult:
         """Return a result with a 32-bit fingerprint of each unit, by which a comparison recognises the same data.
 
         The `marks` of a unit are its texts and labels. Where there are no `gold` labels, the fingerprints stand for
         them.
         """
-        prints = [crc32("\0".join(each).encode("utf-8", "surrogatepass")) for each in marks]
-        unit = np.array(prints, dtype=np.uint32)
+        unit = np.array([mark(each) for each in marks], dtype=np.uint32)
         scores = {"gold": unit, "unit": unit, **scores, "group": connected_groups(self.links)}
         return TaskResult(metrics, scores, {"examples": len(self), **details})
 
@@ -227,7 +224,7 @@ def paired_interval(
     return float(new - old), low, high
 
 
-def checked_text(value: Any, where: str) -> str:
+def checked_text(value: object, where: str) -> str:
     """Return a text without the white space around it, or raise a `ValueError` that says where it is missing."""
     text = check_text(value, where).strip()
     if not text:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -50,17 +49,14 @@ class LabelledTask(UserTask):
         self.links = [[text] for text, _ in self.units]
         self.texts = list(dict.fromkeys(text for text, _ in self.rows))
         if len(set(self.labels)) < 2:
-            raise ValueError(
-                f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}. A task needs at least "
-                "two labels."
-            )
+            raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
 
     def _labelled_result(
         self,
         metrics: dict,
         name: str,
         scored: ndarray,
-        **details: Any,
+        **details: object,
     ) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
         return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
@@ -118,10 +114,8 @@ class ClassificationTask(LabelledTask):
             self.least = 0
             unseen = counts.keys() - {label for _, label in self.shared}
             if unseen:
-                raise ValueError(
-                    f"{self.source}: {len(unseen)} label(s) of the test rows, such as {min(unseen)!r}, have no "
-                    "training row."
-                )
+                such = f"{len(unseen)} label(s) of the test rows, such as {min(unseen)!r}"
+                raise ValueError(f"{self.source}: {such}, have no training row.")
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Fit the classifiers and compute their accuracies; see [`UserTask.score`]."""

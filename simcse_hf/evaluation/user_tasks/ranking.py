@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -48,16 +48,11 @@ class PairsTask(UserTask):
     def __post_init__(self) -> None:
         for number, (text, _, label) in enumerate(self.units, start=1):
             if label not in (0, 1):
-                raise ValueError(
-                    f"{self.source}: pair {number} ({text[:60]!r}, ...) has the label {label:g}, which must be 0 or "
-                    "1. Graded similarities are for --pairs."
-                )
+                pair = f"{self.source}: pair {number} ({text[:60]!r}, ...)"
+                raise ValueError(f"{pair} has the label {label:g}, which must be 0 or 1; scores are for --pairs.")
         self.first, self.second, labels = zip(*self.units, strict=True)
         if len(set(labels)) < 2:
-            raise ValueError(
-                f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}. Average precision needs "
-                "pairs of both labels."
-            )
+            raise ValueError(f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}.")
         self.gold = np.array(labels, dtype=np.int64)
         self.texts = list(dict.fromkeys(self.first + self.second))
         self.links = [texts for *texts, _ in self.units]
@@ -167,7 +162,7 @@ class RankingTask(UserTask):
         self,
         values: list,
         marks: list,
-        **details: Any,
+        **details: object,
     ) -> TaskResult:
         """Average the metrics of each query over the queries; the headline is resampled."""
         if self.query_prompt or self.document_prompt:
@@ -234,7 +229,7 @@ def read_reranking(path: Path) -> RerankingTask:
     return RerankingTask(str(path), short_name(path), queries)
 
 
-def _texts(cell: Any, grade: int, where: str) -> dict:
+def _texts(cell: object, grade: int, where: str) -> dict:
     """Return the relevance of each distinct text of a list, in its order."""
     if not isinstance(cell, (list, tuple, type(None))):
         raise ValueError(f"{where}: expected a list of texts, got {cell!r}. Use a .jsonl or .parquet file.")

@@ -11,7 +11,7 @@ import transformers
 from ..._version import __version__
 from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
 from ...ops.files import write_atomically
-from ...publishing.card_training import hub_id, public_name
+from ...publishing.card_subject import hub_id, public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
 

@@ -1,0 +1,318 @@
+"""The parts of a contrastive model, and those of them that no checkpoint holds, which are drawn at random."""
+
+import copy
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..objectives import Objective
+from ..objectives.masked_lm import StockMaskedLMHead
+from ..ops.cpu import use_fast_dropout
+from ..ops.identity import digest_weights
+from ..ops.unpadded import install_unpadded_attention, reads_left_to_right
+from . import pooling
+from .resolve import chosen, resolve_settings
+from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, dropout_rates, read_section
+
+# The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
+AUXILIARY_MODULES = ("objective", "second_encoder")
+#: Modules with files of their own: layers of the embedding that the stock encoder lacks, and what training adds.
+SEPARATE_MODULES = ("sentence_head", "dense_layers", *pooling.POOLER_FOLDERS, *AUXILIARY_MODULES)
+
+#: Modules of the stock classes for pretraining, which predict words, sentence pairs or replaced tokens.
+PRETRAINING_HEADS = (
+    "cls lm_head head decoder predictions sop_classifier pred_layer lm_predictions mask_predictions vocab_transform "
+    "vocab_layer_norm vocab_projector generator_predictions generator_lm_head discriminator_predictions"
+).split()
+#: Settings that do not concern the objective: it is kept when they change.
+_NOT_THE_OBJECTIVES = {
+    "max_seq_length",
+    "fixed_mask",
+    "mlm_weight",
+    "max_length",
+    "prompts",
+    "default_prompt_name",
+    "normalize",
+    "similarity_fn_name",
+}
+
+#: By `model_type`, parameters that a pass over plain text does not use: Longformer's projections of global attention
+#: and LUKE's entities.
+_WITHOUT_GRADIENT = {
+    "longformer": r"\.(query|key|value)_global\.",
+    "luke": r"^entity_embeddings\.|\.(w2e|e2w|e2e)_query\.",
+}
+
+
+class FreshWeights:
+    """The weights of a model that were drawn at random when it was loaded.
+
+    Args:
+        model (`PreTrainedModel`): The model, loaded.
+        lacking (`Iterable[str]`): Names of the weights that its checkpoint lacks, which transformers draws.
+        layers (`Iterable[str]`): Attributes of the model whose layers are drawn afterwards, in this order.
+    """
+
+    def __init__(self, model: PreTrainedModel, lacking: Iterable[str], layers: Iterable[str]) -> None:
+        self.lacking = frozenset(lacking)
+        self.layers = tuple(layers)
+        own = {x for layer in self.layers for x in getattr(model, layer).parameters()}
+        #: The weights that were drawn, also those that were then loaded from a file of their own.
+        self.names = self.lacking | {name for name, x in model.named_parameters() if x in own}
+        #: Digests of those that are still as they were drawn.
+        self.digests: dict[str, str] = {}
+        for name, x in model.named_parameters():
+            if name in self.names and (x in own or name.split(".")[0] not in SEPARATE_MODULES):
+                self.digests[name] = digest_weights([(name, x)], reads_all=True)
+
+    @torch.no_grad()
+    def draw(self, model: PreTrainedModel, seed: int) -> None:
+        """Draw the weights that nobody has changed anew, as if the model had been loaded after `set_seed(seed)`.
+
+        All are drawn on the CPU, whatever the device of the model. The global random state stays as it is.
+
+        Args:
+            model (`PreTrainedModel`): The model, which is changed in place.
+            seed (`int`): The seed.
+        """
+        weights = {name: x for name, x in model.named_parameters() if name in self.names and not x.is_meta}
+        if weights.keys() != self.names:  # peft gives layers other names
+            return
+        # 1. transformers draws the weights that are not marked, in modules that are not marked. A module may draw the
+        # weights of the modules inside it, so none that is above a weight is marked.
+        above = {""}
+        for name in self.lacking:
+            parts = name.split(".")
+            above.update(".".join(parts[:end]) for end in range(len(parts)))
+        for name, module in model.named_modules():
+            module._is_hf_initialized = name not in above
+        for name, x in model.named_parameters():
+            x._is_hf_initialized = name not in self.lacking  # type: ignore[attr-defined]
+        # 2. Draw all of them on the CPU, as the order of draws counts, and take over those that nobody has changed.
+        before = {name: x.data for name, x in weights.items()}
+        for x in weights.values():
+            x.data = torch.empty_like(x.data, device="cpu")
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model.initialize_weights()
+            for name in self.lacking:
+                if name.endswith("bias"):
+                    weights[name].zero_()
+            for layer in self.layers:
+                draw_layer(model, layer)
+        for name, x in weights.items():
+            drawn = x.data
+            x.data = before[name]
+            if self.digests.get(name) == digest_weights([(name, x)], reads_all=True):
+                x.copy_(drawn)
+                self.digests[name] = digest_weights([(name, x)], reads_all=True)
+
+
+def draw_layer(model: nn.Module, layer: str) -> None:
+    """Draw the weights of a layer of a pooler of our own, or those of the dense + tanh head as BERT does.
+
+    Args:
+        model (`nn.Module`): The model, which is changed in place.
+        layer (`str`): The attribute of the model.
+    """
+    module = getattr(model, layer)
+    if layer in pooling.POOLER_FOLDERS:
+        module.draw_weights()
+        return
+    std = getattr(model.config, "initializer_range", 0.02)
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=std)
+            nn.init.zeros_(part.bias)
+
+
+class ContrastiveBase(PreTrainedModel):
+    """The parts of a [`ContrastiveModel`]: its settings, the stock encoder, and the layers that the encoder lacks.
+
+    Args:
+        config (`PreTrainedConfig`): The config of the encoder, which is not changed.
+        resolved (`ContrastiveSettings`, *optional*): All settings, in place of those of the config; by
+            `from_pretrained`.
+        unpadded (`bool`, *optional*, defaults to `True`): See [`ContrastiveModel`].
+        fast_dropout (`bool`, *optional*, defaults to `True`): See [`ContrastiveModel`].
+        settings (`Any`): Settings that come before those of the config.
+
+    Raises:
+        ValueError: If a setting is not valid or does not fit the encoder, or config.json has a wrong dropout rate.
+    """
+
+    #: The class of the stock encoder.
+    base_class: type[nn.Module]
+    base_model: PreTrainedModel
+    _keys_to_ignore_on_load_missing = [r"(^|\.)pooler\.", *(rf"^{name}\." for name in SEPARATE_MODULES)]
+    #: The head of an encoder that lacks one.
+    sentence_head: nn.Sequential
+    #: `"kept"` if the dense + tanh head came from the checkpoint, `"fresh"` if it was drawn at random.
+    head_source = "fresh"
+    #: Whether the checkpoint says how its embeddings are made. If not, a run first scores plain poolers, too.
+    names_pooler = True
+    #: The weights that were drawn at random when the model was loaded.
+    fresh_weights: FreshWeights | None = None
+    #: The objective and its second encoder are made when training begins, as they may be larger than the encoder.
+    objective: Objective | None
+    second_encoder: PreTrainedModel | None
+    #: The `model_max_length` of the tokenizer, if it is known.
+    tokenizer_limit: int | None = None
+    #: Whether `save_pretrained` saves the adapter in place of the merged model.
+    save_adapter = False
+
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        *,
+        resolved: ContrastiveSettings | None = None,
+        unpadded: bool = True,
+        fast_dropout: bool = True,
+        **settings: Any,
+    ) -> None:
+        # 1. The settings, which the model writes into a config of its own.
+        config = copy.deepcopy(config)
+        config.return_dict = True  # whatever config.json says: outputs are read by name
+        super().__init__(config)
+        section = getattr(config, SECTION, None)
+        if resolved is None or settings:
+            resolved = resolve_settings(section, **settings)
+        check_encoder(config, resolved.pooler_type)
+        setattr(config, SECTION, resolved.to_section())
+        self.settings = resolved
+        #: What the caller chose, which counts in the objectives of several data sets, too.
+        self.given_settings = chosen(settings)
+        #: What the checkpoint had saved.
+        self.saved_settings = read_section(section)
+        self.unpadded = unpadded
+        self.fast_dropout = fast_dropout
+        self.objective = None
+        self.second_encoder = None
+        # 2. The stock encoder.
+        setattr(self, self.base_model_prefix, self.base_class(config))
+        # `from_pretrained` explains these keys itself: transformers' report names all others.
+        heads = [rf"^{name}\." for name in PRETRAINING_HEADS if not hasattr(self.base_model, name)]
+        self._keys_to_ignore_on_load_unexpected = [*(self._keys_to_ignore_on_load_unexpected or ()), *heads]
+        # 3. The layers that it lacks. MobileBERT's pooler may be a module without layers, which returns plain [CLS].
+        pooler = getattr(self.base_model, "pooler", None) or nn.Identity()
+        self.has_own_pooler = any(isinstance(module, nn.Linear) for module in pooler.modules())
+        if not self.has_own_pooler:
+            self.sentence_head = pooling.sentence_head(config)
+        self.ngram_head = pooling.NGramHead(config) if resolved.pooler_type == pooling.NGRAM_POOLER else None
+        self.template_head = None
+        if resolved.denoising != "none":
+            self.template_head = pooling.TemplateHead(config, resolved.denoising)
+        self.dense_layers = nn.ModuleList(pooling.DenseLayer(**layer) for layer in resolved.dense_layers)
+        self.embedding_dim: int = config.hidden_size
+        if resolved.dense_layers:
+            self.embedding_dim = resolved.dense_layers[-1]["out_features"]
+        if resolved.do_mlm:
+            self._stock_mlm_head = StockMaskedLMHead(config, self.base_model)
+            self._tied_weights_keys = dict(self._stock_mlm_head.stock._tied_weights_keys or {})
+            self._register_mlm_head()
+        self.post_init()
+        self.freeze_unused_parameters()
+        install_unpadded_attention(self.base_model)
+        if fast_dropout:
+            use_fast_dropout(self.base_model)
+
+    def update_settings(self, **settings: Any) -> None:
+        """Change settings of the model and of the config that is saved with it.
+
+        Args:
+            settings (`Any`): The new values of fields of [`ContrastiveSettings`], and options of the objective.
+
+        Raises:
+            ValueError: If a setting is unknown, a value is not valid, or the setting decides on the model's layers.
+        """
+        fixed = {"pooler_type", "denoising", "do_mlm", "dense_layers"} & settings.keys()
+        if fixed:
+            raise ValueError(
+                f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
+            )
+        self.given_settings |= chosen(settings)
+        before = self.settings
+        self.use_settings(resolve_settings(before.to_section(), do_mlm=before.do_mlm, **settings))
+
+    def use_settings(self, settings: ContrastiveSettings) -> None:
+        """Take settings that `models.resolve` has decided, and drop the objective if they concern it.
+
+        Args:
+            settings (`ContrastiveSettings`): All settings.
+        """
+        before = self.settings
+        self.settings = settings
+        setattr(self.config, SECTION, settings.to_section())
+        for name in SETTING_NAMES - _NOT_THE_OBJECTIVES:
+            if getattr(before, name) != getattr(settings, name):
+                self.objective = None
+                self.second_encoder = None
+
+    @property
+    def contrastive_head(self) -> nn.Module:
+        """The dense + tanh head: the encoder's own pooler, or ours if it has none."""
+        return self.base_model.get_submodule("pooler") if self.has_own_pooler else self.sentence_head
+
+    def has_adapter(self) -> bool:
+        """Return whether there is an adapter of peft in the encoder. One of the whole model is moved there."""
+        if getattr(self, "peft_config", None):  # by `add_adapter` or `get_peft_model`
+            self.base_model.peft_config = self.peft_config
+            self.base_model._hf_peft_config_loaded = True
+            self._hf_peft_config_loaded = False
+            del self.peft_config
+        return bool(getattr(self.base_model, "peft_config", None))
+
+    def freeze_unused_parameters(self) -> None:
+        """Freeze the parameters that no loss reaches, at which DistributedDataParallel would stop.
+
+        They stay in the checkpoint, where `AutoModel` looks for them.
+        """
+        if self.settings.pooler_type != "cls":
+            self.contrastive_head.requires_grad_(False)
+        pattern = _WITHOUT_GRADIENT.get(self.config.model_type)
+        if pattern is not None:
+            for name, parameter in self.base_model.named_parameters():
+                if re.search(pattern, name):
+                    parameter.requires_grad_(False)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """Return the output layer of the masked-LM head, which is tied to the word embeddings."""
+        if not self.settings.do_mlm:
+            return None
+        return self._stock_mlm_head.stock.get_output_embeddings()
+
+    def set_output_embeddings(self, embeddings: nn.Module) -> None:
+        """Replace the output layer of the masked-LM head."""
+        self._stock_mlm_head.stock.set_output_embeddings(embeddings)
+        self._register_mlm_head()
+
+    def _register_mlm_head(self) -> None:
+        for name, module in self._stock_mlm_head.modules.items():
+            setattr(self, name, module)
+
+
+def check_encoder(config: PreTrainedConfig, pooler_type: str) -> None:
+    """Check that the dropout rates of a config are rates, and that its encoder has what a pooler reads.
+
+    Args:
+        config (`PreTrainedConfig`): The config.
+        pooler_type (`str`): The pooler of training.
+
+    Raises:
+        ValueError: If a rate is not from 0 to 1, or the pooler reads the first token of a decoder.
+    """
+    for name, rate in dropout_rates(config).items():
+        if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
+            raise ValueError(
+                f"{config.name_or_path or 'the encoder'}, config.json: {name} is {rate}. Set it to a dropout rate "
+                "from 0 to 1, such as 0.1."
+            )
+    if pooler_type in pooling.FIRST_TOKEN and reads_left_to_right(type(config)):
+        raise ValueError(
+            f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
+            "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
+        )

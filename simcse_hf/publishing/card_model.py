@@ -1,0 +1,176 @@
+"""What a card says about a model: a summary, a table of facts, notes for its users, and papers."""
+
+from ..data.contents import CONTENTS
+from ..data.views import VIEW_CLASSES
+from ..evaluation.threshold import describe_threshold
+from ..models.pooling import POOLERS
+from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from ..models.settings import THRESHOLD
+from .card_subject import Subject, described_objective
+from .papers import PAPERS, Paper
+
+
+def summary(model: Subject) -> str:
+    """Say what the model is."""
+    followed = f", followed by a [{model.method}]({PAPERS[model.method].url})" if model.transform else ""
+    encoder = f"a `{model.config.model_type}` encoder"
+    return f"Sentence embeddings with {model.dim} dimensions from {encoder}{_origin(model)}{followed}."
+
+
+def _origin(model: Subject) -> str:
+    """Name the objective and the rows, as the end of a sentence."""
+    name = model.settings.objective
+    if not model.run:
+        return "" if name == "simcse" else f", configured for the objective `{name}`"
+    papers = _known(model.objective.papers) if model.objective else []
+    objective = f"[`{name}`]({papers[0].url})" if papers else f"the objective `{name}`"
+    rows = CONTENTS.get(model.run.get("rows", ""))
+    trained = f" {rows.trained}" if rows else ""
+    return f", trained with {objective}{trained}{_sources_of_positives(model)}"
+
+
+def _sources_of_positives(model: Subject) -> str:
+    """Say of what the pairs of single sentences were made, as the end of a sentence."""
+    if model.run.get("rows") != "sentences":
+        return ""
+    if not model.view:
+        return ", from single sentences"
+    templates = len(model.settings.templates)
+    if templates > 1:
+        return f", from each sentence in {templates} templates"
+    name = model.view["name"]
+    if name != "identity":
+        views = "two views" if model.view["both"] else "a view"
+        return f", from {views} of each sentence (`{name}`)"
+    if model.encoders == 2:
+        return ", from each sentence in two encoders"
+    return ", from two dropout views of each sentence"
+
+
+def facts(model: Subject) -> list[tuple[str, object]]:
+    """List what a user has to know, as names and values."""
+    layers = [
+        f"{layer['in_features']} to {layer['out_features']} ({activation(layer)})"
+        for layer in model.inference.dense_layers
+    ]
+    rows: list[tuple[str, object]] = [("pooler", f"`{model.pooler}`: {POOLERS[model.pooler].words}")]
+    if layers:
+        rows.append(("dense layers", f"{', '.join(layers)}, after the pooler"))
+    rows.append(("dimensions", model.dim))
+    if model.transform is not None and model.fit is not None:
+        columns = ", ".join(f"`{column}`" for column in model.fit.columns)
+        fitted = f"fitted without labels on {model.fit.sentences:,} sentences of `{model.fit.file}` ({columns})"
+        sizes = f"from {model.transform.input_dim} to {model.dim} dimensions"
+        rows.append(("post-processing", f"{model.method} {sizes}, {fitted}"))
+    elif model.widths:
+        widths = ", ".join(map(str, model.widths))
+        rows.append(("shorter embeddings", f"the leading {widths} dimensions (`truncate_dim`)"))
+    length = f"{model.max_length} tokens" if model.max_length else "as the tokenizer allows"
+    return [*rows, ("longest text", length), ("similarity", model.settings.similarity_fn_name)]
+
+
+def activation(layer: dict) -> str:
+    """Return the name of the class in `torch.nn` that a dense layer applies."""
+    return layer.get("activation_function", "Tanh").rpartition(".")[2]
+
+
+def note(model: Subject) -> str:
+    """Say where other libraries need care."""
+    return " ".join(filter(None, [_pooler_note(model), _transform_note(model)]))
+
+
+def _pooler_note(model: Subject) -> str:
+    settings = model.inference
+    if settings.mlp_only_train:
+        return (
+            "The dense + tanh head was used only during training (Table 6 of the SimCSE paper). The embedding is the "
+            "first token **before** the head, so `pooler_output` of `transformers` is not the embedding of this model."
+        )
+    if model.pooler == "cls" and model.own_pooler:
+        output = f"the input of the {model.method}" if model.transform else "the embedding"
+        if settings.dense_layers:
+            output = "the input of the dense layers"
+        return f"The encoder's own pooler is the trained head: `pooler_output` of `transformers` is {output}."
+    if model.pooler == "mask":
+        subtracted = ", and the embedding of the template without the text is subtracted"
+        return (
+            f"Each text is first put into the template `{settings.templates[0]}`"
+            f"{'' if settings.denoising == 'none' else subtracted}. `SimCSE` does this itself; sentence-transformers "
+            "has no such pooling."
+        )
+    if model.pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+        return (
+            "sentence-transformers has no such pooling: `SentenceTransformer` would average all tokens, including "
+            "[CLS], and give other embeddings."
+        )
+    return ""
+
+
+def _transform_note(model: Subject) -> str:
+    if model.transform is None:
+        return ""
+    text = (
+        f"The {model.method} is applied after the pooler. `SimCSE` does this itself; `postprocess=False` turns it off."
+    )
+    if model.method == "flow":
+        text += (
+            " No other library supports it: `transformers` gives the embeddings before the flow, and "
+            "sentence-transformers cannot load this model."
+        )
+    dims = model.settings.matryoshka_dims
+    if dims:
+        text += (
+            f" It mixes all dimensions, so the leading {' or '.join(map(str, dims))} dimensions, which were trained "
+            f"to be used alone, can be used alone only before the {model.method}."
+        )
+    return text
+
+
+def length_limit(model: Subject) -> str:
+    """Say what an embedding stands for, and up to which length."""
+    text = "An embedding stands for a sentence or a short paragraph."
+    length = model.settings.max_seq_length
+    if model.run and length:
+        text += f" The model was trained on texts of at most {length} tokens and is less tested on longer ones."
+    return text
+
+
+def threshold(model: Subject) -> str:
+    """Say from which cosine two texts are similar."""
+    saved = getattr(model.config, THRESHOLD, None)
+    if saved:
+        found = describe_threshold(saved)
+        return f"`SimCSE.is_similar` calls two texts similar from {found}. Other data needs another threshold."
+    return (
+        'Cosine similarities are meant for ranking. A threshold for "the same meaning" has to be chosen on your own '
+        "data."
+    )
+
+
+def papers(model: Subject) -> list[Paper]:
+    """List the papers to cite, those of the objective first."""
+    settings = model.settings
+    names = [*model.objective.papers] if model.objective else []
+    for loss, _ in settings.losses().values():
+        objective = described_objective(loss)
+        if objective:
+            names += objective.papers
+    view = VIEW_CLASSES.get(model.view.get("name", ""))
+    is_of_encoder = model.view.get("name") == "identity" and model.encoders == 2
+    is_of_method = settings.objective == "tsdae" or len(settings.templates) > 1 or is_of_encoder
+    if view and view.paper and not is_of_method:
+        names.append(view.paper)
+    if settings.do_mlm and settings.objective != "declutr":
+        names.append("simcse")
+    if settings.matryoshka_dims:
+        names.append("matryoshka")
+    if model.arguments.get("gradcache_chunk_size"):
+        names.append("gradcache")
+    if model.transform:
+        names.append(model.method)
+    return _known(names or ["simcse"])
+
+
+def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
+    """Return the papers of these names, without those that `papers.bib` lacks."""
+    return [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
