@@ -131,9 +131,13 @@ def encode(
     check_values(PRECISIONS, precision=precision)
     check_values(FORMATS, format=format)
     check_values("an integer above 0", shard_size=shard_size)
-    pairs = {"column and columns": (column, columns), "prompt and prompt_name": (prompt, prompt_name)}
-    for names, values in (pairs | {"resume and overwrite": (resume, overwrite)}).items():
-        if all(values):
+    pairs = {
+        "column and columns": column and columns,
+        "prompt and prompt_name": prompt and prompt_name,
+        "resume and overwrite": resume and overwrite,
+    }
+    for names, both in pairs.items():
+        if both:
             raise ValueError(f"{names} are both given: give one of the two")
     codes = None if ranges is None else _read_ranges(ranges, precision)
 
@@ -157,20 +161,7 @@ def encode(
     if columns is not None:
         settings["columns"] = list(columns)
     job = EncodeJob(Path(output).expanduser(), encoder, texts, settings)
-    rank, processes = world()
-    with hold_together(job.folder):
-        manifest = on_first_process(lambda: job.open(resume, overwrite))
-        missing = job.missing(manifest, rank, processes)
-        if precision in SCALAR_PRECISIONS:
-            codes = on_first_process(lambda: job.common_ranges(codes))
-        total = sum(shard.rows for shard in missing)
-        with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
-            for shard, rows, vectors in job.encode(missing, shard_size):
-                shard.write(rows, quantize(vectors, precision, codes))
-                bar.update(len(rows))
-        wait_for_all()
-        files = on_first_process(lambda: finish_run(job.folder))
-    return EncodedFile(output, manifest["input"]["rows"], files)
+    return EncodedFile(output, *job.run(codes, resume, overwrite, show_progress_bar))
 
 
 def _read_ranges(ranges: StrPath | np.ndarray, precision: str) -> np.ndarray:
@@ -254,6 +245,35 @@ class EncodeJob:
     model: SimCSE
     texts: TextSource
     settings: dict[str, Any]
+
+    def run(
+        self, codes: np.ndarray | None, resume: bool, overwrite: bool, show_progress_bar: bool
+    ) -> tuple[int, list[str]]:
+        """Write what is missing, with the other processes of the run.
+
+        Args:
+            codes (`np.ndarray`, *optional*): The ranges of 8-bit codes that are given.
+            resume (`bool`): See [`open`].
+            overwrite (`bool`): See [`open`].
+            show_progress_bar (`bool`): Whether the first process shows a bar over its own rows.
+
+        Returns:
+            `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
+        """
+        rank, processes = world()
+        precision = self.settings["precision"]
+        with hold_together(self.folder):
+            manifest = on_first_process(lambda: self.open(resume, overwrite))
+            missing = self.missing(manifest, rank, processes)
+            if precision in SCALAR_PRECISIONS:
+                codes = on_first_process(lambda: self.common_ranges(codes))
+            total = sum(shard.rows for shard in missing)
+            with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
+                for shard, rows, vectors in self.encode(missing, self.settings["shard_size"]):
+                    shard.write(rows, quantize(vectors, precision, codes))
+                    bar.update(len(rows))
+            wait_for_all()
+            return manifest["input"]["rows"], on_first_process(lambda: finish_run(self.folder))
 
     def open(self, resume: bool, overwrite: bool) -> Manifest:
         """Write the manifest of a new run, or compare with that of the run to resume.

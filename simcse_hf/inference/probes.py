@@ -72,5 +72,7 @@ def check_fit(encoder: Encoder, fit: Fit) -> None:
     probe = probe_embedding(encoder, fit.max_length)
     saved = torch.tensor(fit.probe)
     if probe.shape != saved.shape or probe @ saved < SAME:
-        files = f"the files in {encoder.name_or_path}/{FOLDER}"
-        raise ValueError(f"{files} were fitted on the embeddings of other weights: load with postprocess=False.")
+        raise ValueError(
+            f"the files in {encoder.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
+            "again, or load the model with postprocess=False."
+        )

@@ -43,7 +43,10 @@ def split_long(
         ValueError: If the tokenizer does not say where its tokens lie in a text.
     """
     if not tokenizer.is_fast:
-        raise ValueError('long_texts="mean" needs a fast tokenizer, which says where each token lies in the text.')
+        raise ValueError(
+            'long_texts="mean" needs a fast tokenizer, which says where each token lies in the text: load one, or use '
+            'long_texts="cut".'
+        )
     windows = [[row] for row in token_ids]
     if full is None:
         return windows
