@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from simcse_hf import SimCSE
 from simcse_hf.evaluation.sts import STS_PAIRS
 from simcse_hf.publishing import write_card
 
@@ -50,8 +51,9 @@ def evaluation(directory, **changes):
         "sentences": 11, "splits": ["train", "dev", "test"],
     }  # fmt: skip
     protocol = PROTOCOL | {"classifier": {"model": "logistic regression"}}
-    document = {"model": str(directory), "pooler": "cls", "max_length": 40, "protocol": protocol, "results": results}
-    return document | changes
+    identity = SimCSE(directory, device="cpu").identity().to_dict()
+    document = {"model": str(directory), "identity": identity, "pooler": "cls", "max_length": 40}
+    return document | {"protocol": protocol, "results": results} | changes
 
 
 def blocks(card):

@@ -1,5 +1,6 @@
 """What the tests of the index share: sentences, a model without a network, and the backends that are installed."""
 
+import json
 from hashlib import blake2b
 from importlib.util import find_spec
 
@@ -32,3 +33,23 @@ def make_sentences(count):
 
 
 SENTENCES = make_sentences(80)
+
+
+def write_table(path):
+    """Write the sentences with a source, and a year that one row lacks."""
+    rows = [{"text": text, "source": f"s{n % 3}", "year": 2000 + n % 2} for n, text in enumerate(SENTENCES)]
+    rows[4]["year"] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def by_hand(model, query, top_k=5, threshold=-2, rows=range(80)):
+    """What a search among `SENTENCES` should find, in float64."""
+    scores = np.asarray(model.encode(SENTENCES), dtype=float) @ np.asarray(model.encode(query), dtype=float)
+    order = sorted(rows, key=lambda i: -scores[i])
+    return [(SENTENCES[i], scores[i]) for i in order if scores[i] >= threshold][:top_k]
+
+
+def assert_same(results, expected):
+    assert [sentence for sentence, _ in results] == [sentence for sentence, _ in expected]
+    np.testing.assert_allclose([score for _, score in results], [score for _, score in expected], atol=1e-5)

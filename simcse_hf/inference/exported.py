@@ -115,7 +115,7 @@ def refuse_changes(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:
-            raise ValueError(f"an exported graph runs as it is, on the CPU: leave out {name}, or export with it.")
+            raise ValueError(f"a graph is computed as it is, on the CPU: leave out {name}, or export the model again.")
 
 
 def _open_onnx(path: str) -> Compute:

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedConfig
 
+from ..indexes.description import PROBE, SAME
 from ..models.settings import THRESHOLD
 from ..postprocessing.transform import FOLDER, Fit
-from ..search.sentences import PROBE, SAME
 from .encoder import Encoder
 
 #: The cosines of the first one with the others are saved with a threshold.

@@ -17,6 +17,8 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
+from ..indexes.description import PROBE
+from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import THRESHOLD
 from ..names import PRECISIONS
@@ -28,8 +30,6 @@ from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
-from ..search import SentenceIndex
-from ..search.sentences import PROBE, Results
 from .encoder import Encoder
 from .encoding import Batching, one_ahead
 from .exported import refuse_changes

@@ -12,10 +12,10 @@ import torch
 from datasets import Dataset, config
 from transformers.utils import logging
 
+from ..indexes.exact import ExactIndex
 from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import hold, read_npy, write_npy
 from ..ops.identity import digest_texts, digest_value
-from ..search.exact import ExactIndex
 from .encode import encode
 from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from numbers import Integral, Real
 from typing import Any, Literal
 
 Kind = Literal[
@@ -30,8 +31,8 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
         ValueError: If one is something else. The message names the argument.
     """
     for name, value in options.items():
-        is_integer = type(value) is int
-        is_number = type(value) in (int, float) and math.isfinite(value)
+        is_integer = isinstance(value, Integral) and not isinstance(value, bool)  # those of numpy, too
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if isinstance(kind, range):
             fits = value is None or (is_integer and value in kind)
             wanted = f"an integer between {kind[0]} and {kind[-1]}"

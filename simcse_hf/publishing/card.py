@@ -12,21 +12,19 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
-from ..ops.files import explain_damage, read_json, read_json_object, read_template, write_text
+from ..ops.files import explain_damage, read_json, read_template, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..postprocessing.transform import FOLDER, find_transform
 from . import card_model, card_training
 from .card_code import code_by_library
-from .card_measured import is_outdated, read_evaluations
-from .card_results import Measured, Table, comparison_text, tables
+from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
+from .card_results import Measured, Table, tables
 from .card_scores import dev_metric_ids, hub_scores
 from .card_subject import Subject, hub_id, read_run
 from .papers import Paper
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
-#: The record of `simcse-hf adapt` beside a model that it made.
-ADAPTATION = "adaptation.json"
 MARKER = "<!-- Written by `simcse-hf card`. Its next run replaces this file and all changes made by hand. -->"
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "simcse", "simcse-hf"]
 FRONT_MATTER: dict = {
@@ -151,10 +149,10 @@ def write_card(
     Args:
         directory (`str` or `os.PathLike`): The directory of the model.
         evaluations (`Sequence`, *optional*): JSON files written by `simcse-hf evaluate --output`. By default, all
-            files `evaluation*.json` in `directory` that are not older than the weights. After training with several
+            files `evaluation*.json` in `directory` that were made with its weights. After training with several
             seeds, files of the same name in the folders of all seeds give means and standard deviations.
         comparisons (`Sequence`, *optional*): JSON files written by `simcse-hf compare --output`, whose tables the card
-            shows. By default, all files `comparison*.json` in `directory`.
+            shows. By default, all files `comparison*.json` in `directory` that were made with its weights.
         repo_id (`str`, *optional*): The model's name on the hub, for the usage examples. Defaults to `your-name/`
             followed by the name of the directory.
         run (`dict`, *optional*): The result of `describe_run`, where `results.json` is not written yet. A
@@ -185,13 +183,11 @@ def write_card(
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
     run = read_run(directory / "results.json", run)
     datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
-    model = read_subject(directory, repo_id, run, list(dict.fromkeys(datasets)))
+    weights = Weights(directory)
+    model = read_subject(weights, repo_id, run, list(dict.fromkeys(datasets)))
 
     # 3. What was measured.
-    measured = read_evaluations(model, directory, evaluations, repo_id)
-    if comparisons is None:
-        comparisons = sorted(directory.glob("comparison*.json"))
-    compared = [comparison_text(Path(file)) for file in comparisons]
+    measured = read_evaluations(model, weights, evaluations)
     scores = []
     benchmarks = []
     for each in measured:
@@ -213,16 +209,16 @@ def write_card(
         eval_results=scores or None,
         **_front_matter(directory, model, {score.metric_type for score in scores}, tags or ()),
     )
-    write_text(path, str(Card.about(model, data, measured, compared)))
+    write_text(path, str(Card.about(model, data, measured, read_comparisons(weights, comparisons))))
     _write_benchmarks(directory / EVAL_RESULTS, benchmarks)
     return path
 
 
-def read_subject(directory: Path, repo_id: str, run: dict, datasets: Sequence[str]) -> Subject:
+def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[str]) -> Subject:
     """Read what the files of a model say about it.
 
     Args:
-        directory (`Path`): The directory of the model.
+        weights (`Weights`): Its weights.
         repo_id (`str`): Its name on the hub.
         run (`dict`): The content of `results.json`; empty without a record.
         datasets (`Sequence[str]`): Hub names of the training data.
@@ -233,24 +229,21 @@ def read_subject(directory: Path, repo_id: str, run: dict, datasets: Sequence[st
     Raises:
         ValueError: If the directory holds no model of this package, or a damaged file.
     """
-    config, weights = _read_model(directory)
+    directory = weights.folder
+    config, names = _read_model(directory)
     transform = fit = None
     if (directory / FOLDER).exists():
         transform, fit = find_transform(directory, {})
-    adaptation = {}
-    record = directory / ADAPTATION
-    if record.is_file() and not is_outdated(record, directory):
-        adaptation = read_json_object(record, advice="Remove it, or adapt the model again.")
     return Subject(
         repo_id=_plain(repo_id),
         config=config,
         settings=settings_of_config(config),
         run=run,
-        adaptation=adaptation,
+        adaptation=read_adaptation(weights),
         transform=transform,
         fit=fit,
         datasets=datasets,
-        own_pooler=any("pooler." in weight for weight in weights),
+        own_pooler=any("pooler." in name for name in names),
     )
 
 

@@ -1,88 +1,151 @@
-"""Reads what was measured with a model, for its card."""
+"""Reads what was measured with the weights of a model, for its card."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from transformers.utils import logging
 
+from ..evaluation.compare import Comparison
 from ..evaluation.report import read_results
-from ..ops.files import StrPath
-from ..postprocessing.transform import FOLDER
+from ..inference.simcse import SimCSE
+from ..ops.files import StrPath, read_json_object
+from ..ops.identity import Identity
 from .card_results import Measured, protocol_of
-from .card_subject import Subject
+from .card_subject import Subject, public_name
 
 logger = logging.get_logger(__name__)
 
+#: The record of `simcse-hf adapt` beside a model that it made.
+ADAPTATION = "adaptation.json"
+#: What a model may be measured with besides its own settings.
+_MAY_CHANGE = ("max_length", "long_texts", "dtype")
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
-def is_outdated(path: Path, directory: Path) -> bool:
-    """Return whether a result file is older than the weights in `directory`, and warn about it.
 
-    The weights of a whitening or flow count as well.
+class Weights:
+    """The weights in a folder, which are loaded once a result has to be compared with them.
+
+    Args:
+        folder (`Path`): The folder of the model.
     """
-    weights = [*directory.glob("model*.safetensors"), *directory.glob(f"{FOLDER}/*.safetensors")]
-    written = max((weight.stat().st_mtime for weight in weights), default=0.0)
-    if path.stat().st_mtime >= written:
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._known: dict[str, Identity] = {}
+
+    def made(self, path: Path, recorded: Iterable[Identity], is_named: bool = False) -> bool:
+        """Return whether a result was made with these weights, and say why not.
+
+        Args:
+            path (`Path`): The file of the result.
+            recorded (`Iterable[Identity]`): The identities of the models in it. One of them has to be this one.
+            is_named (`bool`, *optional*, defaults to `False`): Refuse the file, which somebody named, in place of a
+                warning.
+
+        Returns:
+            `bool`: Whether a card of the model may show the result.
+
+        Raises:
+            ValueError: If a named file was made with other weights.
+        """
+        reasons = []
+        for each in recorded:
+            if each.weights is None:
+                continue
+            changed = each.changes(self._identity(each.dtype), _MAY_CHANGE)
+            if not changed:
+                return True
+            reasons.append(f"{each.name_or_path}: {', '.join(changed)}")
+        reason = "; ".join(reasons) or "it records no weights, as in version 0.1"
+        message = f"{path} holds no results of the model in {self.folder} ({reason}): evaluate this model again"
+        if is_named:
+            raise ValueError(message)
+        logger.warning(f"{message}. The card does not show the file.")
         return False
-    logger.warning(
-        f"{path} is older than the model's weights, so the card does not use it. If it was measured with these "
-        "weights, name it with --results."
-    )
-    return True
+
+    def _identity(self, dtype: str) -> Identity:
+        if dtype not in self._known:
+            self._known[dtype] = SimCSE(self.folder, device="cpu", dtype=_DTYPES.get(dtype)).identity()
+        return self._known[dtype]
 
 
-def read_evaluations(
-    model: Subject, directory: Path, files: Sequence[StrPath] | None, repo_id: str | None
-) -> list[Measured]:
-    """Read the evaluations."""
-    found = files
-    if found is None:
-        found = [file for file in sorted(directory.glob("evaluation*.json")) if not is_outdated(file, directory)]
-    return [read_measured(Path(file), directory, repo_id, model) for file in found]
+def _identity(document: Mapping) -> Identity:
+    return Identity.from_dict(document.get("identity", {}))
 
 
-def _read(path: Path, directory: Path, repo_id: str | None, pooler: str, transform: str | None) -> dict:
-    document, _ = read_results(path)
-    model = document.get("model")
-    if model is None or (model != repo_id and Path(model).resolve().name != directory.resolve().name):
-        raise ValueError(
-            f"{path} holds results of {model}, but the card is for {directory}. Evaluate this model and try again."
-        )
-    used = document.get("pooler")
-    applied = document.get("postprocessing")
-    if (used, applied) != (pooler, transform):
-        raise ValueError(
-            f"{path} was measured with transform {applied} and pooler {used!r}, but the model's pooler is {pooler!r} "
-            f"and its transform {transform}. Evaluate it as it is saved, without --pooler_type and --no_postprocess."
-        )
-    return document
+def read_adaptation(weights: Weights) -> dict:
+    """Return the content of `adaptation.json`; empty if there is none of these weights."""
+    path = weights.folder / ADAPTATION
+    if not path.is_file():
+        return {}
+    adaptation = read_json_object(path, advice="Remove it, or adapt the model again.")
+    return adaptation if weights.made(path, [_identity(adaptation)]) else {}
 
 
-def read_measured(path: Path, directory: Path, repo_id: str | None, model: Subject) -> Measured:
-    """Read an evaluation of a model, and those of its other seeds under the same file name in their folders.
+def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[str]:
+    """Return the tables of comparisons with these weights.
+
+    Args:
+        weights (`Weights`): The weights.
+        files (`Sequence`, *optional*): The files; by default all `comparison*.json` of the folder.
 
     Returns:
-        `Measured`: The evaluation.
+        `list[str]`: The tables as preformatted text.
+    """
+    texts = []
+    for path in map(Path, sorted(weights.folder.glob("comparison*.json")) if files is None else files):
+        comparison = Comparison.read(path)
+        if not weights.made(path, comparison.identities.values(), files is not None):
+            continue
+        text = str(comparison)
+        for name in comparison.scores:  # as wide as before, without a local folder
+            text = text.replace(name, str(public_name(name)).ljust(len(name)))
+        texts.append(text)
+    return texts
+
+
+def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] | None) -> list[Measured]:
+    """Read the evaluations of a model, each with those of its other seeds under the same name in their folders.
+
+    Args:
+        model (`Subject`): The model.
+        weights (`Weights`): Its weights.
+        files (`Sequence`, *optional*): The files; by default all `evaluation*.json` of the folder.
+
+    Returns:
+        `list[Measured]`: The evaluations.
 
     Raises:
-        ValueError: If two seeds were measured with different protocols.
+        ValueError: If a file is no evaluation, a named one is of another model, or two seeds were measured with
+            different protocols.
     """
-    transform = model.method or None
-    document = _read(path, directory, repo_id, model.pooler, transform)
-    if len(model.runs) < 2 or transform is not None:
-        return Measured(path, document, [])
+    measured = []
+    for path in map(Path, sorted(weights.folder.glob("evaluation*.json")) if files is None else files):
+        document, _ = read_results(path)
+        if weights.made(path, [_identity(document)], files is not None):
+            measured.append(Measured(path, document, _read_seeds(model, weights.folder, path, document)))
+    return measured
 
-    folders = [directory / f"seed-{each['seed']}" for each in model.runs]
-    if any(not (folder / path.name).is_file() or is_outdated(folder / path.name, folder) for folder in folders):
-        return Measured(path, document, [])
+
+def _read_seeds(model: Subject, directory: Path, path: Path, published: dict) -> list[dict]:
+    """Read the results of every seed; none if one is missing."""
+    if len(model.runs) < 2 or model.transform is not None:
+        return []
     seeds = []
-    for folder in folders:
-        other = _read(folder / path.name, folder, None, model.pooler, transform)
-        theirs = protocol_of(other, transfer=False)
-        ours = protocol_of(document, transfer=False)
+    for seed in model.seeds:
+        other = directory / f"seed-{seed}" / path.name
+        if not other.is_file():
+            return []
+        document, _ = read_results(other)
+        if not Weights(other.parent).made(other, [_identity(document)]):
+            return []
+        theirs = protocol_of(document, transfer=False)
+        ours = protocol_of(published, transfer=False)
         if theirs != ours:
             raise ValueError(
-                f"{folder / path.name} and {path} were measured with different protocols. Evaluate both alike. The "
-                f"first: {theirs} The second: {ours}"
+                f"{other} and {path} were measured with different protocols. Evaluate both alike. The first: {theirs} "
+                f"The second: {ours}"
             )
-        seeds.append(other["results"])
-    return Measured(path, document, seeds)
+        seeds.append(document["results"])
+    return seeds

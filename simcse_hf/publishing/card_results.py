@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..evaluation.compare import describe_difference, format_comparison
+from ..evaluation.compare import describe_difference
 from ..evaluation.protocol import Protocol
 from ..evaluation.report import NOT_TASKS, is_user_task, spread
-from ..ops.files import read_json_object
-from .card_subject import Subject, public_name
+from .card_subject import Subject
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
@@ -336,23 +335,3 @@ def format_scores(name: str, values: list) -> str:
 
 def _number(score: float | None) -> str:
     return "n/a" if score is None else f"{score:.2f}"
-
-
-def comparison_text(path: Path) -> str:
-    """Return the tables that `simcse-hf compare` wrote.
-
-    Args:
-        path (`Path`): A JSON file that `simcse-hf compare --output` wrote.
-
-    Returns:
-        `str`: The tables as preformatted text.
-
-    Raises:
-        ValueError: If the file is not such a comparison. The message names the file.
-    """
-    advice = "Name a file that `simcse-hf compare --output` wrote."
-    comparison = read_json_object(path, "baseline", "scores", "differences", advice=advice)
-    text = format_comparison(comparison)
-    for name in (comparison["baseline"], *comparison["differences"]):  # as wide as before, without a local folder
-        text = text.replace(name, str(public_name(name)).ljust(len(name)))
-    return text

@@ -1,5 +1,7 @@
-"""Search: an index of sentences and their embeddings, exact or with faiss, and hard negatives."""
+"""Search: indexes of sentences that are built and searched, and hard negatives that are mined."""
 
-from .sentences import Match, SentenceIndex, describe
+from ..indexes.description import describe
+from ..indexes.sentences import Match, SentenceIndex
+from .commands import search
 
-__all__ = ["Match", "SentenceIndex", "describe"]
+__all__ = ["Match", "SentenceIndex", "describe", "search"]

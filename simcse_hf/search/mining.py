@@ -13,11 +13,12 @@ import torch
 from datasets import Dataset
 from numpy import ndarray
 
+from ..indexes.exact import ExactIndex
+from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..ops.checks import check_values
+from ..ops.results import Result
 from ..ops.similarity import similarity_matrix
-from .exact import ExactIndex
-from .faiss_index import NOT_FOUND, FaissIndex, new_index
 
 #: Anchors that are searched together.
 _BLOCK = 8192
@@ -65,7 +66,7 @@ class MiningOptions:
     def __post_init__(self) -> None:
         """Check the values."""
         check_values("an integer above 0", num_negatives=self.num_negatives)
-        check_values("a number of 0 or more", range_min=self.range_min)
+        check_values("an integer of 0 or more", range_min=self.range_min)
         check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
         check_values("a finite number", **dict(zip(_BOUNDS, self.bounds, strict=True)))
         if self.last_rank - self.range_min < self.num_negatives:
@@ -111,21 +112,26 @@ class Anchor:
     pairs: list[int]
 
 
-@dataclass
-class MiningReport:
-    """What became of the pairs and of the candidates.
+@dataclass(frozen=True)
+class Mined(Result):
+    """Which rows were mined, and what became of the pairs and of the candidates.
 
     Args:
+        output (`str`, *optional*): The file that the rows were written to.
+        columns (`list[str]`): The columns of the rows.
         pairs (`int`): Pairs that were read.
         anchors (`int`): Distinct anchors among them.
         candidates (`int`): Distinct candidates.
-        rows (`int`): Rows that were written.
+        rows (`int`): Rows that were mined.
         pairs_without_negatives (`int`): Pairs with fewer negatives than requested. With `"n-tuple"` they give no row.
         dropped (`dict[str, int]`): Candidates that were left out, by reason.
         positive_score (`float`): Mean similarity of anchors and positives.
         negative_score (`float`, *optional*): Mean similarity of anchors and mined negatives.
+        options (`MiningOptions`): Which candidates could become negatives.
     """
 
+    output: str | None
+    columns: list[str]
     pairs: int
     anchors: int
     candidates: int
@@ -134,6 +140,19 @@ class MiningReport:
     dropped: dict[str, int]
     positive_score: float
     negative_score: float | None
+    options: MiningOptions
+
+    def __str__(self) -> str:
+        similarity = "none" if self.negative_score is None else f"{self.negative_score:.4f}"
+        lines = [
+            f"{self.output}: {self.rows} rows of {', '.join(self.columns)}",
+            f"{self.pairs} pairs, {self.anchors} distinct anchors, {self.candidates} distinct candidates",
+            f"mean similarity of positives {self.positive_score:.4f}, of negatives {similarity}",
+            "left out:",
+            *(f"  {count:>10}  {reason}" for reason, count in self.dropped.items()),
+            f"  {self.pairs_without_negatives:>10}  pairs with too few negatives",
+        ]
+        return "\n".join(lines)
 
 
 def fold_text(text: str) -> str:
@@ -150,7 +169,7 @@ def mine_hard_negatives(
     backend: str = "exact",
     output_format: str = "n-tuple",
     show_progress_bar: bool = False,
-) -> tuple[Dataset, MiningReport]:
+) -> tuple[Dataset, Mined]:
     """Add hard negatives to pairs of an anchor and a positive, by the model's own similarity.
 
     Each distinct anchor and candidate is encoded once. Candidates are all positives, hard negatives that the rows
@@ -171,7 +190,7 @@ def mine_hard_negatives(
         show_progress_bar (`bool`, *optional*, defaults to `False`): Show progress bars.
 
     Returns:
-        `tuple[datasets.Dataset, MiningReport]`: Rows of `sent0`, `sent1` and hard negatives, and what was left out.
+        `tuple[datasets.Dataset, Mined]`: Rows of `sent0`, `sent1` and hard negatives, and what was left out.
 
     Raises:
         ValueError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
@@ -217,7 +236,9 @@ def mine_hard_negatives(
     negative_texts = [[candidate_texts[number] for number, _ in chosen] for chosen in negatives]
     rows = make_rows(first, second, negative_texts, 1 if output_format == "triplet" else options.num_negatives)
     negative_scores = [score for chosen in negatives for _, score in chosen]
-    report = MiningReport(
+    mined = Mined(
+        output=None,
+        columns=rows.column_names,
         pairs=len(first),
         anchors=len(anchors),
         candidates=len(candidates),
@@ -226,8 +247,9 @@ def mine_hard_negatives(
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,
+        options=options,
     )
-    return rows, report
+    return rows, mined
 
 
 def group_anchors(texts: Sequence[str]) -> list[Anchor]:
@@ -365,10 +387,8 @@ def make_rows(
     names = ["sent0", "sent1", "hard_neg"]
     if width > 1:
         names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
-    columns: dict[str, list[str]] = {name: [] for name in names}
+    rows = []
     for anchor, positive, chosen in zip(anchors, positives, negatives, strict=True):
         for start in range(0, len(chosen) - width + 1, width):
-            row = [anchor, positive, *chosen[start : start + width]]
-            for name, text in zip(names, row, strict=True):
-                columns[name].append(text)
-    return Dataset.from_dict(columns)
+            rows.append([anchor, positive, *chosen[start : start + width]])
+    return Dataset.from_dict({name: [row[place] for row in rows] for place, name in enumerate(names)})

@@ -9,13 +9,13 @@ from cli_helpers import status
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index
 from simcse_hf.cli.main import main
 from simcse_hf.cli.publish import card_main
-from simcse_hf.cli.search import index_main, search_main
 from simcse_hf.evaluation.bootstrap import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
 from simcse_hf.inference import simcse as simcse_module
+from simcse_hf.search import search
 
 
 def labelled(n, seed=0, groups=None):
@@ -197,20 +197,18 @@ def test_training_removes_the_threshold_of_the_model_it_starts_from(with_thresho
     assert "similarity_threshold" not in model.config.to_dict()
 
 
-def test_search_uses_the_saved_threshold(with_threshold, tmp_path, capsys):
+def test_search_uses_the_saved_threshold(with_threshold, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(WORDS[:30]) + "\n")
-    index = ["--model", str(with_threshold), "--input", str(tmp_path / "texts.txt"), "--quiet", "--output"]
-    assert index_main([*index, str(tmp_path / "index")]) == 0
-    words = [WORDS[0], "--top_k", "30", "--json", "--threshold"]
+    texts, folder, short = (str(tmp_path / name) for name in ("texts.txt", "index", "short"))
+    index(texts, folder, model=with_threshold)
     found = []
-    for threshold in ("saved", str(SimCSE(with_threshold).threshold)):
-        capsys.readouterr()
-        assert search_main([*words, threshold, "--index", str(tmp_path / "index")]) == 0
-        found.append(json.loads(capsys.readouterr().out)["results"])
+    for threshold in ("saved", SimCSE(with_threshold).threshold):
+        [each] = search(WORDS[0], folder, top_k=30, threshold=threshold)
+        found.append(each.results)
     assert found[0] == found[1] and 0 < len(found[0]) < 30
-    assert index_main([*index, str(tmp_path / "short"), "--truncate_dim", "8"]) == 0
-    with pytest.raises(ValueError, match="--threshold saved .* 8 dimensions only"):
-        search_main([*words, "saved", "--index", str(tmp_path / "short")])
+    index(texts, short, model=with_threshold, truncate_dim=8)
+    with pytest.raises(ValueError, match="threshold saved .* 8 dimensions only"):
+        search(WORDS[0], short, threshold="saved")
 
 
 def test_the_card_gives_the_threshold_and_what_it_reaches(with_threshold, pairs, caplog):

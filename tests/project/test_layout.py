@@ -12,7 +12,9 @@ from simcse_hf import SimCSETrainer
 
 PACKAGE = Path(__file__).parents[2] / "simcse_hf"
 #: The subpackages from the bottom to the top. Each imports from itself and from those before it.
-SUBPACKAGES = "ops objectives data postprocessing models search inference evaluation publishing training cli".split()
+SUBPACKAGES = (
+    "ops objectives data postprocessing models indexes inference search evaluation publishing training cli".split()
+)
 #: File names that may occur in several folders, because they play the same part in each.
 SHARED_NAMES = {"__init__.py", "base.py"}
 #: The file that decides what a run is. No other one changes the arguments of training.

@@ -1,7 +1,6 @@
 """Model cards: all scores were measured, the run is described, and the hub can read the metadata."""
 
 import json
-import os
 import re
 import runpy
 from pathlib import Path
@@ -216,17 +215,6 @@ def test_the_card_describes_a_whitening(transformed):
     assert (
         "truncate_dim" not in card and "8 dimensions, which were trained to be used alone, can be used alone" in card
     )
-
-
-@pytest.mark.parametrize("weights", ["model.safetensors", f"{FOLDER}/model.safetensors"])
-def test_results_older_than_the_weights_or_the_whitening_are_ignored_unless_named(weights, transformed, caplog):
-    directory = transformed("whitening")
-    assert "50.12" in card_of(directory, evaluation=evaluation(directory, postprocessing="whitening"))
-    later = (directory / weights).stat().st_mtime + 100
-    os.utime(directory / weights, (later, later))
-    assert "50.12" not in write_card(directory).read_text() and not (directory / EVAL_RESULTS).exists()
-    assert "evaluation.json is older than the model's weights" in caplog.text
-    assert "50.12" in write_card(directory, [directory / "evaluation.json"]).read_text()
 
 
 @pytest.mark.parametrize("method", ["whitening", "flow"])

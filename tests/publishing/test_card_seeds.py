@@ -1,12 +1,14 @@
 """A card says from how many seeds a figure comes, and whether the difference from a baseline is significant."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from card_helpers import PROTOCOL
 
+from simcse_hf import SimCSE
 from simcse_hf.evaluation import compare
 from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.report import add_averages, write_results
@@ -28,9 +30,12 @@ def evaluation(noise, seed):
     return Evaluation(results, {"STSBenchmark": scores})
 
 
-def write_evaluation(path, model, noise, seed):
+def write_evaluation(path, model, noise, seed, folder=None):
+    """Write the evaluation of a model; its weights are those in `folder`, by default in the folder `model`."""
     found = evaluation(noise, seed)
-    document = {"model": str(model), "pooler": "cls", "max_length": 40, "protocol": PROTOCOL, "results": found.results}
+    identity = SimCSE(folder or model, device="cpu").identity().to_dict()
+    document = {"model": str(model), "identity": identity, "pooler": "cls", "max_length": 40, "protocol": PROTOCOL}
+    document["results"] = found.results
     write_results(path, document, found.scores)
 
 
@@ -58,7 +63,7 @@ def several(directory, seeds=(42, 43, 44), published=43):
     evaluations = ("initial", "best", "final", "saved")
     runs = [{"seed": seed, "train_seconds": 3.0, **{k: run(seed)[k] for k in evaluations}} for seed in seeds]
     for seed in seeds:
-        (directory / f"seed-{seed}").mkdir()
+        shutil.copytree(directory, directory / f"seed-{seed}", ignore=shutil.ignore_patterns("seed-*"))
     summary = {"runs": runs, "published": published, "chosen_by": "stsb_spearman"}
     change = {"metric": "stsb_spearman", "difference": 2.0, "low": 1.0, "high": 3.0, "confidence": 0.95, "seeds": 3}
     (directory / "results.json").write_text(json.dumps(run(published, seeds=summary, change=change)))
@@ -104,7 +109,7 @@ def test_evaluations_of_all_seeds_give_their_mean_beside_the_published_figure_an
 
 def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(directory, tmp_path):
     for name, noise in (("start", 2.0), ("trained", 0.5)):
-        write_evaluation(tmp_path / f"{name}.json", f"org/{name}", noise, 1)
+        write_evaluation(tmp_path / f"{name}.json", f"org/{name}", noise, 1, folder=directory)
     names = [str(tmp_path / f"{name}.json") for name in ("start", "trained")]
     printed = str(compare(names, output=directory / "comparison.json"))
     text = write_card(directory).read_text()

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from card_helpers import evaluation, written
 from conftest import tiny_config
 from safetensors.torch import load_file, save_file
 
@@ -16,10 +15,6 @@ def break_number(folder):
     weights = load_file(folder / "model.safetensors")
     next(iter(weights.values())).view(-1)[0] = float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def evaluated(**changes):
-    return lambda folder: written(folder / "evaluation.json", evaluation(folder, **changes))
 
 
 def holds(name, text):
@@ -43,10 +38,6 @@ def truncated(folder):
 
 
 CARDS = {
-    "results of another model": (evaluated(model="outputs/other"), "evaluation.json holds results of outputs/other"),
-    "results without a model": (evaluated(model=None), "evaluation.json holds results of None"),
-    "results of another pooler": (evaluated(pooler="avg"), "pooler 'avg', but the model's pooler is 'cls'"),
-    "results of another transform": (evaluated(postprocessing="flow"), "evaluation.json was measured with .* flow"),
     "an evaluation that is no JSON": (holds("evaluation.json", "{"), "evaluation.json"),
     "an evaluation of another form": (holds("evaluation.json", "[]"), "evaluation.json"),
     "a run that is no JSON": (holds("results.json", "{"), "results.json"),

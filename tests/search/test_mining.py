@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from simcse_hf import load_text_dataset
-from simcse_hf.search.exact import ExactIndex
+from simcse_hf.indexes.exact import ExactIndex
 from simcse_hf.search.mining import (
     Anchor,
     MiningOptions,

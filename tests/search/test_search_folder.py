@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from search_helpers import EVERY_BACKEND, CountingModel
 
-from simcse_hf.cli.search import index_main
+from simcse_hf import index
 from simcse_hf.search import SentenceIndex, describe
 
 SENTENCES = [f"sentence number {number}" for number in range(40)]
@@ -37,7 +37,7 @@ def test_a_folder_with_other_files_is_neither_read_nor_written_to(model, tmp_pat
     with pytest.raises(ValueError, match="holds something else than an index: name a new folder"):
         SentenceIndex.build(model, SENTENCES).save(tmp_path)
     with pytest.raises(ValueError, match=r"holds something else.*(thesis\.tex|index\.json)"):
-        index_main(["--model", "nowhere", "--input", "nowhere.txt", "--output", str(tmp_path), "--overwrite"])
+        index("nowhere.txt", str(tmp_path), model="nowhere", overwrite=True)
     with pytest.raises(ValueError, match=r"index\.json"):
         SentenceIndex.load(tmp_path, model)
     assert contents(tmp_path) == before
@@ -73,7 +73,7 @@ def test_an_index_can_be_saved_through_a_link_but_not_through_a_linked_descripti
 def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
     folder, generator = tmp_path / "index", np.random.default_rng(0)
     SentenceIndex.build(model, SENTENCES, backend=backend).save(folder)
-    for path in (folder / describe(folder)["data"]).iterdir():
+    for path in (folder / describe(folder).data).iterdir():
         whole = path.read_bytes()
         changed = bytearray(whole)
         changed[generator.integers(len(whole))] ^= 1
@@ -88,14 +88,17 @@ def test_damage_of_any_file_is_noticed_and_named(model, tmp_path, backend):
     assert len(SentenceIndex.load(folder, model)) == 40
 
 
-@pytest.mark.parametrize("key", ["model", "pooler", "count", "backend", "probe", "data", "digests"])
+@pytest.mark.parametrize("key", ["name_or_path", "pooler", "prompts", "count", "backend", "probe", "data", "digests"])
 def test_a_description_with_a_missing_or_wrong_entry_is_damaged(model, folder, key):
-    described = describe(folder)
-    for value in ([[]], {"a": 1}, 10**30, [0.5, "x"], *([".."] if key not in ("model", "pooler") else [])):
-        (folder / "index.json").write_text(json.dumps(described | {key: value}))
+    whole = (folder / "index.json").read_text()
+    for value in ([[]], {"a": 1}, 10**30, [0.5, "x"], *([".."] if key in ("backend", "data") else [])):
+        described = json.loads(whole)
+        section = described["model"] if key in described["model"] and key != "backend" else described
+        section[key] = value
+        (folder / "index.json").write_text(json.dumps(described))
         with pytest.raises(ValueError, match=str(folder)):
             SentenceIndex.load(folder, model)
-    del described[key]
+    del section[key]
     (folder / "index.json").write_text(json.dumps(described))
     with pytest.raises(ValueError):
         SentenceIndex.load(folder, model)
@@ -108,13 +111,25 @@ def test_a_second_addition_is_refused_when_another_process_saved_first(model, fo
     first.save(folder)
     with pytest.raises(ValueError, match="another process has changed this index since it was loaded"):
         second.save(folder)
-    shutil.rmtree(folder / describe(folder)["data"])
+    shutil.rmtree(folder / describe(folder).data)
     with pytest.raises(ValueError, match="cannot be read"):
         SentenceIndex.load(folder, model)
     first.add(["once more"])
     first.save(folder)
     loaded = SentenceIndex.load(folder, model)
     assert [loaded[40], loaded[41]] == ["from the first", "once more"] and len(loaded) == 42
+
+
+def test_an_index_in_a_folder_of_links_opens(model, folder, tmp_path):
+    """As in a snapshot of the hub, or with DVC or git-annex."""
+    links = tmp_path / "links"
+    for number, path in enumerate(path for path in sorted(folder.rglob("*")) if path.is_file()):
+        link = links / path.relative_to(folder)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.rename(tmp_path / f"blob{number}"))
+    assert len(SentenceIndex.load(links, model)) == 40
+    with pytest.raises(ValueError, match="index.json is a link"):
+        SentenceIndex.load(links, model).save(links)
 
 
 def test_an_index_can_be_read_while_it_is_replaced(model, folder, monkeypatch):

@@ -1,5 +1,7 @@
 """What search refuses, and that the message names the argument, the sentence or the file."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,8 @@ from datasets import Dataset
 from search_helpers import SENTENCES, CountingModel
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.search import SentenceIndex
-from simcse_hf.search.faiss_index import FaissIndex
+from simcse_hf.indexes.faiss_index import FaissIndex
+from simcse_hf.search import SentenceIndex, describe
 from simcse_hf.search.mining import MiningOptions, mine_hard_negatives
 
 VECTORS = CountingModel().encode(SENTENCES)
@@ -53,18 +55,23 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: build("a sentence, not a path"), "no such file"),
         (lambda: build_from([VECTORS[:40], VECTORS[40:79]]), "more sentences than the 79 vectors"),
         (lambda: build_from([VECTORS], SENTENCES[:79]), "more vectors than the 79 sentences"),
-        (lambda: build_from([VECTORS[:, :5]]), r"8 dimensions.*\(80, 5\)"),
+        (lambda: build_from([VECTORS[:, :5]]), r"\(80, 5\).*8 dimensions"),
         (lambda: build_from([VECTORS[::-1]]), "not this model's for these sentences"),
         (lambda: build_from([VECTORS[:40], VECTORS[40:][::-1]]), "not this model's.*for sentence [4-7]"),
         (lambda: build_from([NAN]), "sentence 3 of the index.*not finite"),
         (lambda: search(top_k=0), "top_k.*0"),
         (lambda: search(threshold=float("nan")), "threshold must be a cosine.*nan"),
         (lambda: search(np.full(8, np.nan)), "query 0.*not finite"),
-        (lambda: search(np.zeros((1, 64))), "64 dimensions, the index has 8"),
+        (lambda: search(np.zeros((1, 64))), r"queries have the shape \(1, 64\), and the index has 8 dimensions"),
+        (lambda: search(np.zeros((1, 8), dtype=np.int8)), "queries are codes of int8"),
+        (lambda: search(torch.zeros(8, dtype=torch.uint8)), "queries are codes of torch.uint8"),
+        (lambda: build_from([(127 * VECTORS).astype(np.int8)]), "vectors are codes of int8"),
         (lambda: search(filters={"color": "red"}), r"no column 'color' \(kept: none\)"),
+        (lambda: faiss("IDMap,Flat"), "'IDMap,Flat' .*numbers of its own"),
         (lambda: faiss("annoy"), "backend must be exact, hnsw, ivf or a description.*'annoy'"),
         (lambda: faiss("HNSW32", "nprobe=3"), "'HNSW32' takes no parameters 'nprobe=3'"),
         (lambda: faiss("hnsw", "speed"), "'hnsw' takes no parameters 'speed'"),
+        (lambda: faiss("NSG8", count=10), "'NSG8' cannot add embeddings .*smaller than 100"),
         (lambda: faiss("IVF64,Flat", count=10), "10 embeddings cannot train the backend 'IVF64,Flat'"),
         (lambda: faiss("PCA4,Flat", count=50, among=np.ones(50, dtype=bool)), "'PCA4,Flat' takes no filter"),
         (lambda: MiningOptions(num_negatives=0), "num_negatives must be an integer above 0, got 0"),
@@ -87,14 +94,91 @@ def test_an_index_of_another_model_or_setting_is_refused(model, checkpoint, save
 
     SentenceIndex.build(model, SENTENCES[:3]).save(tmp_path / "index")
     for folder, options, words in (
-        (other("other"), {}, "other' with pooler_type 'avg' gives another embedding"),
-        (other("wider", hidden_size=64), {}, "64 dimensions instead of 32"),
-        (checkpoint, {"pooler_type": "cls_before_pooler"}, "pooler_type 'avg'.*'cls_before_pooler' gives another"),
-        (checkpoint, {"long_texts": "mean"}, "long_texts 'cut'.*'mean': load it with long_texts='cut'"),
-        (checkpoint, {"max_length": 8}, "max_length 40.*8: load it with max_length=40"),
+        (other("other"), {}, "other' with pooler 'avg' is another one: other weights"),
+        (other("wider", hidden_size=64), {}, "wider'.*other weights"),
+        (checkpoint, {"pooler_type": "cls_before_pooler"}, "pooler 'avg' there, 'cls_before_pooler' here"),
+        (checkpoint, {"long_texts": "mean"}, "long_texts 'cut' there, 'mean' here"),
+        (checkpoint, {"max_length": 8}, "max_length 40 there, 8 here"),
     ):
         with pytest.raises(ValueError, match=words):
             SentenceIndex.load(tmp_path / "index", SimCSE(folder, device="cpu", **options))
+
+
+@pytest.fixture
+def old(model, tmp_path):
+    """The folder of an index as 0.3 and commits up to 145232b have described it."""
+    folder = tmp_path / "old"
+    SentenceIndex.build(model, SENTENCES[:3]).save(folder)
+    described = json.loads((folder / "index.json").read_text())
+    saved = described.pop("model")
+    described |= {name: saved[name] for name in ("revision", "pooler", "max_length", "long_texts", "similarity")}
+    described |= {"model": saved["name_or_path"], "document_prompt": saved["prompts"]["document"]}
+    (folder / "index.json").write_text(json.dumps(described))
+    return folder
+
+
+def test_an_index_without_an_identity_opens_with_its_model_only(model, checkpoint, save_checkpoint, old):
+    assert describe(old).model.name_or_path == str(checkpoint)
+    assert len(SentenceIndex.load(old, model)) == 3
+    other = AutoModelForCL.from_config(tiny_config(), pooler_type="avg")
+    for folder, options, words in (
+        (save_checkpoint(other, "other"), {}, "embedding of a fixed sentence has a cosine of 0"),
+        (checkpoint, {"pooler_type": "cls_before_pooler"}, "pooler 'avg' there, 'cls_before_pooler' here"),
+        (checkpoint, {"max_length": 8}, "max_length 40 there, 8 here"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            SentenceIndex.load(old, SimCSE(folder, device="cpu", **options))
+    index = SentenceIndex.load(old, model)
+    index.save(old)
+    assert describe(old).model.weights is None, "the index does not say more of its model than it knew"
+
+
+def whiten(model, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES))
+    model.fit_postprocessing("whitening", tmp_path / "texts.txt", dim=8)
+
+
+def train(model, tmp_path):
+    with torch.no_grad():
+        next(model.model.parameters()).mul_(1.5)
+
+
+CHANGES = {
+    "whitening": (whiten, "postprocessing None there, 'whitening' here"),
+    "prompt": (lambda model, _: model.prompts.update(document="the man "), "prompts .*'the man '"),
+    "max_length": (lambda model, _: setattr(model, "max_length", 4), "max_length 40 there, 4 here"),
+    "long_texts": (lambda model, _: setattr(model, "long_texts", "mean"), "long_texts 'cut' there, 'mean' here"),
+    "weights": (train, "other weights"),
+    "words": (lambda model, _: model.tokenizer.add_tokens("newword"), "another tokenizer"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, model, tmp_path):
+    model.build_index(SENTENCES)
+    model.save_index(tmp_path / "before")
+    apply, words = CHANGES[change]
+    apply(model, tmp_path)
+    for use in (
+        lambda: model.search("the cat"),
+        lambda: model.search(np.ones(32)),
+        lambda: model.add_to_index(["one more"]),
+        lambda: model.save_index(tmp_path / "after"),
+        lambda: model.load_index(tmp_path / "before"),
+    ):
+        with pytest.raises(ValueError, match=f"was built with model .*{words}.*build the index again"):
+            use()
+    assert not (tmp_path / "after").exists()
+    model.build_index(SENTENCES)
+    assert len(model.search("the cat")) == 5
+
+
+def test_a_prompt_of_queries_and_a_move_do_not_change_what_an_index_holds(model, tmp_path):
+    model.build_index(SENTENCES)
+    model.prompts["query"] = "the man "
+    model.prompts["classification"] = "a cat "
+    model.to("cpu")
+    assert len(model.search("a cat")) == 5
 
 
 def test_a_moved_model_in_bfloat16_is_the_model_of_its_index(model, checkpoint, tmp_path):
@@ -107,5 +191,5 @@ def test_a_model_that_gives_nan_is_not_the_model_of_an_index(tmp_path, monkeypat
     """NaN < 0.999 is false, so that such a model could pass for the right one."""
     build().save(tmp_path / "index")
     monkeypatch.setattr(CountingModel, "encode", lambda self, texts, **options: np.full((len(texts), 8), np.nan))
-    with pytest.raises(ValueError, match="gives another embedding for a fixed sentence"):
+    with pytest.raises(ValueError, match="embedding of a fixed sentence has a cosine of nan"):
         SentenceIndex.load(tmp_path / "index", CountingModel())

@@ -1,39 +1,20 @@
-"""An index of sentences: what a search returns, which models and vectors are refused, and the commands."""
+"""An index of sentences: what a search returns, and which vectors are refused."""
 
-import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_helpers import status
-from search_helpers import EVERY_BACKEND, SENTENCES, CountingModel
+from search_helpers import EVERY_BACKEND, SENTENCES, CountingModel, assert_same, by_hand, write_table
 
-from simcse_hf.cli.search import index_main, search_main
-from simcse_hf.inference.encode import encode
-from simcse_hf.search import Match, SentenceIndex, describe
+from simcse_hf.search import Match, SentenceIndex
 
 
 @pytest.fixture
 def table(tmp_path):
-    """The sentences with a source, and a year that one row lacks."""
-    rows = [{"text": text, "source": f"s{n % 3}", "year": 2000 + n % 2} for n, text in enumerate(SENTENCES)]
-    rows[4]["year"] = None
-    path = tmp_path / "table.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def by_hand(model, query, top_k=5, threshold=-2, rows=range(80)):
-    scores = np.asarray(model.encode(SENTENCES), dtype=float) @ np.asarray(model.encode(query), dtype=float)
-    order = sorted(rows, key=lambda i: -scores[i])
-    return [(SENTENCES[i], scores[i]) for i in order if scores[i] >= threshold][:top_k]
-
-
-def assert_same(results, expected):
-    assert [sentence for sentence, _ in results] == [sentence for sentence, _ in expected]
-    np.testing.assert_allclose([score for _, score in results], [score for _, score in expected], atol=1e-5)
+    return write_table(tmp_path / "table.jsonl")
 
 
 @EVERY_BACKEND
@@ -104,7 +85,7 @@ def test_truncated_embeddings_are_searched_with_truncated_queries(model, tmp_pat
 
 
 def test_a_file_gives_the_same_index_as_a_list(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("simcse_hf.search.sentences._WINDOW", 9)  # several windows
+    monkeypatch.setattr("simcse_hf.indexes.sentences._WINDOW", 9)  # several windows
     text, file = tmp_path / "s.txt", tmp_path / "s.parquet"
     text.write_text("\n\n".join(SENTENCES) + "\n")
     pq.write_table(pa.table({"n": range(80), "said": SENTENCES}), file)
@@ -131,83 +112,17 @@ def test_vectors_of_an_int8_export_may_differ_by_their_batch(model, monkeypatch)
     vectors += 0.14 * noise / np.linalg.norm(noise, axis=1, keepdims=True)  # cosines of 0.99
     with pytest.raises(ValueError, match="their cosine is 0.990"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors])
-    monkeypatch.setattr(model, "backend", "onnx")
+    exported = replace(model.identity(), backend="onnx")
+    monkeypatch.setattr(model, "identity", lambda: exported)
     assert len(SentenceIndex.build(model, SENTENCES, vectors=[vectors])) == 80
     with pytest.raises(ValueError, match="not this model's for these sentences"):
         SentenceIndex.build(model, SENTENCES, vectors=[vectors[::-1]])
 
 
-def test_the_commands_index_add_to_and_search_a_folder(model, checkpoint, tmp_path, capsys, monkeypatch):
-    first, second = tmp_path / "a.txt", tmp_path / "b.csv"
-    first.write_text("\n".join(SENTENCES[:50]))
-    second.write_text("said,n\n" + "".join(f"{sentence},1\n" for sentence in SENTENCES[50:]))
-    folder = str(tmp_path / "index")
-    monkeypatch.chdir(checkpoint.parent)
-    assert index_main(["--model", checkpoint.name, "--input", str(first), "--output", folder]) == 0
-    assert describe(folder)["model"] == str(checkpoint), "an absolute path, for searches from any folder"
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="--add keeps the index as it was made"):
-        index_main(["--add", "--backend", "hnsw", "--input", str(second), "--output", folder])
-    assert index_main(["--add", "--input", str(second), "--column", "said", "--output", folder]) == 0
-    assert "80 sentences" in capsys.readouterr().out
-    assert search_main(["--index", folder, "--top_k", "2", "--threshold", "-1", "--json", "the cat", "dog"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["query"] for line in lines] == ["the cat", "dog"]
-    for line in lines:
-        results = [(result["sentence"], result["score"]) for result in line["results"]]
-        assert_same(results, by_hand(model, line["query"], 2))
-        assert all(SENTENCES[result["row"]] == result["sentence"] for result in line["results"])
-    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n\n"))
-    assert search_main(["--index", folder, "--top_k", "1"]) == 0
-    best, score = by_hand(model, "the cat", 1)[0]
-    assert capsys.readouterr().out == f"the cat\n  {score:.4f}  {best}\n\n"
-
-
-def test_the_commands_keep_columns_and_filter(table, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("simcse_hf.cli.search.load_encoder", lambda *_, **__: CountingModel())
-    folder = str(tmp_path / "index")
-    words = ["--model", "m", "--input", str(table), "--column", "text", "--keep", "source", "year", "--output", folder]
-    assert index_main(words) == 0
-    capsys.readouterr()
-    search = ["--index", folder, SENTENCES[7], "--top_k", "4", "--filter", "source=s1", "--filter"]
-    assert search_main([*search, "year=2001", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["results"]
-    expected = by_hand(CountingModel(), SENTENCES[7], 4, rows=[n for n in range(80) if n % 3 == 1 and n % 2])
-    assert_same([(each["sentence"], each["score"]) for each in found], expected)
-    assert found[0]["row"] == 7 and all(each["columns"] == {"source": "s1", "year": "2001"} for each in found)
-    for condition, message in (("year", "'year' is not of the form COLUMN=VALUE"), ("source=s2", "a column twice")):
-        assert status("search", *search, condition) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_the_index_command_takes_shards_of_the_same_file_and_column_only(model, checkpoint, tmp_path):
-    source, edited = tmp_path / "s.csv", tmp_path / "edited.csv"
-    lines = ["n,text", *(f"{number},{sentence}" for number, sentence in enumerate(SENTENCES))]
-    source.write_text("\n".join(lines))
-    edited.write_text("\n".join([lines[0], lines[1], *lines[3:], lines[2]]))  # the first text is the same
-    encode(model, source, tmp_path / "vectors", shard_size=30, format="parquet", column="text")
-    encode(model, source, tmp_path / "several", columns=["text", "n"])
-    encode(model, source, tmp_path / "codes", precision="ubinary", column="text")
-    common = ["--model", str(checkpoint), "--output", str(tmp_path / "index"), "--overwrite"]
-    assert index_main([*common, "--input", str(source), "--vectors", str(tmp_path / "vectors")]) == 0
-    model.load_index(tmp_path / "index")
+def test_sentences_may_come_from_a_generator_and_queries_in_an_array(model):
+    model.build_index(sentence for sentence in SENTENCES)
     assert_same(model.search("the cat"), by_hand(model, "the cat"))
-    for path, folder, words, message in (
-        (edited, "vectors", [], r"vectors holds the vectors of another file \(s\.csv\) than --input .*edited\.csv"),
-        (source, "vectors", ["--column", "n"], "the vectors of column 'text', not 'n'"),
-        (source, "several", [], r"several holds the vectors of several columns \(text, n\)"),
-        (source, "codes", [], "codes holds ubinary codes; an index is made of float32 vectors"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            index_main([*common, "--input", str(path), "--vectors", str(tmp_path / folder), *words])
-
-
-def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(model, tmp_path, capsys):
-    sentence = "a cat \x1b[31msat\x07 on the mat"
-    SentenceIndex.build(model, [sentence, "dog"]).save(tmp_path / "index")
-    words = ["a cat sat on the mat", "--index", str(tmp_path / "index"), "--device", "cpu", "--top_k", "1"]
-    assert search_main(words) == 0
-    shown = capsys.readouterr().out
-    assert "a cat  [31msat  on the mat" in shown and "\x1b" not in shown
-    assert search_main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["results"][0]["sentence"] == sentence
+    model.build_index(np.array(SENTENCES))
+    first, second = model.search(np.array(["the cat", "dog"]))
+    assert_same(first, by_hand(model, "the cat"))
+    assert_same(second, by_hand(model, "dog"))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simcse_hf.search import exact
-from simcse_hf.search.exact import ExactIndex
-from simcse_hf.search.faiss_index import new_index
+from simcse_hf.indexes import exact
+from simcse_hf.indexes.exact import ExactIndex
+from simcse_hf.indexes.faiss_index import new_index
 
 DIM = 16
 #: With few vectors and all cells probed, the approximate indexes are exact as well.

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ...data.columns import find_parts
 from ...data.table import open_table
-from ...search.exact import unit_length
+from ...indexes.exact import unit_length
 from ..embeddings import SentenceEmbeddings
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
 

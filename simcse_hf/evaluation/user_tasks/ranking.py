@@ -13,8 +13,8 @@ from transformers.utils import logging
 
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import Table, open_table
+from ...indexes.exact import ExactIndex, comparable
 from ...ops.similarity import similarity_matrix
-from ...search.exact import ExactIndex, comparable
 from ..embeddings import SentenceEmbeddings
 from ..metrics import cosine_similarity_pairs
 from .base import TaskResult, UserTask, checked_text, file_of, short_name

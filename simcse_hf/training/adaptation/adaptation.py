@@ -22,7 +22,8 @@ from ...models.modeling import AutoModelForCL
 from ...ops.errors import refuse_changes
 from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
-from ...publishing.card import ADAPTATION, write_card
+from ...publishing.card import write_card
+from ...publishing.card_measured import ADAPTATION
 from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
@@ -288,7 +289,9 @@ class _Adaptation:
         start = self.settings.model
         with write_atomically(output / "model") as folder:
             if result["verdict"] == GAIN:
-                self._open(chosen, seeds[0]).save_pretrained(folder)
+                model = self._open(chosen, seeds[0])
+                model.save_pretrained(folder)
+                result["identity"] = replace(model.identity(), name_or_path=None).to_dict()
                 write_json(folder / ADAPTATION, {name: result[name] for name in result if name != "arguments"})
                 write_card(folder, repo_id=f"your-name/{output.resolve().name}")
             else:

@@ -61,6 +61,8 @@ class FaissIndex:
             f"backend must be exact, hnsw, ivf or a description for faiss's index_factory, got {self.backend!r}"
         ):
             index = self._faiss.index_factory(self.dim, description, self._faiss.METRIC_INNER_PRODUCT)
+        if isinstance(index, self._faiss.IndexIDMap):
+            raise ValueError(f"the backend {self.backend!r} has numbers of its own for embeddings: leave out IDMap")
         if isinstance(index, self._faiss.IndexHNSW):
             index.hnsw.efConstruction = 80
             index.hnsw.efSearch = 128
@@ -107,8 +109,9 @@ class FaissIndex:
                 index.train(vectors)
             self._index = index
         self.set_parameters(self._parameters)
-        for vectors in self._waiting:
-            self._index.add(vectors)
+        with _explained(f"the backend {self.backend!r} cannot add embeddings"):
+            for vectors in self._waiting:
+                self._index.add(vectors)
         self._waiting = []
 
     def search(self, queries: ndarray, top_k: int, among: ndarray | None = None) -> tuple[ndarray, ndarray]:

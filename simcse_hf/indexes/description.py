@@ -1,0 +1,162 @@
+"""What an index says of the model that made it, and the file that says it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy import ndarray
+
+from ..ops.files import StrPath, full_name, read_json
+from ..ops.identity import Identity
+from .exact import comparable
+
+DESCRIPTION = "index.json"
+#: A save writes a new data folder, so the old one is whole until the description names the new one.
+DATA = re.compile(r"data-[0-9a-f]{16}")
+PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
+#: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
+SAME = 0.999
+REBUILD = "Build the index again."
+
+
+class SentenceEncoder(Protocol):
+    """What an index asks of a model: `encode`. An `encode_query`, `encode_document` or `identity` is used if there."""
+
+    def encode(
+        self, sentences: Sequence[str], *, truncate_dim: int | None = None, convert_to_numpy: bool = False
+    ) -> Any:
+        """Return embeddings of shape `(sentences, dim)`."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an index says of its model and its data.
+
+    Args:
+        model (`Identity`): The model that encoded the sentences, with the prompt of documents only.
+        probe (`list[float]`): Its embedding of `PROBE`, which is compared where the weights cannot be: in another data
+            type, in an exported graph, or in a model of another package.
+        truncate_dim (`int`, *optional*): How many leading dimensions of the embeddings are used.
+        backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
+        count (`int`): Number of sentences.
+        data (`str`): The folder of the data.
+        digests (`dict[str, str]`): The digest of each file of the data.
+    """
+
+    model: Identity
+    probe: list[float]
+    truncate_dim: int | None
+    backend: str
+    count: int = 0
+    data: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def check_model(self, model: SentenceEncoder, index: str) -> None:
+        """Raise a `ValueError` if a model gives other embeddings than those of the index, which `index` names."""
+        before = self.model
+        now = identify(model, before)
+        may_change = {"dtype", "backend"}
+        if None in (before.weights, now.weights):  # of an older index, or of a model of another package
+            may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
+        problems = before.changes(now, may_change)
+        is_compared = "weights" not in may_change and (before.dtype, before.backend) == (now.dtype, now.backend)
+        if not problems and not is_compared:
+            probe = encode_documents(model, [PROBE], self.truncate_dim)[0]
+            cosine = agreement(probe, np.array(self.probe, dtype=np.float32))
+            if not cosine >= SAME:  # it may be NaN
+                problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
+        if problems:
+            raise ValueError(
+                f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}, and "
+                f"{now.name_or_path!r} with pooler {now.pooler!r} is another one: {'; '.join(problems)}. Load the "
+                "model of the index, or build the index again."
+            )
+
+
+def identify(model: SentenceEncoder, default: Identity | None = None) -> Identity:
+    """Return what decides a model's embeddings of documents.
+
+    Args:
+        model (`SentenceEncoder`): The model.
+        default (`Identity`, *optional*): Where the entries come from that a model of another package does not tell.
+
+    Returns:
+        `Identity`: With an absolute path, and no other prompt than that of documents.
+    """
+    if hasattr(model, "identity"):
+        found = model.identity()
+    else:
+        found = default or Identity(name_or_path=type(model).__name__)
+        prompts = getattr(model, "prompts", found.prompts)
+        found = replace(found, weights=None, prompts=prompts, similarity=similarity_of(model))
+    prompt = found.prompts.get("document") or ""
+    name = full_name(found.name_or_path)
+    return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
+
+
+def encode_documents(model: SentenceEncoder, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+    """Encode texts as the model encodes documents: with its prompt for them, and of unit length for cosines."""
+    encode = getattr(model, "encode_document", model.encode)
+    embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
+    return comparable(embeddings, similarity_of(model))
+
+
+def similarity_of(model: SentenceEncoder) -> str:
+    """Return how a model compares embeddings."""
+    return getattr(model, "similarity_fn_name", "cosine")
+
+
+def agreement(x: ndarray, y: ndarray) -> float:
+    """Return the cosine of two unit embeddings, and of others what falls as fast with their relative distance."""
+    if x.shape != y.shape:
+        return float("nan")
+    distance = np.square(x - y).sum()
+    size = np.square(y).sum()
+    return float(1 - distance / (2 * size))
+
+
+def describe(folder: StrPath) -> Description:
+    """Read the description of a saved index.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder that it was saved in.
+
+    Returns:
+        `Description`: Its model, backend, number of sentences and more.
+
+    Raises:
+        ValueError: If there is no index, or its description is damaged.
+    """
+    path = Path(folder).expanduser() / DESCRIPTION
+    if not path.is_file():
+        raise ValueError(f"{folder}: no {DESCRIPTION}, so it is not a folder that an index was saved in.")
+    match _of_this_version(read_json(path, REBUILD)):
+        case {
+            "model": {
+                "name_or_path": str(),
+                "revision": str() | None,
+                "pooler": str() | None,
+                "max_length": int() | None,
+                "prompts": {"document": str()},
+            } as model,
+            "probe": [*probe],
+            "truncate_dim": int() | None as truncate_dim,
+            "backend": str(backend),
+            "count": int(count),
+            "data": str(data),
+            "digests": dict(digests),
+        } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
+            return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
+    raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")
+
+
+def _of_this_version(described: Any) -> Any:
+    """Return a description as it is written now: until 0.4 the entries of the model stood beside the others."""
+    match described:
+        case {"model": str(name), "pooler": pooler, "document_prompt": prompt}:
+            model = {**described, "name_or_path": name, "pooler": pooler, "prompts": {"document": prompt or ""}}
+            return {**described, "model": model | {"backend": described.get("model_backend", "torch")}}
+    return described

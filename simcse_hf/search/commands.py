@@ -1,0 +1,401 @@
+"""The commands `index`, `search` and `mine` as functions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+from numpy import ndarray
+
+from ..data.read import load_text_dataset
+from ..data.table import stream_texts
+from ..indexes.description import DESCRIPTION, describe
+from ..indexes.sentences import Match, SentenceIndex, check_target
+from ..inference.load import load_model
+from ..inference.shards import read_manifest, read_shards
+from ..inference.simcse import SimCSE
+from ..names import ModelOptions, OutputFormat, SamplingStrategy
+from ..ops.files import StrPath, digest
+from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
+from ..ops.results import Result
+from .mining import Mined, MiningOptions, mine_hard_negatives
+
+
+@dataclass(frozen=True)
+class Indexed(Result):
+    """The index that `index` wrote.
+
+    Args:
+        output (`str`): Its folder.
+        sentences (`int`): Number of its sentences.
+        backend (`str`): What searches it.
+    """
+
+    output: str
+    sentences: int
+    backend: str
+
+    def __str__(self) -> str:
+        return f"{self.sentences} sentences in the index {self.output}"
+
+
+@dataclass(frozen=True)
+class Found(Result):
+    """What `search` found for a query.
+
+    Args:
+        query (`str`): The query.
+        results (`list[Match]`): The sentences that reach the threshold, the most similar one first.
+        best_score (`float`, *optional*): The score of the most similar sentence; `None` if no sentence passes the
+            filters.
+        threshold (`float`, *optional*): The lowest score to show.
+    """
+
+    query: str
+    results: list[Match]
+    best_score: float | None
+    threshold: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the query, the results with all that is known of a sentence, and the best score."""
+        results = [{**match._asdict(), **vars(match)} for match in self.results]
+        return {"query": self.query, "results": results, "best_score": self.best_score}
+
+    def __str__(self) -> str:
+        lines = [self.query]
+        for match in self.results:
+            # Escape sequences of a text would reach the terminal.
+            shown = "".join(character if character.isprintable() else " " for character in match.sentence)
+            lines.append(f"  {match.score:.4f}  {shown}")
+        if self.best_score is not None and not self.results:
+            lines.append(f"  no sentence reaches {self.threshold:.4g}; the best one has {self.best_score:.4f}")
+        return "\n".join([*lines, ""])
+
+
+def index(
+    input: StrPath,
+    output: StrPath,
+    *,
+    model: StrPath | SimCSE | None = None,
+    column: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    vectors: StrPath | None = None,
+    add: bool = False,
+    backend: str | None = None,
+    parameters: str | None = None,
+    truncate_dim: int | None = None,
+    keep: Sequence[str] | None = None,
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Indexed:
+    """Build a search index over the texts of a file, or add texts to an index.
+
+    Args:
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): Folder of the index.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
+            Face hub. The default with `add` is the model that the index names.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            prompt for this use, if it has one.
+        vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
+        add (`bool`, *optional*, defaults to `False`): Add to the index that is in `output`.
+        backend (`str`, *optional*): What searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a
+            description for faiss's index_factory such as IVF4096,SQ8, which may all miss some. The default is exact.
+        parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
+        truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
+        keep (`Sequence[str]`, *optional*): Columns of `input` to return and to filter by.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Indexed`: What was written. A prompt that was given is now the model's prompt for documents.
+
+    Raises:
+        ValueError: If `output` holds something else, an input is unreadable, the model is not that of the index, or
+            the vectors are not those of `input` and the model.
+    """
+    # 1. Refuse what cannot be written, before hours of encoding.
+    fixed = {"backend": backend, "parameters": parameters, "truncate_dim": truncate_dim, "keep": keep}
+    fixed |= {"prompt": prompt, "prompt_name": prompt_name}
+    if add and any(value is not None for value in fixed.values()):
+        raise ValueError(f"add keeps the index as it was made: leave out {', '.join(fixed)}")
+    if not add:
+        check_target(output)
+        if (Path(output).expanduser() / DESCRIPTION).exists() and not overwrite:
+            raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
+    shards = None
+    if vectors is not None:
+        column, shards = open_vectors(vectors, input, column)
+
+    # 2. Add to the index, or build one.
+    if add:
+        built = open_index(output, model, **loading)
+        built.add(input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
+    elif model is None:
+        raise ValueError("model is missing: name the model that encodes the texts")
+    else:
+        encoder = load_model(model, **loading)
+        encoder.prompts["document"] = prompt_of(encoder, "document", prompt, prompt_name)
+        built = SentenceIndex.build(
+            encoder,
+            input,
+            backend=backend or "exact",
+            parameters=parameters,
+            keep=keep or (),
+            truncate_dim=truncate_dim,
+            column=column,
+            vectors=shards,
+            show_progress_bar=show_progress_bar,
+        )
+    built.save(output)
+    return Indexed(str(output), len(built), built.backend)
+
+
+def open_vectors(folder: StrPath, input: StrPath, column: str | None) -> tuple[str | None, Iterator[ndarray]]:
+    """Open the embeddings that `encode` wrote for a file.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder of the embeddings.
+        input (`str` or `os.PathLike`): The file of texts.
+        column (`str`, *optional*): The column of texts, if it is given.
+
+    Returns:
+        `tuple[str | None, Iterator[np.ndarray]]`: The column, and embeddings of shape `(n, dim)`, shard by shard.
+
+    Raises:
+        ValueError: If they are no float32 embeddings of these texts.
+    """
+    manifest = read_manifest(folder)
+    made_with = manifest["settings"]
+    source = manifest["input"]
+    problem = None
+    if made_with["precision"] != "float32":
+        problem = f"{made_with['precision']} codes; an index is made of float32 vectors"
+    elif "columns" in made_with:
+        problem = f"the vectors of several columns ({', '.join(made_with['columns'])})"
+    elif digest(Path(input).expanduser()) != source.get("blake2b"):
+        problem = f"the vectors of another file ({source['file']}) than input {input}"
+    elif column not in (None, made_with["column"]):
+        problem = f"the vectors of column {made_with['column']!r}, not {column!r}"
+    if problem is not None:
+        raise ValueError(f"{folder} holds {problem}. Encode the input as it is now into a new folder.")
+    return made_with["column"], read_shards(folder)
+
+
+def search(
+    queries: Sequence[str] | Iterable[str],
+    index: StrPath,
+    *,
+    parameters: str | None = None,
+    top_k: int = 5,
+    threshold: float | Literal["saved"] | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    model: StrPath | SimCSE | None = None,
+    filters: Mapping[str, str] | None = None,
+    **loading: Unpack[ModelOptions],
+) -> Iterator[Found]:
+    """Find the sentences of an index that are most similar to each query.
+
+    Args:
+        queries (`Sequence[str]`): Texts to search for; they may come one by one.
+        index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
+        parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
+        top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
+        threshold (`float` or `str`, *optional*): Lowest score to show; `saved` uses the one of
+            `evaluate --save_threshold`.
+        prompt (`str`, *optional*): Put this before each text, such as 'query: '.
+        prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
+            prompt for this use, if it has one.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
+            Face hub. The default is the model that the index names.
+        filters (`Mapping[str, str]`, *optional*): Look only among sentences whose kept column holds this value; given
+            several times, all must hold.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Iterator[Found]`: What was found for each query, as soon as it is found.
+
+    Raises:
+        ValueError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`] says.
+    """
+    opened = open_index(index, model, parameters=parameters, **loading)
+    before = prompt_of(opened.model, "query", prompt, prompt_name)
+    least = resolve_threshold(opened, threshold, before)
+
+    def find(query: str) -> Found:
+        embedding = opened.model.encode(query, prompt=before, truncate_dim=opened.truncate_dim)
+        best = opened.search(embedding, top_k=top_k, filters=filters)
+        matches = [match for match in best if least is None or match.score >= least]
+        return Found(query, matches, best[0].score if best else None, least)
+
+    return map(find, [queries] if isinstance(queries, str) else queries)
+
+
+def mine(
+    model: StrPath | SimCSE,
+    input: StrPath,
+    output: StrPath,
+    *,
+    columns: Sequence[str] | None = None,
+    corpus: StrPath | None = None,
+    corpus_column: str | None = None,
+    backend: str = "exact",
+    num_negatives: int = 1,
+    range_min: int = 0,
+    range_max: int | None = None,
+    max_score: float | None = None,
+    min_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    sampling_strategy: SamplingStrategy = "top",
+    seed: int = 0,
+    output_format: OutputFormat = "n-tuple",
+    overwrite: bool = False,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Mined:
+    """Turn pairs into triplets: for each anchor, find similar texts that are not its positives.
+
+    Args:
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
+        columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
+        corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
+        corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact; or with faiss hnsw (a graph), ivf (an
+            inverted file) or a description for faiss's index_factory such as IVF4096,SQ8, which may all miss some.
+        num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
+        range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
+        range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
+            range_min + 10 * num_negatives if scores or margins drop candidates.
+        max_score (`float`, *optional*): Drop candidates that are more similar to the anchor.
+        min_score (`float`, *optional*): Drop candidates that are less similar to the anchor.
+        absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
+        relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of it;
+            NV-Retriever recommends 0.05.
+        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left, or
+            draw.
+        seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
+        output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
+            negative, pairs with too few are left out; triplet: a row for each negative.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Mined`: What was written and what was left out.
+
+    Raises:
+        ValueError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
+    """
+    check_output_file(output, overwrite, TABLE_SUFFIXES)
+    options = MiningOptions(
+        num_negatives=num_negatives,
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        min_score=min_score,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        sampling_strategy=sampling_strategy,
+        seed=seed,
+    )
+    further = [] if corpus is None else [text for _, text in stream_texts(corpus, corpus_column) if text.strip()]
+    rows, mined = mine_hard_negatives(
+        load_text_dataset(input, columns=columns),
+        load_model(model, **loading),
+        corpus=further,
+        options=options,
+        backend=backend,
+        output_format=output_format,
+        show_progress_bar=show_progress_bar,
+    )
+    if not len(rows):
+        dropped = ", ".join(f"{count} x {reason}" for reason, count in mined.dropped.items())
+        raise ValueError(
+            f"{input}: no pair has {num_negatives} hard negative(s) left: {dropped}. Raise range_max, or loosen the "
+            "margins and scores."
+        )
+    write_table(rows, output)
+    return replace(mined, output=str(output))
+
+
+def open_index(
+    folder: StrPath,
+    model: StrPath | SimCSE | None = None,
+    *,
+    parameters: str | None = None,
+    **loading: Unpack[ModelOptions],
+) -> SentenceIndex:
+    """Open an index with the model that it names, or with another name or object of it.
+
+    Args:
+        folder (`str` or `os.PathLike`): Folder of the index.
+        model (`str`, `os.PathLike` or `SimCSE`, *optional*): The model of the index.
+        parameters (`str`, *optional*): Parameters of a faiss index that replace the saved ones.
+        **loading (`ModelOptions`): How the model is loaded. The default is how it was when the index was built.
+
+    Returns:
+        `SentenceIndex`: The index.
+    """
+    made_with = describe(folder).model
+    if isinstance(model, SimCSE):
+        return SentenceIndex.load(folder, load_model(model, **loading), parameters=parameters)
+    settings: dict[str, Any] = {
+        "pooler_type": made_with.pooler,
+        "max_length": made_with.max_length,
+        "long_texts": made_with.long_texts,
+    }
+    if model is None:
+        settings |= {"revision": made_with.revision, "model_backend": made_with.backend}
+    settings |= {name: value for name, value in loading.items() if value is not None}
+    encoder = load_model(model or str(made_with.name_or_path), **settings)
+    encoder.prompts["document"] = made_with.prompts["document"]
+    return SentenceIndex.load(folder, encoder, parameters=parameters)
+
+
+def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | None) -> str:
+    """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
+    if None not in (prompt, prompt_name):
+        raise ValueError("prompt and prompt_name are both given: give one of the two")
+    if prompt is None:
+        prompt_name = prompt_name or role
+    return model.resolve_prompt(prompt, prompt_name)
+
+
+def resolve_threshold(
+    index: SentenceIndex, threshold: float | Literal["saved"] | None, query_prompt: str
+) -> float | None:
+    """Return the lowest score to show.
+
+    Args:
+        index (`SentenceIndex`): The index that is searched.
+        threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
+        query_prompt (`str`): The prompt of the queries.
+
+    Returns:
+        `float`, *optional*: The score; `None` to show all.
+
+    Raises:
+        ValueError: If the saved threshold is asked for and there is none, or it does not hold for this index.
+    """
+    if threshold != "saved":
+        index.check_threshold(threshold)
+        return threshold
+    prompts = {"query": query_prompt, "document": index.model.prompts["document"]}
+    why = [f"the prompt {name!r}" for name, text in prompts.items() if text]
+    if index.truncate_dim is not None:
+        why.append(f"{index.truncate_dim} dimensions only")
+    if why:
+        raise ValueError(
+            f"threshold saved was chosen for pairs of texts, but this index is searched with {why[0]}, which gives "
+            "other cosines. Give a number."
+        )
+    return index.model.threshold
