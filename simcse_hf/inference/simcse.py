@@ -107,6 +107,7 @@ class SimCSE(Encoder):
         unknown = sorted(hub_arguments.keys() - HubArguments.__annotations__.keys())
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
+        refuse_changes(device=backend != "torch" and str(device or "cpu") != "cpu")
         loaded = load_encoder(
             name_or_path,
             pooler_type=pooler_type,
