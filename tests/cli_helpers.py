@@ -31,6 +31,24 @@ def postprocess_main(words):
     return 0
 
 
+def export_main(words):
+    """Run `simcse-hf export`; its errors are raised."""
+    run_command("export", COMMANDS["export"], words)
+    return 0
+
+
+def card_main(words):
+    """Run `simcse-hf card`; its errors are raised."""
+    run_command("card", COMMANDS["card"], words)
+    return 0
+
+
+def push_main(words):
+    """Run `simcse-hf push`; its errors are raised."""
+    run_command("push", COMMANDS["push"], words)
+    return 0
+
+
 def save_model(folder, tokenizer):
     """Save a tiny model with the pooler avg, the same in every run, and return the folder."""
     torch.manual_seed(1)

@@ -55,9 +55,9 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     ),
     "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("data.nli_pairs:build_nli"),
-    "export": ("publish", "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8"),
-    "card": ("publish", "write the model card from result files"),
-    "push": ("publish", "upload a model to the Hugging Face hub"),
+    "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
+    "card": Command("publishing.card:card", positional=("directory",)),
+    "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
 }
 
 
