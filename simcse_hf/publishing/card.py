@@ -1,6 +1,5 @@
 """Writes the model card (README.md and `.eval_results`) of a saved model from the files in its directory."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
-from ..ops.files import explain_damage, read_json, read_template, write_text
+from ..ops.files import StrPath, explain_damage, read_json, read_template, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
+from ..ops.results import Result
 from ..postprocessing.transform import FOLDER, find_transform
 from . import card_model, card_training
 from .card_code import code_by_library
@@ -130,11 +130,65 @@ def _cells(row: Sequence[object]) -> list[str]:
     return [_plain(cell).replace("|", "\\|") for cell in row]
 
 
-def write_card(
-    directory: str | os.PathLike,
-    evaluations: Sequence[str | os.PathLike] | None = None,
+@dataclass(frozen=True)
+class WrittenCard(Result):
+    """A card that was written.
+
+    Args:
+        card (`Path`): The file.
+    """
+
+    card: Path
+
+    def __str__(self) -> str:
+        return str(self.card)
+
+
+def card(
+    directory: StrPath,
     *,
-    comparisons: Sequence[str | os.PathLike] | None = None,
+    results: Sequence[StrPath] | None = None,
+    comparison: Sequence[StrPath] | None = None,
+    repo_id: str | None = None,
+    language: Sequence[str] | None = None,
+    license: str | None = None,
+    datasets: Sequence[str] | None = None,
+) -> WrittenCard:
+    """Write the card of a saved model from its result files.
+
+    A card that this command or the training wrote is replaced; a README.md written by hand is not.
+
+    Args:
+        directory (`str` or `os.PathLike`): Folder in which training saved the model.
+        results (`Sequence`, *optional*): Result files of `simcse-hf evaluate`. The default is evaluation*.json in the
+            folder.
+        comparison (`Sequence`, *optional*): JSON files of `simcse-hf compare`, whose tables the card shows. The
+            default is comparison*.json in the folder.
+        repo_id (`str`, *optional*): Name on the hub, for the usage examples: OWNER/NAME.
+        language (`Sequence[str]`, *optional*): Codes of the languages, such as en.
+        license (`str`, *optional*): Name of the licence, such as apache-2.0.
+        datasets (`Sequence[str]`, *optional*): Hub names of the training data.
+
+    Returns:
+        `WrittenCard`: Where the card is.
+    """
+    path = write_card(
+        directory,
+        results,
+        comparisons=comparison,
+        repo_id=repo_id,
+        language=None if language is None else [*language],
+        license=license,
+        datasets=datasets,
+    )
+    return WrittenCard(path)
+
+
+def write_card(
+    directory: StrPath,
+    evaluations: Sequence[StrPath] | None = None,
+    *,
+    comparisons: Sequence[StrPath] | None = None,
     repo_id: str | None = None,
     run: dict | None = None,
     language: str | list[str] | None = None,
@@ -293,7 +347,7 @@ def is_written_by_hand(path: Path) -> bool:
     return path.exists() and MARKER not in path.read_text(encoding="utf-8")
 
 
-def name_repository(directory: str | os.PathLike, repo_id: str) -> None:
+def name_repository(directory: StrPath, repo_id: str) -> None:
     """Put the repository's name into a card and `.eval_results` that were written before the name was known."""
     directory = Path(directory)
     if is_written_by_hand(directory / CARD):

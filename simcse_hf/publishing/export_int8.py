@@ -21,6 +21,7 @@ from ..evaluation.sts import STS_TASKS
 from ..inference.exported import INT8_GRAPHS, weights_of
 from ..inference.simcse import SimCSE
 from ..ops.errors import require_extra
+from ..ops.files import StrPath
 from .export import EXPORTS, silent
 
 #: The runtimes among which an export chooses.
@@ -40,7 +41,8 @@ class Checks:
     """The texts with which exports in int8 are calibrated and measured.
 
     Args:
-        file (`str`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of the STS sets.
+        file (`str` or `os.PathLike`, *optional*): A file of texts. The first 1,000 are encoded; without it, 1,000 of
+            the STS sets.
         data_dir (`str`, *optional*): SentEval's `downstream` folder. The STS sets that it has are scored.
         calibrate (`str`, *optional*): A file of texts, the first 300 of which give the ranges of activations. By
             default they are the 300 texts after those that are encoded, or as many as there are.
@@ -49,7 +51,7 @@ class Checks:
         ValueError: If a file has no texts, or the folder no STS sets.
     """
 
-    def __init__(self, file: str | None, data_dir: str | None, calibrate: str | None = None) -> None:
+    def __init__(self, file: StrPath | None, data_dir: StrPath | None, calibrate: StrPath | None = None) -> None:
         self.data: Any = None
         self.before: Any = None  # the STS average in float32, which is the same for every export
         if data_dir is not None:
@@ -110,7 +112,7 @@ class Checks:
         return score_tasks(self.data, embeddings, STS_TASKS).results["average"]
 
 
-def _read(file: str, count: int) -> list[str]:
+def _read(file: StrPath, count: int) -> list[str]:
     texts = [text for _, text in islice(stream_texts(file), count)]
     if not texts:
         raise ValueError(f"{file} has no texts to measure the export with: name a file of texts.")
