@@ -221,13 +221,14 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
+    words = parameter.words.removesuffix(".")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     values = [value for each in _members(parameter.type) for value in get_args(each)]
     for name in re.findall(r"`([a-z_]+)`", words):
         if name not in values:  # another parameter
             words = words.replace(f"`{name}`", f"--{name}")
+    words, _, default = words.partition(". The default is ")
     if choices:
         words += f": {', '.join(choices)}"
     value = parameter.default

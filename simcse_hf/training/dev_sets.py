@@ -28,8 +28,8 @@ from ..evaluation.metrics import alignment, collapse, spearman, uniformity
 from ..evaluation.scoring import TaskData
 from ..evaluation.sts import predict_pairs
 from ..evaluation.user_tasks import name_tasks
-from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
-from ..models.settings import ContrastiveSettings, length_limit
+from ..inference.encoder import Encoder
+from ..models.settings import ContrastiveSettings
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
 
@@ -79,7 +79,7 @@ class DevSetCallback(TrainerCallback, ABC):
         self.sources = sources
         self.scores = {}
         self.texts = list(dict.fromkeys(texts))
-        self._tokenized_with: Any = None
+        self._reading: tuple[object, ...] = ()
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Take the model's prompts for texts that play different parts, if there are such texts."""
@@ -140,20 +140,14 @@ class DevSetCallback(TrainerCallback, ABC):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        inner: Any = getattr(model, "module", model)
-        settings: ContrastiveSettings = inner.settings
-        prompt = ""
-        if settings.default_prompt_name is not None:
-            prompt = settings.prompts[settings.default_prompt_name]
-        max_length = length_limit(inner.config, settings, tokenizer)  # as in inference
-        how = (tokenizer, max_length, settings.templates, prompt)
-        if how != self._tokenized_with:  # also when the callback serves another run
-            full_length(*how)  # refuses a prompt without room
-            texts = [prompt + text for text in self.texts]
-            self._token_ids = tokenize_texts(tokenizer, texts, max_length, settings.templates)
-            self._tokenized_with = how
-        embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
-        similarity = settings.similarity_fn_name
+        encoder = Encoder(model, tokenizer)  # with the length of inference
+        prefix = encoder.resolve_prompt()
+        reading = encoder.reading(prefix)
+        if reading != self._reading:  # also when the callback serves another run
+            self._token_ids = encoder.tokenize(self.texts, prefix)
+            self._reading = reading
+        embeddings = encoder.embed(self._token_ids, show_progress_bar=self.shows_bar)
+        similarity = encoder.settings.similarity_fn_name
         return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.texts, embeddings, similarity)))
 
     @abstractmethod
