@@ -572,7 +572,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrP
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if rows is not None and largest >= rows:
         raise ValueError(
-            f"{source}: the tokenizer ({kind}) has ids up to {largest}, but the encoder has {rows} embeddings. "
+            f"{source}: the tokenizer ({kind}) has ids up to {largest}, and the encoder only the ids below {rows}. "
             f"{_SAVE_TOKENIZER}; or, if you added tokens, call model.resize_token_embeddings(len(tokenizer))."
         )
 
