@@ -41,7 +41,7 @@ _ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
 #: `None` is a value of these settings. For all others it means that nobody has chosen one.
 _OPTIONAL = ("max_length", "default_prompt_name")
-#: Settings that belong to one pooler, and go when another one is chosen.
+#: Pooler-specific settings, dropped when the pooler changes.
 _OF_POOLER = {
     "cls": ("mlp_only_train",),
     TEMPLATE_POOLER: ("templates", "mask_token_id", "template_edges", "denoising"),
