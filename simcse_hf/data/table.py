@@ -47,7 +47,7 @@ Row = tuple[int, Sequence]
 #: What is no text: a byte that is not in the encoding of its file, as Python decodes it, and a NUL byte.
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
-#: The line by which Excel knows what separates cells.
+#: Excel's separator line.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
 
@@ -102,7 +102,7 @@ def _check_line(line: str, where: str, encoding: str, limit: int) -> None:
 
 @contextmanager
 def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Raise a `ValueError` that names the file in place of the errors by which its damage is known."""
+    """Turn the errors of a damaged file into a `ValueError` that names it."""
     try:
         yield
     except errors as error:
@@ -170,8 +170,7 @@ class Table:
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
-            first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
-            be lost without a word.
+            first rows, which name the columns, do not have, and which would be ignored.
         has_names (`bool`, *optional*, defaults to `True`): Whether the columns have names of their own, and not those
             of their places.
     """

@@ -17,7 +17,7 @@ _CROP = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:210
 
 
 class ReplaceTokens(TextView):
-    """The text as it is, of which [`MaskedLMView`] replaces tokens; the rate is that of the masked-LM."""
+    """The text unchanged; [`MaskedLMView`] replaces tokens of it on the device, at the rate of this view."""
 
     name = "mlm"
     usual_rate = 0.15
@@ -27,7 +27,7 @@ class ReplaceTokens(TextView):
 
 
 class CropAndReplaceTokens(Crop):
-    """A tenth of the words is cut off, and [`MaskedLMView`] replaces tokens; the rate is that of the masked-LM."""
+    """A crop of 10%; [`MaskedLMView`] replaces tokens of it on the device, at the rate of this view."""
 
     name = "crop+mlm"
     usual_rate = 0.15
