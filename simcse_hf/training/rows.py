@@ -262,7 +262,7 @@ class Fixed(Rows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        read, *_ = *self.texts, self.known
+        read = self.texts[0] if self.texts else self.known
         columns = check_texts(self.plan, self.name, read.column_names)
         for model, words in self.plan.frozen.items():
             self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
