@@ -3,6 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging
 
+from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
@@ -21,11 +23,13 @@ from ..evaluation.bootstrap import (
     optimism_of_choice,
     resampled_scores,
 )
-from ..evaluation.metrics import alignment, collapse, cosine_similarity_pairs, spearman, uniformity
+from ..evaluation.embeddings import SentenceEmbeddings
+from ..evaluation.metrics import alignment, collapse, spearman, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import ScoredPairs, read_scored_pairs
-from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
-from ..models.settings import ContrastiveSettings, length_limit
+from ..evaluation.sts import predict_pairs
+from ..evaluation.user_tasks import name_tasks
+from ..inference.encoder import Encoder
+from ..models.settings import ContrastiveSettings
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
 
@@ -75,8 +79,7 @@ class DevSetCallback(TrainerCallback, ABC):
         self.sources = sources
         self.scores = {}
         self.texts = list(dict.fromkeys(texts))
-        self._row = {text: row for row, text in enumerate(self.texts)}
-        self._tokenized_with: Any = None
+        self._reading: tuple[object, ...] = ()
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Take the model's prompts for texts that play different parts, if there are such texts."""
@@ -137,28 +140,22 @@ class DevSetCallback(TrainerCallback, ABC):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        inner: Any = getattr(model, "module", model)
-        settings: ContrastiveSettings = inner.settings
-        prompt = ""
-        if settings.default_prompt_name is not None:
-            prompt = settings.prompts[settings.default_prompt_name]
-        max_length = length_limit(inner.config, settings, tokenizer)  # as in inference
-        how = (tokenizer, max_length, settings.templates, prompt)
-        if how != self._tokenized_with:  # also when the callback serves another run
-            full_length(*how)  # refuses a prompt without room
-            texts = [prompt + text for text in self.texts]
-            self._token_ids = tokenize_texts(tokenizer, texts, max_length, settings.templates)
-            self._tokenized_with = how
-        embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
-        return on_first_process(lambda: self.score(embeddings, settings.similarity_fn_name))
+        encoder = Encoder(model, tokenizer)  # with the length of inference
+        prefix = encoder.resolve_prompt()
+        reading = encoder.reading(prefix)
+        if reading != self._reading:  # also when the callback serves another run
+            self._token_ids = encoder.tokenize(self.texts, prefix)
+            self._reading = reading
+        embeddings = encoder.embed(self._token_ids, show_progress_bar=self.shows_bar)
+        similarity = encoder.settings.similarity_fn_name
+        return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.texts, embeddings, similarity)))
 
     @abstractmethod
-    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the sets, and keep the `scores`.
 
         Args:
-            embeddings (`torch.Tensor`): The embeddings of `texts`, of shape `(texts, dim)`.
-            similarity (`str`): The model's similarity.
+            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
             `dict[str, float]`: The metrics. The name of each begins with that of its set.
@@ -181,34 +178,32 @@ class SimilarityEvalCallback(DevSetCallback):
         self.name = name
         self.headline = f"{name}_spearman"
         self.gold = list(pairs.scores)
-        self._first = [self._row[text] for text in pairs.sentences1]
-        self._second = [self._row[text] for text in pairs.sentences2]
 
-    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
 
         Alignment is taken over the pairs scored above 80% of the highest score, and the rest over all texts.
 
         Args:
-            embeddings (`torch.Tensor`): The embeddings of `texts`.
-            similarity (`str`): The model's similarity.
+            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
             `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs,
             `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
         """
-        first = embeddings[self._first]
-        second = embeddings[self._second]
-        predicted = cosine_similarity_pairs(first, second, similarity)
-        gold = np.asarray(self.gold, dtype=np.float64)
-        scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
+        scores = predict_pairs(embeddings, self.pairs)
         self.scores = {self.headline: {"pairs": scores}}
-        metrics = {"spearman": 100 * spearman(predicted, self.gold)}
-        positive = gold > POSITIVE_SHARE * gold.max()
+        metrics = {"spearman": 100 * spearman(scores["predicted"], scores["gold"])}
+        positive = scores["gold"] > POSITIVE_SHARE * scores["gold"].max()
         if positive.any():
-            metrics["alignment"] = alignment(first[positive], second[positive])
-        metrics["uniformity"] = uniformity(embeddings)
-        metrics["mean_cosine"], metrics["effective_rank"] = collapse(embeddings)
+            first, second = (
+                torch.from_numpy(embeddings(compress(side, positive)))
+                for side in (self.pairs.sentences1, self.pairs.sentences2)
+            )
+            metrics["alignment"] = alignment(first, second)
+        all_texts = torch.from_numpy(embeddings(self.texts))
+        metrics["uniformity"] = uniformity(all_texts)
+        metrics["mean_cosine"], metrics["effective_rank"] = collapse(all_texts)
         return {f"{self.name}_{metric}": value for metric, value in metrics.items()}
 
 
@@ -240,24 +235,19 @@ class TasksEvalCallback(DevSetCallback):
         self.tasks = data.user_tasks
         super().__init__(self.sources, [*data.texts()])
 
-    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the tasks.
 
         Args:
-            embeddings (`torch.Tensor`): The embeddings of `texts`.
-            similarity (`str`): The model's similarity.
+            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
             `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
         """
-
-        def encode(texts: Sequence[str]) -> np.ndarray:
-            return embeddings[[self._row[text] for text in texts]].numpy()
-
         self.scores = {}
         metrics = {}
         for name, task in self.tasks.items():
-            result = task.evaluate(encode, similarity)
+            result = task.score(embeddings)
             self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
             for metric, value in result.metrics.items():
                 metrics[f"{name}_{metric}"] = value
@@ -285,17 +275,7 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
         return callbacks
     if isinstance(dev_tasks, str):
         raise ValueError(f"dev_tasks must be a list of tasks, got the string {dev_tasks!r}.")
-    from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
-
-    tasks = []
-    for task in dev_tasks:
-        if isinstance(task, str):
-            kind, _, path = task.partition("=")
-            if not path:
-                raise ValueError(f"a dev task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
-            task = read_task(kind, Path(path))
-        tasks.append(task)
-    named = {name.replace(":", "_"): task for name, task in name_tasks(tasks).items()}
+    named = {name.replace(":", "_"): task for name, task in name_tasks(dev_tasks).items()}
     return [*callbacks, TasksEvalCallback(named)]
 
 
