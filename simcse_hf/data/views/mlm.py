@@ -73,7 +73,7 @@ class MaskedLMView(nn.Module):
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             known = f"{masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer has {len(tokenizer)}"
-            raise ValueError(f"view mlm: {known}. Take a masked-LM with the vocabulary of the model in training.")
+            raise ValueError(f"view mlm: {known}. Take a masked-LM with the same vocabulary.")
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
