@@ -123,10 +123,8 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
     options = {**shared, **table}
     unknown = sorted({*given, *saved} - SETTING_NAMES)
     if unknown:
-        raise ValueError(
-            f"unknown setting(s) {', '.join(unknown)} of a contrastive model{did_you_mean(unknown, SETTING_NAMES)}; "
-            f"known settings are {', '.join(sorted(SETTING_NAMES))}."
-        )
+        known = f"{did_you_mean(unknown, SETTING_NAMES)}; known settings are {', '.join(sorted(SETTING_NAMES))}."
+        raise ValueError(f"unknown setting(s) {', '.join(unknown)} of a contrastive model{known}")
     # 2. What the checkpoint has saved for the same objective and the same pooler, and what the paper says.
     objective = saved.get("objective", ContrastiveSettings.objective)
     if given.get("objective", objective) != objective:
@@ -223,7 +221,7 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
     return resolved
 
 
-def import_parts(objective: Any) -> None:
+def import_parts(objective: object) -> None:
     """Import what an objective that a caller named needs, and refuse it if it is unknown.
 
     Args:

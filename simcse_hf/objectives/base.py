@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 #: What a batch holds of each text.
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -32,16 +32,17 @@ class Encoder(Protocol):
     config: PreTrainedConfig
     #: The model's `ContrastiveSettings`.
     settings: Any
-    name_or_path: str
-    #: The n-gram features of pooler `ngrams`.
-    ngram_head: Any
-
+    name_or_path: str | None
     #: The stock encoder, without the head.
-    base_model: Any
-    #: The device of the weights.
-    device: Any
-    #: The dense + tanh head of pooler `cls`.
-    contrastive_head: Any
+    base_model: PreTrainedModel
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+
+    @property
+    def contrastive_head(self) -> nn.Module:
+        """The dense + tanh head of pooler `cls`."""
 
     def embed(
         self,
@@ -57,6 +58,9 @@ class Encoder(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over the names and parameters of the model."""
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return a layer by its name, such as `ngram_head` of the pooler `ngrams`."""
 
 
 class _MissingEncoder:
@@ -327,6 +331,13 @@ def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:
 def no_autocast(tensor: Tensor) -> torch.autocast:
     """Return the context in which the operations on a tensor have the tensor's own precision."""
     return torch.autocast(tensor.device.type, enabled=False)
+
+
+def add_up(loss: Loss) -> tuple[Tensor, dict[str, Tensor] | None]:
+    """Return the sum of what an objective returned, and its named parts if there are several."""
+    if isinstance(loss, dict):
+        return cast(Tensor, sum(loss.values())), loss
+    return loss, None
 
 
 def named_losses(loss: Loss) -> dict[str, Tensor]:

@@ -114,7 +114,7 @@ class ISBERT(Objective):
         mask = batch.inputs["attention_mask"][:, 0].bool()
         sentences = batch.embeddings[:, 0]
         if self.ngrams is None:
-            local = batch.model.ngram_head(states, mask)
+            local = batch.model.get_submodule("ngram_head")(states, mask)
         else:
             local = self.ngrams(states, mask)
             sentences = self.to_global(sentences.to(self.to_global.weight.dtype))

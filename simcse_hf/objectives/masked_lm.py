@@ -3,13 +3,14 @@
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..ops.files import HubArguments
 from ..ops.loading import load_weights
 
 IGNORED = -100
@@ -65,7 +66,7 @@ def mask_batch(
     return {**inputs, "input_ids": masked, "mlm_targets": targets}
 
 
-def load_masked_lm(source: str | os.PathLike, **hub_arguments: Any) -> PreTrainedModel:
+def load_masked_lm(source: str | os.PathLike, **hub_arguments: Unpack[HubArguments]) -> PreTrainedModel:
     """Load a masked-LM, frozen, in float32 and in evaluation mode.
 
     Args:
