@@ -22,17 +22,14 @@ from .settings import SECTION, Values
 
 #: The weights that a run with an adapter trains, in its checkpoints: a resumed run needs them unmerged.
 TRAINED_WEIGHTS = "_trained.safetensors"
-_SAVE_WHOLE = (
-    "The adapter will be added to a whole model again: save that and its tokenizer with save_pretrained and start "
-    "from there, or save the merged model."
-)
+_SAVE_WHOLE = "Save the model and its tokenizer with save_pretrained and start from there, or save the merged model."
 
 
 def unwrap(model: Any) -> ContrastiveBase:
     """Return the contrastive model inside a `PeftModel`, which shares its weights.
 
     Args:
-        model (`PeftModel`): A `PeftModel`.
+        model (`PeftModel`): The wrapped model.
 
     Returns:
         `ContrastiveModel`: The model.
@@ -204,7 +201,8 @@ def check_adapter(model: ContrastiveBase) -> None:
         raise ValueError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
     base = model.name_or_path
     if model.save_adapter and (not base or adapter_base(base) is not None):
-        raise ValueError(f"save_adapter: {base or 'the model'} is not a whole model. {_SAVE_WHOLE}")
+        problem = f"{base or 'the model'} is not a whole model that the adapter could be added to again"
+        raise ValueError(f"save_adapter: {problem}. {_SAVE_WHOLE}")
     try:
         merged = merged_weights(model, model.state_dict())
         if not model.save_adapter:
@@ -257,5 +255,5 @@ def load_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
     tensors = load_file(path) if path.exists() else {}
     fits = bool(tensors) and model.has_adapter()
     if not fits or not tensors.keys() <= model.state_dict().keys():
-        raise ValueError(f"{directory} is of a run with another adapter. Repeat its arguments, such as --lora_r.")
+        raise ValueError(f"{directory} has another adapter than this one's run. Repeat its arguments (--lora_r).")
     model.load_state_dict(tensors, strict=False)

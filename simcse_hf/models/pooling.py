@@ -20,7 +20,7 @@ from ..ops.unpadded import first_tokens
 #: Weights by their names.
 StateDict = dict[str, Tensor]
 
-#: The pooler of models with the setting `templates`, and of no others.
+#: The pooler of models with the setting `templates`.
 TEMPLATE_POOLER = "mask"
 _MEAN = """\
 hidden, mask = HIDDEN, inputs["attention_mask"].unsqueeze(-1)
@@ -327,7 +327,7 @@ class TemplateHead(nn.Module):
         super().__init__()
         if denoising == "transform" and config.model_type != "bert":
             kind = config.model_type
-            raise ValueError(f"denoising 'transform' needs BERT's masked-LM head, not that of {kind!r}: use 'tanh'.")
+            raise ValueError(f"denoising 'transform' needs BERT's masked-LM head, not {kind!r}: use denoising 'tanh'.")
         self.transforms = denoising == "transform"
         self.layer = BertPredictionHeadTransform(config) if self.transforms else sentence_head(config)
 
