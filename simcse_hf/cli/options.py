@@ -35,8 +35,8 @@ from .signature import REQUIRED, Parameter, read_function
 
 #: Other names of options, in every command.
 _FLAGS = {"pooler_type": ("--pooler_type", "--pooler")}
-#: What a word must be, and what stands for it in the usage.
-_WANTED = {int: ("an integer", "N"), float: ("a number", "X"), str: ("a text", "")}
+#: What a word must be.
+_WANTED = {int: "an integer", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,9 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
     elif get_origin(kind) is Sequence and get_origin(get_args(kind)[0]) is tuple:
         settings = {"action": "append", **_pair(get_args(kind)[0])}
     elif get_origin(kind) is Sequence:
-        settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0], name)}
+        settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0])}
     else:
-        settings = _single(parameter.type, name)
+        settings = _single(parameter.type)
     choices = settings.get("choices", ())
     is_long = len(choices) > 5 or "nargs" in settings
     if choices and is_long:
@@ -219,7 +219,7 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
     if name in command.positional:
         if not is_required:
             settings["nargs"] = "*" if "nargs" in settings else "?"
-        return (name,), settings | {"metavar": name.upper()}
+        return (name,), settings
     flags = (_FLAGS | {**command.flags}).get(name, (f"--{prefix}{name}",))
     return flags, settings | {"dest": name, "required": is_required}
 
@@ -251,12 +251,12 @@ def _members(kind: Any) -> list[Any]:
     return [each for each in members if each is not NoneType]
 
 
-def _single(kind: Any, name: str) -> dict[str, Any]:
+def _single(kind: Any) -> dict[str, Any]:
     """Return how one word is read."""
     members = _members(kind)
     if get_origin(members[0]) is Literal and len(members) == 1:
         return {"choices": get_args(members[0])}
-    return {"type": partial(_read_word, members), "metavar": _WANTED[members[0]][1] or name.upper()}
+    return {"type": partial(_read_word, members)}
 
 
 def _pair(kind: Any) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def _read_word(kinds: Sequence[Any], word: str) -> Any:
             continue
         with suppress(ValueError):
             return kind(word)
-        wanted.append(_WANTED[kind][0])
+        wanted.append(_WANTED[kind])
     raise ArgumentTypeError(f"must be {' or '.join(wanted)}, got {word}")
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 
 from ..ops.messages import show_messages
-from .common import command_parser
+from .options import CommandParser
 from .train_help import print_help
 
 _METHODS = {
@@ -29,12 +29,12 @@ def train_main(argv: list[str]) -> int:
         `int`: The exit status.
     """
     listing = "\n".join(f"  {name:<6} {text}" for name, text in _METHODS.items())
-    parser = command_parser(
-        "train",
-        "Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
+    parser = CommandParser(
+        prog="simcse-hf train",
+        usage="%(prog)s METHOD [RECIPE] [options]",
+        description="Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
         "package. Those on the command line take precedence.\n"
         "Without any option the run is offline, on the sample in the package.",
-        usage="simcse-hf train METHOD [RECIPE] [options]",
         epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
         "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
