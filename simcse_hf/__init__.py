@@ -11,8 +11,11 @@ from ._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the public names in the form that type checkers and editors read
     from .data.collator import ContrastiveCollator as ContrastiveCollator
+    from .data.nli_pairs import build_nli as build_nli
     from .data.nli_pairs import build_nli_triplets as build_nli_triplets
     from .data.read import load_text_dataset as load_text_dataset
+    from .evaluation.compare import compare as compare
+    from .evaluation.scoring import evaluate as evaluate
     from .inference.encode import encode as encode
     from .inference.fitting import fit_postprocessing as fit_postprocessing
     from .inference.simcse import SimCSE as SimCSE
@@ -21,8 +24,10 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .models.modeling import ContrastiveOutput as ContrastiveOutput
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
+    from .publishing.analysis import analyze as analyze
     from .search.commands import index as index
     from .search.commands import mine as mine
+    from .search.demo import demo as demo
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
@@ -39,8 +44,13 @@ _MODULE_OF = {
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
+    "analyze": "publishing.analysis",
+    "build_nli": "data.nli_pairs",
     "build_nli_triplets": "data.nli_pairs",
+    "compare": "evaluation.compare",
+    "demo": "search.demo",
     "encode": "inference.encode",
+    "evaluate": "evaluation.scoring",
     "fit_postprocessing": "inference.fitting",
     "index": "search.commands",
     "load_text_dataset": "data.read",

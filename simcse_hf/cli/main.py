@@ -13,7 +13,8 @@ from pathlib import Path
 
 from .. import __version__
 from ..ops.launch import check_together
-from .options import Command, CommandParser, run_command, summary_of
+from .options import Command, CommandParser, run_command
+from .signature import summary_of
 
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -48,7 +49,7 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     "search": Command(
         "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
-    "demo": ("demo", "serve a web page to search an index and compare sentences"),
+    "demo": Command("search.demo:demo"),
     "postprocess": Command(
         "inference.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"
     ),
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     listing = ""
     for name, entry in COMMANDS.items():
-        listing += f"\n  {name:<12} {summary_of(entry) if isinstance(entry, Command) else entry[1]}"
+        listing += f"\n  {name:<12} {summary_of(entry.function) if isinstance(entry, Command) else entry[1]}"
     parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",

@@ -1,8 +1,5 @@
 r"""From a function to a command: its parameters are the options, and its docstring is the help.
 
-The signature and docstring are read from the source file, because importing the function would import torch, and
-`simcse-hf COMMAND --help` must answer at once. The function itself is imported when it is called.
-
 | parameter | option |
 |---|---|
 | `x: str` | `--x X`, which must be given |
@@ -18,7 +15,6 @@ Types that are not listed, such as the class of a model, are read as text. `show
 with `--quiet`. Help is the entry in `Args` and the default, unless the entry says what the default is.
 """
 
-import ast
 import importlib
 import json
 import os
@@ -28,18 +24,17 @@ from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namesp
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NoReturn, TextIO, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
-from .. import names
 from ..ops.launch import check_together
 from ..ops.suggestions import did_you_mean
+from .signature import REQUIRED, Parameter, read_function
 
-PACKAGE = Path(__file__).parents[1]
-REQUIRED = object()
-_PLAIN: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
-#: Shorter names of options.
+#: Other names of options, in every command.
 _FLAGS = {"pooler_type": ("--pooler_type", "--pooler")}
+#: What a word must be, and what stands for it in the usage.
+_WANTED = {int: ("an integer", "N"), float: ("a number", "X"), str: ("a text", "")}
 
 
 @dataclass(frozen=True)
@@ -67,17 +62,6 @@ class Command:
     together: bool = False
     lines: str | None = None
     then: str | None = None
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a function: the expression of its type, its default or `REQUIRED`, and its words in `Args`."""
-
-    name: str
-    annotation: ast.expr
-    default: Any
-    words: str
-    group: str = "options"
 
 
 class CommandParser(ArgumentParser):
@@ -116,11 +100,10 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     """
     if not command.together:
         check_together(1, alone=name)
-    parser, takes_progress_bar = make_parser(name, command)
-    given = vars(parser.parse_args(words))
+    given = vars(make_parser(name, command).parse_args(words))
+    as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose")
     given.pop("action", None)
-    as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
-    if takes_progress_bar:
+    if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
         given[command.lines] = read_lines(sys.stdin, prompt=f"{name}> ")
@@ -158,7 +141,7 @@ def _import(function: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(f"simcse_hf.{module}"), name)
 
 
-def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
+def make_parser(name: str, command: Command) -> ArgumentParser:
     """Make the parser of a command.
 
     Args:
@@ -166,120 +149,74 @@ def make_parser(name: str, command: Command) -> tuple[ArgumentParser, bool]:
         command (`Command`): Its function.
 
     Returns:
-        `tuple[ArgumentParser, bool]`: The parser, whose result has the options that were given and no others; and
-            whether the function takes `show_progress_bar`.
+        `ArgumentParser`: The parser. Its result has the options that were given, those of the group `general`, and
+            `show_progress_bar` if the function takes it.
     """
     description, parameters = read_function(command.function)
     parser = CommandParser(prog=f"simcse-hf {name}", description=description, argument_default=SUPPRESS)
     if command.action is not None:
         parser.add_argument("action", choices=(command.action,))
     groups: dict[str, Any] = {"options": parser}
-    takes_progress_bar = False
     for parameter in parameters:
         if parameter.name == "show_progress_bar":
-            takes_progress_bar = True
+            parser.set_defaults(show_progress_bar=True)
             continue
         if parameter.name == command.lines:
             words = f"{parameter.words.removesuffix('.')}; default: the lines of standard input"
             parameter = replace(parameter, default=(), words=words)
         if parameter.group not in groups:
             groups[parameter.group] = parser.add_argument_group(parameter.group)
-        is_positional = parameter.name in command.positional
-        flags, settings = option_of(parameter, is_positional, (_FLAGS | {**command.flags}).get(parameter.name, ()))
-        hidden = settings.get("choices", ()) if "metavar" in settings else ()
-        groups[parameter.group].add_argument(*flags, help=help_of(parameter, hidden), **settings)
-    group = parser.add_argument_group("general")
-    group.add_argument(
-        "--json", action="store_true", default=False, help="print the result as JSON on standard output"
+        flags, settings = option_of(parameter, command)
+        groups[parameter.group].add_argument(*flags, **settings)
+    general = parser.add_argument_group("general")
+    general.add_argument(
+        "--json", default=False, action="store_true", help="print the result as JSON on standard output"
     )
     words = "show no progress bars, and only warnings and errors"
-    group.add_argument("--quiet", action="store_true", default=False, help=words)
+    general.add_argument("--quiet", default=False, action="store_true", help=words)
+    parser.set_defaults(verbose=False)
     if command.verbose is not None:
-        group.add_argument("--verbose", action="store_true", default=False, help=command.verbose)
-    return parser, takes_progress_bar
+        general.add_argument("--verbose", action="store_true", help=command.verbose)
+    return parser
 
 
-def summary_of(command: Command) -> str:
-    """Return the first line of a function's docstring, as one clause."""
-    module, _, name = command.function.partition(":")
-    source = _file_of(module).read_text(encoding="utf-8")
-    found = re.search(rf'^def {name}\(.*?"""(.+?)\.?$', source, re.MULTILINE | re.DOTALL)
-    assert found is not None, command
-    return found[1][:1].lower() + found[1][1:]
-
-
-def read_function(function: str) -> tuple[str, list[Parameter]]:
-    """Read the description and the parameters of a function from its source.
+def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], dict[str, Any]]:
+    """Return the arguments of argparse's `add_argument` for a parameter.
 
     Args:
-        function (`str`): Its module in this package and its name, such as `"data.nli_pairs:build_nli"`.
+        parameter (`Parameter`): The parameter.
+        command (`Command`): Its command.
 
     Returns:
-        `tuple[str, list[Parameter]]`: The docstring before its first section, and the parameters.
+        `tuple[Sequence[str], dict[str, Any]]`: The names of the option, and the keyword arguments.
     """
-    module, _, name = function.partition(":")
-    node = find_definition(module, name)
-    assert isinstance(node, ast.FunctionDef)
-    words, _ = read_args(node)
-    arguments = [*node.args.args, *node.args.kwonlyargs]
-    defaults: list[ast.expr | None] = [*node.args.defaults, *node.args.kw_defaults]
-    while len(defaults) < len(arguments):
-        defaults.insert(0, None)
-    parameters = []
-    for argument, default in zip(arguments, defaults, strict=True):
-        assert argument.annotation is not None
-        value = REQUIRED if default is None else ast.literal_eval(default)
-        parameters.append(Parameter(argument.arg, argument.annotation, value, words.get(argument.arg, "")))
-    options = node.args.kwarg and node.args.kwarg.annotation
-    if isinstance(options, ast.Subscript):  # Unpack[...]
-        parameters += _read_typed_dict(ast.unparse(options.slice))
-    description = re.split(r"\n\n(?=Args:|Returns:)", ast.get_docstring(node) or "")[0]
-    return description, parameters
-
-
-def _file_of(module: str) -> Path:
-    path = PACKAGE.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def find_definition(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
-    """Return the definition of a function or class in a module of this package."""
-    file = _file_of(module)
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-            return node
-    raise LookupError(f"{file} defines no {name}")
-
-
-def _read_typed_dict(name: str) -> list[Parameter]:
-    """Return the keys of a `TypedDict` in `simcse_hf.names`, with the defaults that its docstring names."""
-    node = find_definition("names", name)
-    assert isinstance(node, ast.ClassDef)
-    parameters = []
-    for base in map(ast.unparse, node.bases):
-        if base != "TypedDict":
-            parameters += _read_typed_dict(base)
-    words, defaults = read_args(node)
-    for key in node.body:
-        if isinstance(key, ast.AnnAssign):
-            option = ast.unparse(key.target)
-            parameters.append(Parameter(option, key.annotation, defaults.get(option), words[option], "model"))
-    return parameters
-
-
-def read_args(node: ast.FunctionDef | ast.ClassDef) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the words of each entry in the section `Args` of a docstring, and the defaults that entries name."""
-    section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", ast.get_docstring(node) or "", re.MULTILINE)
-    words = {}
-    defaults = {}
-    for entry in re.split(r"^    (?=\S)", section[1] if section else "", flags=re.MULTILINE)[1:]:
-        found = re.match(r"(.+?) \(`(.*?)\): (.*)", " ".join(entry.split()))
-        assert found is not None, entry
-        for name in found[1].split(", "):
-            words[name] = found[3]
-            if "defaults to" in found[2]:
-                defaults[name] = ast.literal_eval(found[2].partition("defaults to ")[2].strip("`"))
-    return words, defaults
+    name = parameter.name
+    is_required = parameter.default is REQUIRED
+    kind = _members(parameter.type)[0]
+    settings: dict[str, Any] = {}
+    prefix = ""
+    if kind is bool:
+        prefix, action = ("no_", "store_false") if parameter.default is True else ("", "store_true")
+        settings = {"action": action}
+    elif get_origin(kind) is Mapping:
+        settings = {"action": _AddPair, **_pair(kind)}
+    elif get_origin(kind) is Sequence and get_origin(get_args(kind)[0]) is tuple:
+        settings = {"action": "append", **_pair(get_args(kind)[0])}
+    elif get_origin(kind) is Sequence:
+        settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0], name)}
+    else:
+        settings = _single(parameter.type, name)
+    choices = settings.get("choices", ())
+    is_long = len(choices) > 5 or "nargs" in settings
+    if choices and is_long:
+        settings["metavar"] = "NAME"
+    settings["help"] = help_of(parameter, choices if is_long else ())
+    if name in command.positional:
+        if not is_required:
+            settings["nargs"] = "*" if "nargs" in settings else "?"
+        return (name,), settings | {"metavar": name.upper()}
+    flags = (_FLAGS | {**command.flags}).get(name, (f"--{prefix}{name}",))
+    return flags, settings | {"dest": name, "required": is_required}
 
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
@@ -287,107 +224,63 @@ def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     words, _, default = parameter.words.removesuffix(".").partition(". The default is ")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
-    values = [value for each in _members(parameter.annotation) for value in _choices(each)]
+    values = [value for each in _members(parameter.type) for value in get_args(each)]
     for name in re.findall(r"`([a-z_]+)`", words):
         if name not in values:  # another parameter
             words = words.replace(f"`{name}`", f"--{name}")
     if choices:
         words += f": {', '.join(choices)}"
-    if parameter.default is True:
+    value = parameter.default
+    if value is True:
         words = f"do not {words}"
-    elif isinstance(parameter.default, tuple):
-        default = default or " ".join(map(str, parameter.default))
-    elif parameter.default not in (REQUIRED, None) and parameter.default is not False:
-        default = default or str(parameter.default)
+    elif isinstance(value, tuple):
+        default = default or " ".join(map(str, value))
+    elif value is not False and value not in (REQUIRED, None):
+        default = default or value
     if default:
         words += f"; default: {default}"
     return words.replace("%", "%%")
 
 
-def option_of(parameter: Parameter, is_positional: bool, flags: Sequence[str]) -> tuple[Sequence[str], dict[str, Any]]:
-    """Return the arguments of argparse's `add_argument` for a parameter.
-
-    Args:
-        parameter (`Parameter`): The parameter.
-        is_positional (`bool`): Whether it is given without the name of an option.
-        flags (`Sequence[str]`): The names of the option; by default that of the parameter.
-
-    Returns:
-        `tuple[Sequence[str], dict[str, Any]]`: The names, and the keyword arguments without `help`.
-    """
-    types = _members(parameter.annotation)
-    is_given = parameter.default is not REQUIRED
-    if _name(types[0]) == "bool":
-        off = parameter.default is True
-        flags = flags or (f"--{'no_' if off else ''}{parameter.name}",)
-        return flags, {"action": "store_false" if off else "store_true", "dest": parameter.name}
-    settings: dict[str, Any] = {}
-    container = _name(types[0])
-    pair = re.fullmatch(r"(Mapping|Sequence)\[(?:tuple\[)?(\w+), \w+\]+", ast.unparse(types[0]))
-    if pair is not None:
-        keys = get_args(getattr(names, pair[2], None))
-        settings = {"type": _PairReader(keys), "action": _Pairs if pair[1] == "Mapping" else "append"}
-        settings["metavar"] = "KIND=FILE" if keys else "KEY=VALUE"
-    else:
-        if container == "Sequence":
-            assert isinstance(types[0], ast.Subscript)
-            types = _members(types[0].slice)
-            settings = {"nargs": "*" if is_positional and is_given else "+"}
-            if not is_positional:
-                settings["action"] = "extend"
-        elif is_positional and is_given:
-            settings = {"nargs": "?"}
-        choices = _choices(types[0])
-        if choices and len(types) == 1:
-            settings["choices"] = choices
-            if len(choices) > 5 or "nargs" in settings:
-                settings["metavar"] = "NAME"
-        else:
-            settings["type"] = _Reader(types)
-            settings["metavar"] = {"int": "N", "float": "X"}.get(_name(types[0]), parameter.name.upper())
-    if is_positional:
-        return (parameter.name,), settings | {"metavar": parameter.name.upper()}
-    return flags or (f"--{parameter.name}",), settings | {"dest": parameter.name, "required": not is_given}
+def _members(kind: Any) -> list[Any]:
+    """Return the types of a union without `None`, or the only type."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return [each for each in members if each is not NoneType]
 
 
-def _members(annotation: ast.expr) -> list[ast.expr]:
-    """Return the types of a union without `None`."""
-    if isinstance(annotation, ast.BinOp):
-        return _members(annotation.left) + _members(annotation.right)
-    return [] if isinstance(annotation, ast.Constant) and annotation.value is None else [annotation]
+def _single(kind: Any, name: str) -> dict[str, Any]:
+    """Return how one word is read."""
+    members = _members(kind)
+    if get_origin(members[0]) is Literal and len(members) == 1:
+        return {"choices": get_args(members[0])}
+    return {"type": _Reader(members), "metavar": _WANTED[members[0]][1] or name.upper()}
 
 
-def _name(annotation: ast.expr) -> str:
-    """Return the name of a type without its parameters."""
-    return ast.unparse(annotation).partition("[")[0]
-
-
-def _choices(annotation: ast.expr) -> tuple[str, ...]:
-    """Return the values of a `Literal`, or of the name of one; nothing for any other type."""
-    if _name(annotation) == "Literal":
-        assert isinstance(annotation, ast.Subscript)
-        values = ast.literal_eval(annotation.slice)
-        return values if isinstance(values, tuple) else (values,)
-    return get_args(getattr(names, _name(annotation), None))
+def _pair(kind: Any) -> dict[str, Any]:
+    """Return how a word of the form KEY=VALUE is read."""
+    keys = get_args(get_args(kind)[0])
+    return {"type": _PairReader(keys), "metavar": "KIND=FILE" if keys else "KEY=VALUE"}
 
 
 class _Reader:
     """Reads a word as the first of several types that it fits."""
 
-    def __init__(self, types: Sequence[ast.expr]) -> None:
+    def __init__(self, types: Sequence[Any]) -> None:
         self.types = types
 
     def __call__(self, word: str) -> Any:
         """Return the value of the word."""
-        wanted = []
+        wanted: list[str] = []
         for each in self.types:
-            choices = _choices(each)
+            choices = get_args(each)
             if word in choices:
                 return word
-            wanted += [*choices] or [{"int": "an integer", "float": "a number"}.get(_name(each), "a text")]
-            if not choices:
-                with suppress(ValueError):
-                    return _PLAIN.get(_name(each), str)(word)
+            if choices:
+                wanted += choices
+                continue
+            with suppress(ValueError):
+                return each(word)
+            wanted.append(_WANTED[each][0])
         raise ArgumentTypeError(f"must be {' or '.join(wanted)}, got {word}")
 
 
@@ -407,7 +300,7 @@ class _PairReader:
         return key, value
 
 
-class _Pairs(Action):
+class _AddPair(Action):
     """Collects words of the form KEY=VALUE in a dictionary."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:

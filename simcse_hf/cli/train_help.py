@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from .options import PACKAGE, CommandParser, Parameter, find_definition, help_of
+from .options import CommandParser, help_of
+from .signature import PACKAGE, Parameter, find_definition
 
 _RECIPES = PACKAGE / "training" / "recipes"
 _CONTRASTIVE = (
@@ -74,20 +75,15 @@ def options_of(method: str) -> dict[str, Parameter]:
     Returns:
         `dict[str, Parameter]`: The fields of the argument classes, and transformers' most used.
     """
-    folder = PACKAGE / "training"
-    described: dict[str, tuple[Any, str]] = {}
-    for node in ast.parse((folder / "parser.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STOCK_WORDS":
-            described = {name: (None, text) for name, text in ast.literal_eval(node.value).items()}
+    defaults = yaml.safe_load((PACKAGE / "training" / "defaults.yaml").read_text(encoding="utf-8"))
+    described: dict[str, tuple[Any, str]] = {name: (None, words) for name, words in defaults["words"].items()}
     for each in _CLASSES[method]:
-        module, _, name = each.partition(":")
-        for field in find_definition(f"training.{module}", name).body:
+        for field in find_definition(f"training.{each}").body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
                 default, text = field.value.args
                 value = default.value if isinstance(default, ast.Constant) else None
                 described[ast.unparse(field.target)] = (value, ast.literal_eval(text))
-    defaults = yaml.safe_load((folder / "defaults.yaml").read_text(encoding="utf-8"))[method]
     options = {}
     for name, (own, words) in described.items():
-        options[name] = Parameter(name, ast.Constant(None), defaults.get(name, own), words)
+        options[name] = Parameter(name, str, defaults[method].get(name, own), words)
     return options

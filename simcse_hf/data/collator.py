@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def pad(
 class HostArray(np.ndarray):
     """Numbers of a batch that stay on the host when the batch moves to a device, such as the lengths of its texts."""
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *args: object, **kwargs: object) -> Self:
         """Return the numbers themselves, whatever the device."""
         return self
 
@@ -110,11 +110,9 @@ class ContrastiveCollator:
             for ids in row.get("input_ids", ()):
                 found.append(ids.tolist() if hasattr(ids, "tolist") else ids)
             if not found or not all(isinstance(ids, (list, tuple)) for ids in found):
-                raise ValueError(
-                    "input_ids of a row must be a list of token id lists, one for each sentence, such as [[101, 7592, "
-                    f"102]]; got {row.get('input_ids', f'the keys {list(row)}')!r:.80}. Tokenize first, or train with "
-                    "SimCSETrainer."
-                )
+                got = repr(row.get("input_ids", f"the keys {list(row)}"))
+                form = "a list of token id lists, one for each sentence, such as [[101, 7592, 102]]"
+                raise ValueError(f"input_ids of a row must be {form}; got {got:.80}. Tokenize first.")
             sentences.append(found)
         if all(len(found) == 1 for found in sentences):
             sentences = [found * self.repeat for found in sentences]
@@ -125,9 +123,7 @@ class ContrastiveCollator:
             texts += found + [[]] * (width - len(found))
         longest = max(map(len, texts))
         if self.pad_to is not None and longest > self.pad_to:
-            raise ValueError(
-                f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length or raise it."
-            )
+            raise ValueError(f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length.")
         shape = (len(rows), width)
         ids, mask = pad(texts, pad_token_id, self.pad_to)
         batch: dict = {

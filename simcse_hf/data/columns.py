@@ -2,24 +2,23 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 #: The most characters of a line or a text. A tokenizer took more than 7 GB of memory for 100 million characters.
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 
 
-def is_list(cell: Any) -> bool:
+def is_list(cell: object) -> bool:
     """Say whether a cell lists several texts."""
     return isinstance(cell, (list, tuple))
 
 
-def has_text(cell: Any) -> bool:
+def has_text(cell: object) -> bool:
     """Say whether a cell holds a text of more than white space."""
     return isinstance(cell, str) and cell != "" and not cell.isspace()
 
 
-def check_text(text: Any, where: str) -> str:
+def check_text(text: object, where: str) -> str:
     """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise ValueError(f"{where}: expected a text, got {text!r}. Fill or remove the row.")
@@ -28,10 +27,8 @@ def check_text(text: Any, where: str) -> str:
     try:
         text.encode()  # JSON can hold half of a surrogate pair as an escape
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where}: the text {text[:50]!r} holds half of a surrogate pair, {text[error.start]!r}, which is no "
-            "character. Write the character itself or both halves of the pair."
-        ) from None
+        half = f"half of a surrogate pair, {text[error.start]!r}. Write the character itself, or both halves"
+        raise ValueError(f"{where}: the text {text[:50]!r} holds {half}.") from None
     return text
 
 
@@ -146,18 +143,58 @@ def resolve_columns(
         ValueError: If `columns` names a missing column or one column twice, if negatives come without a positive, or
             if the names do not say which columns to take.
     """
+    # 1. Refuse columns that are missing, and names that contradict each other.
     column_names = list(column_names)
-    # 1. The columns that were asked for, or the only one
     if columns is not None:
-        if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
-            raise ValueError(f"{name}: columns must be a non-empty list of different column names, got {columns!r}.")
-        missing = [column for column in columns if column not in column_names]
-        if missing:
-            raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
+        check_columns(columns, column_names, name)
         return list(columns)
-    if len(column_names) == 1:
-        return column_names
-    # 2. The anchor and the positive by their names, with the hard negatives in the order of their numbers
+    negatives = number_negatives(column_names, name)
+    has_judgement = any(map(JUDGEMENT.fullmatch, column_names))
+    known = _PAIR_NAMES if has_judgement else _PAIR_NAMES + _UNLABELLED_NAMES
+    pairs = [pair for pair in known if set(pair) <= set(column_names)]
+    for anchor, positive in _PAIR_NAMES:
+        if negatives and anchor in column_names and not pairs:
+            raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
+
+    # 2. The first rule that applies decides.
+    texts = can_be_text(column_names, sample)
+    named = [column for column in texts if column in PART_NAMES["text"]]
+    is_pair = len(texts) <= 3 and len(texts) - len(negatives) >= 2
+    rules = [
+        # the only column
+        (len(column_names) == 1, column_names),
+        # a known pair, with its hard negatives
+        (len(pairs) == 1, [*sum(pairs, ()), *negatives]),
+        # the only column of texts
+        (not pairs and len(texts) == 1, texts),
+        # the column that is named like a text, beside none that is named like a part of a pair
+        (not pairs and not negatives and len(named) == 1 and _ROLES.isdisjoint(texts), named),
+        # two or three columns of texts that are all there is, the hard negative last
+        (
+            not pairs and is_pair and texts == column_names and not any(map(looks_like_sentence, texts)),
+            sorted(texts, key=negatives.__contains__),
+        ),
+    ]
+    for applies, chosen in rules:
+        if applies:
+            return chosen
+    excluded = [column for column in column_names if column not in texts]
+    cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
+    found = f"the column names do not say which columns hold the texts{cannot}"
+    raise ValueError(f"{name}: {found}. {ADVICE}; the columns are {quote(column_names)}.")
+
+
+def check_columns(columns: Sequence[str], column_names: Sequence[str], name: str) -> None:
+    """Refuse columns that a table does not have, or one of them twice."""
+    if isinstance(columns, str) or not columns or len(set(columns)) < len(columns):
+        raise ValueError(f"{name}: columns must be a non-empty list of different column names, got {columns!r}.")
+    missing = [column for column in columns if column not in column_names]
+    if missing:
+        raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
+
+
+def number_negatives(column_names: Sequence[str], name: str) -> list[str]:
+    """Return the columns of hard negatives in the order of their numbers, and refuse two with the same number."""
     numbered: dict[int, str] = {}
     for column in column_names:
         match = _NEGATIVE.fullmatch(column)
@@ -165,40 +202,18 @@ def resolve_columns(
             other = numbered.setdefault(int(match[1] or -1), column)
             if other != column:
                 raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
-    negatives = [column for _, column in sorted(numbered.items())]
-    known: tuple[tuple[str, str], ...] = _PAIR_NAMES
-    if not any(map(JUDGEMENT.fullmatch, column_names)):
-        known = known + _UNLABELLED_NAMES
-    pairs = [pair for pair in known if set(pair) <= set(column_names)]
-    if len(pairs) == 1:
-        return [*pairs[0], *negatives]
-    # 3. Without such a pair, the columns that can be text
+    return [column for _, column in sorted(numbered.items())]
+
+
+def can_be_text(column_names: Sequence[str], sample: Sequence[Sequence]) -> list[str]:
+    """Return the columns that hold no numbers, and are not named like labels, scores or identifiers."""
     texts = []
     for place, column in enumerate(column_names):
         cells = [row[place] for row in sample if row[place] not in (None, "")]
         is_numeric = cells and all(map(_is_number, cells))
         if not is_numeric and not _NOT_TEXT.fullmatch(column):
             texts.append(column)
-    if not pairs:
-        for anchor, positive in _PAIR_NAMES:
-            if negatives and anchor in column_names:
-                raise ValueError(
-                    f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}."
-                )
-        if len(texts) == 1:
-            return texts
-        named = [column for column in texts if column in PART_NAMES["text"]]
-        if len(named) == 1 and not negatives and _ROLES.isdisjoint(texts):
-            return named
-        is_all_text = texts == column_names and not any(map(looks_like_sentence, texts))
-        if is_all_text and len(texts) <= 3 and len(texts) - len(negatives) >= 2:
-            return sorted(texts, key=negatives.__contains__)
-    excluded = [column for column in column_names if column not in texts]
-    cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
-    raise ValueError(
-        f"{name}: the column names do not say which columns hold the texts{cannot}. {ADVICE}; the columns are "
-        f"{quote(column_names)}."
-    )
+    return texts
 
 
 def class_columns(
@@ -268,7 +283,7 @@ def looks_like_sentence(column: str) -> bool:
     return ends_like_one or len(column.split()) > 4
 
 
-def _is_number(cell: Any) -> bool:
+def _is_number(cell: object) -> bool:
     if not isinstance(cell, str):
         return not is_list(cell)
     try:

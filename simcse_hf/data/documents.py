@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..ops.checks import check_values
 from .table import open_table
 from .templates import special_tokens
 from .view_dataset import SeededDataset
@@ -20,6 +21,7 @@ logger = logging.get_logger(__name__)
 _ANCHOR_BETA = (4, 2)  # Beta distribution of anchor lengths, skewed towards long spans
 _POSITIVE_BETA = (2, 4)  # Beta distribution of positive lengths, skewed towards short spans
 _DOCUMENTS_PER_CALL = 256
+_FORM = "one sentence on each line, and an empty line after each document only"
 
 
 def read_documents(path: str | Path) -> Iterator[list[str]]:
@@ -53,10 +55,8 @@ def read_documents(path: str | Path) -> Iterator[list[str]]:
     if not document:
         raise ValueError(f"{path}: the file holds no sentences, only blank lines.")
     if not is_divided:
-        raise ValueError(
-            f"{path}: there is no empty line between line 1 and line {last}, so neighbours might come from different "
-            "texts. Write one sentence on each line and an empty line after each document."
-        )
+        divided = f"there is no empty line between line 1 and line {last}"
+        raise ValueError(f"{path}: {divided}. Write {_FORM}, or neighbours might come from different texts.")
     yield document
 
 
@@ -88,10 +88,7 @@ def next_sentence_pairs(path: str | Path, window: int = 1, seed: int = 0) -> Dat
             first.append(sentence)
             second.append(rng.choice(document[place + 1 : place + 1 + window]))
     if not first:
-        raise ValueError(
-            f"{path}: all {alone} documents are a single sentence, which has no next one. Write one "
-            "sentence on each line, and an empty line after each document only."
-        )
+        raise ValueError(f"{path}: all {alone} documents are a single sentence, which has no next one. Write {_FORM}.")
     if alone:
         logger.info(f"{path}: {alone} documents of a single sentence give no pair.")
     return Dataset.from_dict({"sent0": first, "sent1": second})
@@ -148,17 +145,15 @@ class SpanDataset(SeededDataset):
         super().__init__(seed)
         self.anchors = anchors
         self.positives = positives
-        if min(anchors, positives) < 1:
-            raise ValueError(f"anchors and positives must be at least 1, got {anchors} and {positives}")
+        check_values("an integer above 0", anchors=anchors, positives=positives)
         self._special = special_tokens(tokenizer)
         room = max_seq_length - self._special.num_tokens
         self.max_span = room if max_span is None else max_span
         self.min_span = max(1, self.max_span // 16) if min_span is None else min_span
         if not 1 <= self.min_span <= self.max_span <= room:
             raise ValueError(
-                f"spans of {self.min_span} to {self.max_span} tokens are not possible: min_span must be at least 1 "
-                f"and at most max_span, and max_span at most {room} (max_seq_length={max_seq_length} without special "
-                "tokens)"
+                f"spans of {self.min_span} to {self.max_span} tokens are not possible: set 1 <= min_span <= max_span "
+                f"<= {room} (max_seq_length={max_seq_length} without special tokens)"
             )
         # The tokens of all documents that are long enough, and the bounds between them
         shortest = 2 * anchors * self.max_span
@@ -173,14 +168,10 @@ class SpanDataset(SeededDataset):
                     kept.append(np.asarray(ids, dtype=np.int32))
         left_out = len(lengths) - len(kept)
         if not kept:
-            raise ValueError(
-                f"none of the {left_out} documents has {shortest} tokens, and the longest has "
-                f"{max(lengths, default=0)}: lower max_span (or max_seq_length)"
-            )
+            found = f"none of the {left_out} documents has {shortest} tokens, and the longest has"
+            raise ValueError(f"{found} {max(lengths, default=0)}: lower max_span (or max_seq_length)")
         if left_out:
-            logger.info(
-                f"{left_out} of {len(lengths)} documents are left out, because they have under {shortest} tokens."
-            )
+            logger.info(f"{left_out} of {len(lengths)} documents have under {shortest} tokens, and are left out.")
         self._tokens = np.concatenate(kept)
         self._ends = np.cumsum([0, *map(len, kept)])
 

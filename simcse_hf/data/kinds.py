@@ -8,20 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
 
 from datasets import Dataset, IterableDataset
 
 from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli_pairs import build_nli_groups
-from .read import find_paths, load_class_rows, load_text_dataset
+from .read import TextSource, find_paths, load_class_rows, load_text_dataset
 from .scored_pairs import read_scored_pairs, resolve_scored_pairs
 from .stream import load_text_stream
-from .view_dataset import SeededDataset
-
-#: Training rows as a caller names or makes them.
-Data: TypeAlias = str | os.PathLike[str] | Sequence | Dataset | IterableDataset | SeededDataset
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class Source:
     """Where training texts are, and which of them a run takes.
 
     Args:
-        data (`Data`): A file, the name of a data set on the hub, or the texts themselves.
+        data (`TextSource`): A file, the name of a data set on the hub, or the texts themselves.
         columns (`Sequence[str]`, *optional*): The text columns.
         limit (`int`, *optional*): Take the first rows only.
         supervised (`bool`, *optional*): Whether a row holds an anchor and a positive (`True`), a single sentence
@@ -43,7 +38,7 @@ class Source:
             [`build_nli_groups`].
     """
 
-    data: Data
+    data: TextSource
     columns: Sequence[str] | None = None
     limit: int | None = None
     supervised: bool | None = None
@@ -217,10 +212,8 @@ def kind_of(rows: str, window: int = 0) -> Kind:
 def check_form(source: Source, form: str, is_file: bool = False) -> None:
     """Refuse columns, or the name of a data set on the hub, for rows that are read by their structure."""
     if is_file and isinstance(source.data, str) and find_paths(source.data) is None:
-        raise ValueError(
-            f"{form} are read from a file, and {source.data!r} is none: name one with --train_file, or in Python "
-            "with train_dataset"
-        )
+        advice = "name one with --train_file, or in Python with train_dataset"
+        raise ValueError(f"{form} are read from a file, and {source.data!r} is none: {advice}")
     if source.columns is not None:
         raise ValueError(
             f"--columns does not apply to rows of {form}: leave it out, and give {source.data} their form"
@@ -230,19 +223,17 @@ def check_form(source: Source, form: str, is_file: bool = False) -> None:
 def check_neighbours(source: Source, width: int) -> None:
     """Refuse single sentences for a view that draws neighbours."""
     if source.window and width == 1:
-        raise ValueError(
-            f"{source.name} holds single sentences, of which nobody knows the next one: name the file of the "
-            'documents, train_dataset="documents.txt", or pass next_sentence_pairs("documents.txt")'
-        )
+        advice = 'pass the name of a file of documents, "documents.txt", or next_sentence_pairs("documents.txt")'
+        raise ValueError(f"{source.name} holds single sentences, and the view reads neighbouring ones: {advice}")
 
 
 def check_supervised(source: Source, width: int) -> None:
     """Refuse single texts for supervised training."""
     if source.supervised and width == 1:
+        needed = "a class label in a column 'label', or an anchor, a positive and any number of hard negatives"
         raise ValueError(
-            f"{source.data} holds one text in a row, and supervised training needs a class label in a column 'label', "
-            "or an anchor, a positive and any number of hard negatives. Add the columns, or train without labels "
-            "(simcse-hf train unsup)."
+            f"{source.data} holds one text in a row, and supervised training needs {needed}. Add the columns, or "
+            "train without labels (simcse-hf train unsup)."
         )
 
 

@@ -1,12 +1,11 @@
 """Training rows from labelled natural language inference pairs: triplets, or premises with all their hypotheses."""
 
+import os
 import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from datasets import ClassLabel, Dataset
 from transformers.utils import logging
@@ -17,7 +16,7 @@ from ..ops.files import StrPath
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
 from .columns import check_text, find_parts, has_text
-from .read import open_source
+from .read import TextSource, open_source
 
 logger = logging.get_logger(__name__)
 
@@ -92,7 +91,7 @@ def build_nli(
 
 
 def build_nli_triplets(
-    source: Any,
+    source: TextSource,
     *,
     seed: int = 42,
     hard_negatives_per_pair: int = 1,
@@ -144,10 +143,8 @@ def build_nli_triplets(
     check_values("an integer of 0 or more", hard_negatives_per_pair=hard_negatives_per_pair)
     check_values("an integer above 0", max_rows=max_rows)
     if hard_negatives_per_pair and set(negatives) & set(positives):
-        raise ValueError(
-            f"negatives {negatives} and positives {positives} share a label: name different labels, or set "
-            "hard_negatives_per_pair to 0."
-        )
+        advice = "name different labels, or set hard_negatives_per_pair to 0"
+        raise ValueError(f"negatives {negatives} and positives {positives} share a label: {advice}.")
     premises, skipped = _read_premises(source)
     generator = random.Random(seed)
     pools = [[label] for label in negatives]
@@ -175,7 +172,7 @@ def build_nli_triplets(
     return Dataset.from_dict(dict(zip(["sent0", "sent1", *names], zip(*rows, strict=True), strict=True)))
 
 
-def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
+def build_nli_groups(source: TextSource, *, sampling: str = "pairs") -> Dataset:
     """Build rows of a premise and its labelled hypotheses.
 
     - `pairs`: each labelled pair is a row, and the pairs of a premise are adjacent. This is the data of Liao 2021,
@@ -204,11 +201,7 @@ def build_nli_groups(source: Any, *, sampling: str = "pairs") -> Dataset:
         ValueError: If the sampling is unknown, a column is missing, a label is unknown, or nothing is left. The
             message names the file and the line or row.
     """
-    if sampling not in SAMPLINGS:
-        raise ValueError(
-            f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}. For 3p3n, 3palln and allpalln of Liao "
-            "2021 set the objective's options max_positives and max_negatives"
-        )
+    check_values(SAMPLINGS, sampling=sampling)
     premises, skipped = _read_premises(source)
     texts = []
     relations = []
@@ -226,7 +219,7 @@ def _labelled(hypotheses: Mapping[str, str], labels: Sequence[str]) -> list[str]
     return [text for text, label in hypotheses.items() if label in labels]
 
 
-def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> None:
+def _report(source: TextSource, rows: int, premises: int, skipped: Counter[str]) -> None:
     """Log how many rows were built and what was left out, or raise a `ValueError` if there are none."""
     counts = [f"{count} {what}" for what, count in skipped.items() if count]
     left_out = ", ".join(counts) or "nothing"
@@ -237,11 +230,11 @@ def _report(source: Any, rows: int, premises: int, skipped: Counter[str]) -> Non
     log(f"Built {rows} rows from {premises} premises; left out: {left_out}.")
 
 
-def _read_premises(source: Any) -> tuple[list[tuple[str, dict[str, str]]], Counter[str]]:
+def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]], Counter[str]]:
     """Read labelled pairs, and count what is left out.
 
     Args:
-        source (`Any`): See [`build_nli_triplets`].
+        source (`TextSource`): See [`build_nli_triplets`].
 
     Returns:
         `tuple[list[tuple[str, dict[str, str]]], Counter[str]]`: Each premise, and its hypotheses with their labels, in
@@ -250,7 +243,7 @@ def _read_premises(source: Any) -> tuple[list[tuple[str, dict[str, str]]], Count
     Raises:
         ValueError: If a column is missing, a label is unknown, or a text is none.
     """
-    if not isinstance(source, (str, Path, Dataset)):
+    if not isinstance(source, (str, os.PathLike, Dataset)):
         source = list(source)
     premises: dict[str, tuple[str, dict[str, set[str]]]] = {}
     skipped: Counter[str] = Counter()
@@ -266,9 +259,8 @@ def _read_premises(source: Any) -> tuple[list[tuple[str, dict[str, str]]], Count
                 skipped["pairs without a label"] += 1
                 continue
             if name not in _LABEL:
-                raise ValueError(
-                    f"{where}: unknown label {label!r}; expected {', '.join(NLI_LABELS)}, or 0, 1, 2, or -1 for none."
-                )
+                known = f"{', '.join(NLI_LABELS)}, or 0, 1, 2, or -1 for none"
+                raise ValueError(f"{where}: unknown label {label!r}; expected {known}.")
             for text in (premise, hypothesis):
                 if text is not None:
                     check_text(text, where)

@@ -1,13 +1,14 @@
 """Load texts, and texts with labels: any source becomes one data set of cleaned rows."""
 
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from datasets import (
@@ -26,6 +27,7 @@ from filelock import FileLock
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
+from ..ops.checks import check_values
 from ..ops.files import digest, folder_problem, read_json, write_atomically, write_json, write_manifest
 from .columns import (
     ADVICE,
@@ -47,6 +49,8 @@ _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to t
 #: of datasets may write files that this one cannot read.
 VERSION = f"8, datasets {__version__}"
 
+#: Files, the name of a data set on the hub, rows in memory, or a data set or data frame.
+TextSource: TypeAlias = str | os.PathLike[str] | Iterable
 _BATCH_ROWS = 10_000
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
 #: Fingerprints of data sets with the columns `sent0`, `sent1`, ... and no empty anchor or positive.
@@ -54,7 +58,7 @@ RESOLVED: set[str] = set()
 
 
 def load_text_dataset(
-    source: Any,
+    source: TextSource,
     *,
     split: str = "train",
     columns: Sequence[str] | None = None,
@@ -104,68 +108,86 @@ def load_text_dataset(
         DataFileNotFoundError: If a file does not exist. This is also a `ValueError`.
         ValueError: If the input is malformed. The message names the file and the line or row.
     """
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be at least 1, got {max_rows}.")
+    check_values("an integer above 0", max_rows=max_rows)
     tables = open_source(source, split, name, cache_dir)
     dataset = tables[0].source
     if isinstance(dataset, Dataset):
         names = set(dataset.column_names)
         is_loaded = columns is None and dataset._fingerprint in RESOLVED and expected_columns in (None, len(names))
         if is_loaded or "input_ids" in names or {"texts", "relations"} <= names:
-            if max_rows is not None and max_rows < len(dataset):
-                dataset = dataset.select(range(max_rows))
-                RESOLVED.add(dataset._fingerprint)
-            return dataset
-    # 1. The columns of each table, and what tells their content from any other; rows in memory are not cached
+            return first_rows(dataset, max_rows)
     cleaners = table_cleaners(tables, columns, expected_columns)
-    content: list = [cleaner.columns for cleaner in cleaners]
-    is_on_disk = True
-    for origin in [table.source for table in tables]:
-        if isinstance(origin, Path):
-            content += [SUFFIX.findall(origin.name.lower()), digest(origin)]
-        elif isinstance(origin, Dataset) and origin.cache_files and is_caching_enabled():
-            content.append(origin._fingerprint)
-        else:
-            is_on_disk = False
-
-    # 2. The cleaned rows of all tables, one after the other
-    def write_rows(sink: Any) -> None:
-        schema = text_features(make_room(cleaners)).arrow_schema
-        kept = (row for cleaner in cleaners for rows in cleaner.read() for row in rows)
-        rows = islice(kept, max_rows)
-        with pa.ipc.new_stream(sink, schema) as stream:
-            while batch := list(islice(rows, _BATCH_ROWS)):
-                stream.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema))
-
-    def write(folder: Path) -> None:
-        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
-            write_rows(sink)
-        write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
-
-    # 3. The same from the cache, with what was dropped when they were written
-    if is_on_disk:
-        folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            key = Hasher.hash([VERSION, max_rows, content])
-            dataset = cached_rows(folder, key, write)
-        except OSError as error:
-            raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
-        for cleaner, dropped in zip(cleaners, read_json(folder / key / _DROPPED), strict=True):
-            cleaner.kept, counts, cleaner.places = dropped
-            cleaner.counts = Counter(counts)
-    else:
+    content = _content_of(tables)
+    if content is None:  # rows in memory are not cached
         sink = pa.BufferOutputStream()
-        write_rows(sink)
+        _write_rows(cleaners, sink, max_rows)
         dataset = Dataset.from_buffer(sink.getvalue())
+    else:
+        key = [VERSION, max_rows, [cleaner.columns for cleaner in cleaners] + content]
+        dataset = _read_cached(cleaners, key, cache_dir, max_rows)
     for cleaner in cleaners:
         cleaner.log()
     RESOLVED.add(dataset._fingerprint)
     return dataset
 
 
+def first_rows(rows: Dataset, limit: int | None) -> Dataset:
+    """Return the first rows, or all of them without a limit, as data that was loaded before if `rows` was."""
+    if limit is None or limit >= len(rows):
+        return rows
+    first = rows.select(range(limit))
+    RESOLVED.add(first._fingerprint)
+    return first
+
+
+def _content_of(tables: Sequence[Table]) -> list | None:
+    """Return what tells the content of tables from any other, `None` if one of them is in memory."""
+    content: list = []
+    for origin in [table.source for table in tables]:
+        if isinstance(origin, Path):
+            content += [SUFFIX.findall(origin.name.lower()), digest(origin)]
+        elif isinstance(origin, Dataset) and origin.cache_files and is_caching_enabled():
+            content.append(origin._fingerprint)
+        else:
+            return None
+    return content
+
+
+def _write_rows(cleaners: Sequence[RowCleaner], sink: pa.NativeFile, max_rows: int | None) -> None:
+    """Write the cleaned rows of all tables, one after the other."""
+    schema = text_features(make_room(cleaners)).arrow_schema
+    kept = (row for cleaner in cleaners for rows in cleaner.read() for row in rows)
+    rows = islice(kept, max_rows)
+    with pa.ipc.new_stream(sink, schema) as stream:
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            stream.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema))
+
+
+def _read_cached(
+    cleaners: Sequence[RowCleaner], key: list, cache_dir: str | Path | None, max_rows: int | None
+) -> Dataset:
+    """Return the cleaned rows of all tables from the cache, with what was dropped when they were written."""
+
+    def write(folder: Path) -> None:
+        with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink:
+            _write_rows(cleaners, sink, max_rows)
+        write_json(folder / _DROPPED, [[cleaner.kept, cleaner.counts, cleaner.places] for cleaner in cleaners])
+
+    folder = Path(cache_dir or config.HF_DATASETS_CACHE).expanduser() / "simcse_hf"
+    name = Hasher.hash(key)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = cached_rows(folder, name, write)
+    except OSError as error:
+        raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
+    for cleaner, dropped in zip(cleaners, read_json(folder / name / _DROPPED), strict=True):
+        cleaner.kept, counts, cleaner.places = dropped
+        cleaner.counts = Counter(counts)
+    return rows
+
+
 def open_source(
-    source: Any, split: str = "train", name: str = "the dataset", cache_dir: str | Path | None = None
+    source: TextSource, split: str = "train", name: str = "the dataset", cache_dir: str | Path | None = None
 ) -> list[Table]:
     """Open the tables of a source of texts, which are several for a list of files.
 
@@ -186,7 +208,8 @@ def open_source(
         if paths is not None:
             return list(map(open_table, paths))
         if isinstance(source, (list, tuple)):
-            return [open_records(f"list of {len(source)} rows", lambda: enumerate(source, 1), "row")]
+            rows = source
+            return [open_records(f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")]
         name = str(source)
         source = load_from_hub(name, split, cache_dir=cache_dir)
     elif isinstance(source, DatasetDict):
@@ -209,7 +232,7 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
         is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists()
         return [path] if is_file else None
 
-    def is_path(item: Any) -> bool:
+    def is_path(item: object) -> bool:
         return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
 
     if source and all(map(is_path, source)):
@@ -220,7 +243,7 @@ def find_paths(source: str | Path | Sequence) -> list[Path] | None:
     return None
 
 
-def load_from_hub(source: str, split: str, **options: Any) -> Any:
+def load_from_hub(source: str, split: str, **options: object) -> Any:
     """Load a split of a dataset of the hub.
 
     Args:
@@ -246,10 +269,8 @@ def load_from_hub(source: str, split: str, **options: Any) -> Any:
             split = words[0]
         return load_dataset(name, configuration, split=split, **options)
     except Exception as error:  # its type depends on what is wrong: the network, the name or the data
-        raise ValueError(
-            f"{source!r} is no file here, and could not be loaded from the hub as a dataset either: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{source!r} is no file here, and could not be loaded from the hub: {why}") from error
 
 
 def table_cleaners(
@@ -273,41 +294,42 @@ def table_cleaners(
     """
     cleaners: list[RowCleaner] = []
     for table in tables:
-        name = table.name
         table.refuse_late_keys = columns is None
         sample = table.sample()
         if not sample:
-            raise ValueError(f"{name}: there are no rows, only a header or blank lines.")
-        chosen = resolve_columns(table.columns, name=name, sample=sample, columns=columns)
+            raise ValueError(f"{table.name}: there are no rows, only a header or blank lines.")
+        chosen = resolve_columns(table.columns, name=table.name, sample=sample, columns=columns)
+        found = f"{len(chosen)} text column(s) ({quote(chosen)})"
         if expected_columns not in (None, len(chosen)):
-            raise ValueError(
-                f"{name}: {len(chosen)} text column(s) ({quote(chosen)}) where {expected_columns} are expected. "
-                f"{ADVICE}; the columns are {quote(table.columns)}."
-            )
-        ignored = [column for column in table.columns if column not in chosen]
-        message = f"{name}: the sentences are in column {chosen[0]!r}"
-        if len(chosen) > 1:
-            message = f"{name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
-        if len(chosen) > 2:
-            message += f", hard negatives {quote(chosen[2:])}"
-        message += f"; ignored {quote(ignored)}." if ignored else "."
-        if len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
-            logger.warning(
-                f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf "
-                "build-nli` turns labelled pairs into triplets."
-            )
-        else:
-            logger.info(message)
+            others = f"{ADVICE}; the columns are {quote(table.columns)}."
+            raise ValueError(f"{table.name}: {found} where {expected_columns} are expected. {others}")
+        first = cleaners[0] if cleaners else None
+        if first and len(chosen) != len(first.columns):
+            other = f"{first.table.name} has {len(first.columns)} ({quote(first.columns)})"
+            raise ValueError(f"{table.name} has {found}, but {other}. Files loaded together must have as many.")
+        _log_columns(table, chosen)
         cleaner = RowCleaner(table, chosen, len(chosen))
         cleaner.widen(SAMPLE_ROWS)
         cleaners.append(cleaner)
-        first = cleaners[0]
-        if len(chosen) != len(first.columns):
-            raise ValueError(
-                f"{first.table.name} has {len(first.columns)} text column(s) ({', '.join(first.columns)}), but {name} "
-                f"has {len(chosen)} ({', '.join(chosen)}). Files loaded together must have the same number."
-            )
     return cleaners
+
+
+def _log_columns(table: Table, chosen: Sequence[str]) -> None:
+    """Log which column plays which part, and warn where a label or a score is ignored."""
+    ignored = [column for column in table.columns if column not in chosen]
+    message = f"{table.name}: the sentences are in column {chosen[0]!r}"
+    if len(chosen) > 1:
+        message = f"{table.name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
+    if len(chosen) > 2:
+        message += f", hard negatives {quote(chosen[2:])}"
+    message += f"; ignored {quote(ignored)}." if ignored else "."
+    if len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
+        logger.warning(
+            f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` "
+            "turns labelled pairs into triplets."
+        )
+    else:
+        logger.info(message)
 
 
 def make_room(cleaners: Sequence[RowCleaner]) -> int:
@@ -362,7 +384,7 @@ def cached_rows(folder: Path, key: str, make: Callable[[Path], Any]) -> Dataset:
     return rows
 
 
-def cached_map(dataset: Dataset, function: Callable, key: list, **options: Any) -> Dataset:
+def cached_map(dataset: Dataset, function: Callable, key: list, **options: object) -> Dataset:
     """Map batches of rows as [`datasets.Dataset.map`] does, or take an earlier result that is as it was written.
 
     Args:
@@ -413,7 +435,7 @@ def dataset_table(dataset: Dataset, name: str) -> Table:
 
 
 def load_class_rows(
-    source: Any,
+    source: TextSource,
     *,
     columns: Sequence[str] | None = None,
     max_rows: int | None = None,
@@ -440,20 +462,18 @@ def load_class_rows(
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
     if isinstance(source, Dataset):
-        source = apply_transform(source)
-        names = set(source.column_names)
-        if {"texts", "relations"} <= names or (source._fingerprint in RESOLVED and LABEL in names):
-            return source
+        dataset = source = apply_transform(source)
+        names = set(dataset.column_names)
+        if {"texts", "relations"} <= names or (dataset._fingerprint in RESOLVED and LABEL in names):
+            return dataset
     [table, *_] = open_source(source, name=name)
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:
         return _labelled_texts(table, chosen, max_rows)
     [cleaner] = table_cleaners([table], columns)
     if len(cleaner.columns) < 2:
-        raise ValueError(
-            f"{table.name}: a row holds one text and no class label. Add a column 'label', or positives of each text "
-            f"in a column 'positives'; the columns are {quote(table.columns)}."
-        )
+        advice = f"Add a column 'label', or positives in a column 'positives'; the columns are {quote(table.columns)}."
+        raise ValueError(f"{table.name}: a row holds one text and no class label. {advice}")
     make_room([cleaner])
     texts = []
     relations = []
@@ -491,8 +511,8 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
     logger.info(f"{found}.")
     if len(classes) < 2:
         raise ValueError(
-            f"{found}, of which {len(classes)} have two texts or more. There must be two such classes, because a text "
-            "learns from the others of its class and from those of other classes: check the column, or add texts."
+            f"{found}, of which {len(classes)} have two texts or more. There must be two such classes: check the "
+            "column, or add texts."
         )
     alone = list(map(repr, sorted(counts.keys() - classes)))
     if alone:

@@ -184,10 +184,8 @@ class StreamedRows(torch.utils.data.IterableDataset):
                 state = state | {"row": state["row"] + len(window), "done": 0, "source": following}
             # 3. The next pass
             if state["row"] < block:
-                raise ValueError(
-                    f"train_dataset: the stream ends after {state['row']} rows, and a batch over all processes has "
-                    f"{block}, so a text would be its own negative. Lower per_device_train_batch_size."
-                )
+                few = f"the stream ends after {state['row']} rows, fewer than a batch of {block} over all processes"
+                raise ValueError(f"train_dataset: {few}. Lower per_device_train_batch_size.")
             state = {"pass": state["pass"] + 1, "row": 0, "done": 0, "source": self._start}
 
     def save_state(self, directory: str) -> None:
@@ -210,15 +208,11 @@ class StreamedRows(torch.utils.data.IterableDataset):
         """
         path = Path(directory, STATE_FILE)
         if not path.exists():
-            raise ValueError(
-                f"{directory} has no {STATE_FILE}: its run did not stream its text. Resume it without streaming, or "
-                "start a new run from it."
-            )
+            advice = "Resume it without streaming, or start a new run from it."
+            raise ValueError(f"{directory} has no {STATE_FILE}: its run did not stream its text. {advice}")
         state = read_json_object(path, "seed", "shuffle_buffer", advice="Resume from an older checkpoint.")
         for name in ("seed", "shuffle_buffer"):
             if state.pop(name) != getattr(self, name):
-                raise ValueError(
-                    f"{path} is of a run with another {name}, so its rows came in another order: resume with the "
-                    "settings of that run, or start a new run from its weights."
-                )
+                advice = "resume with the settings of that run, or start a new run from its weights"
+                raise ValueError(f"{path} is of a run with another {name}, and so another order of rows: {advice}.")
         self._state = state

@@ -44,8 +44,9 @@ SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed 
 #: The number of a line or row, from 1, and its cells.
 Row = tuple[int, Sequence]
 
-#: How Python decodes a byte that is not in the encoding of its file.
-_UNDECODED = re.compile("[\udc80-\udcff]")
+#: What is no text: a byte that is not in the encoding of its file, as Python decodes it, and a NUL byte.
+_NO_TEXT = re.compile("[\udc80-\udcff\0]")
+_NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
 #: The line by which Excel knows what separates cells.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
@@ -73,22 +74,30 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
     with file, _readable(path, EOFError, OSError, zlib.error):
         lines = iter(partial(file.readline, limit), "")
         for number, line in enumerate(lines, 1):
-            wrong = _UNDECODED.search(line)
-            if wrong:
-                raise ValueError(
-                    f"{path}, line {number}: byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} "
-                    f"is not {encoding.upper()}. The text may be WINDOWS-1252 or UTF-16: convert it, for example "
-                    "with `iconv -f WINDOWS-1252 -t UTF-8`."
-                )
-            if "\0" in line:
-                raise ValueError(f"{path}, line {number}: a NUL byte; convert UTF-16 text with `iconv -t UTF-8`.")
-            if len(line) == limit:
-                raise ValueError(f"{path}, line {number}: {TOO_LONG}")
             if number == 1:
                 line = line.removeprefix("\ufeff")
-                if _EXCEL.fullmatch(line):
-                    raise ValueError(f"{path}, line 1: {line.strip()} is for Excel and no text. Remove the line.")
+            if number == 1 or len(line) == limit or _NO_TEXT.search(line):
+                _check_line(line, f"{path}, line {number}", encoding, limit)
             yield number, line
+
+
+def _check_line(line: str, where: str, encoding: str, limit: int) -> None:
+    """Refuse a line that is no text, too long, or meant for Excel."""
+    problem = None
+    wrong = _NO_TEXT.search(line)
+    if wrong and wrong[0] == "\0":
+        problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
+    elif wrong:
+        problem = (
+            f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. The "
+            "text may be WINDOWS-1252 or UTF-16: convert it, for example with `iconv -f WINDOWS-1252 -t UTF-8`."
+        )
+    elif len(line) == limit:
+        problem = TOO_LONG
+    elif _EXCEL.fullmatch(line):
+        problem = f"{line.strip()} is for Excel and no text. Remove the line."
+    if problem:
+        raise ValueError(f"{where}: {problem}")
 
 
 @contextmanager
@@ -130,14 +139,11 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     try:
         for cells in reader:
             if reader.line_num > number:
-                quoted = (
-                    f"{path}, line {number}: a cell that opens with a double quote runs on to line {reader.line_num}"
-                )
+                place = f"{path}, line {number}"
+                quoted = f"{place}: a cell that opens with a double quote runs on to line {reader.line_num}"
                 # An unescaped quote at the start of a tsv cell takes the lines up to the next quote without an error.
                 if delimiter == "\t" and any("\n" in cell and "\t" in cell for cell in cells):
-                    raise ValueError(
-                        f"{quoted}. Write such a quote as a quoted cell with the quote doubled, or use .jsonl."
-                    )
+                    raise ValueError(f"{quoted}. Quote the cell and double its quotes, or use .jsonl.")
                 if not is_reported:
                     logger.warning_once(
                         f"{quoted}, so these lines are one row, and other rows may be longer than a line too. If the "
@@ -149,10 +155,8 @@ def csv_records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(
-            f"{path}, line {number}: not valid csv: {error}. A double quote inside a quoted cell must be doubled, a "
-            "line break inside a cell needs quotes around the cell; .jsonl has neither rule."
-        ) from None
+        advice = "A quote inside a quoted cell must be doubled, and a cell with a line break quoted; or use .jsonl."
+        raise ValueError(f"{path}, line {number}: not valid csv: {error}. {advice}") from None
 
 
 @dataclass
@@ -200,6 +204,7 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
     first = next((value for _, value in values()), None)
     if first is None:
         raise ValueError(f"{name}: there are no rows.")
+    form = 'every row must be an object such as {"sent0": "..."}, an array as long as the first, or a text'
 
     def records() -> Iterator[tuple[int, dict]]:
         for number, value in values():
@@ -208,28 +213,24 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
             elif is_list(first) and is_list(value) and len(value) == len(first):
                 value = {f"sent{place}": cell for place, cell in enumerate(value)}
             elif is_list(first) or not isinstance(value, dict):
-                raise ValueError(
-                    f'{name}, {unit} {number}: every row must be an object such as {{"sent0": "..."}}, an array as '
-                    f"long as the first, or a text; got {value!r:.100}."
-                )
+                raise ValueError(f"{table.at(number)}: {form}; got {value!r:.100}.")
             yield number, value
-
-    keys: dict = {}  # a set that keeps its order
-    for _, record in islice(records(), SAMPLE_ROWS):
-        keys |= record
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
         for number, record in records():
-            for key in record:
-                if table.refuse_late_keys and key not in keys:
-                    raise ValueError(
-                        f"{name}, {unit} {number}: the key {key!r} does not occur in the first {SAMPLE_ROWS} rows, "
-                        "whose keys are the columns. Add it to the first row (null is no text), or name the columns "
-                        "to take with --columns or load_text_dataset(..., columns=[...])."
-                    )
+            late = record.keys() - keys.keys() if table.refuse_late_keys else ()
+            if late:
+                raise ValueError(
+                    f"{table.at(number)}: the key {min(late)!r} does not occur in the first {SAMPLE_ROWS} rows, whose "
+                    f"keys are the columns. Add it to the first row (null is no text), or {_NAME_COLUMNS}."
+                )
             yield number, [record.get(column) for column in chosen]
 
-    table = Table(name, list(keys), rows, unit, has_names=not is_list(first))
+    table = Table(name, [], rows, unit, has_names=not is_list(first))
+    keys: dict = {}  # a set that keeps its order
+    for _, record in islice(records(), SAMPLE_ROWS):
+        keys |= record
+    table.columns = list(keys)
     return table
 
 
@@ -257,16 +258,7 @@ def open_table(path: StrPath) -> Table:
             its header or first row is malformed. Reading its rows raises the same for later rows.
     """
     path = Path(path).expanduser()
-    suffix = SUFFIX.search(path.name)
-    if not path.exists():
-        raise DataFileNotFoundError(f"{path}: no such file.")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
-    if suffix is None:
-        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty.")
-    format = suffix[1].lower()
+    format = _format_of(path)
     if format == "txt":
         table = Table(str(path), ["text"], partial(_lines, path), "line")
     elif format in ("csv", "tsv"):
@@ -280,6 +272,21 @@ def open_table(path: StrPath) -> Table:
         raise ValueError(f"{path}: column name(s) {quote(repeated)} occur more than once.")
     table.source = path
     return table
+
+
+def _format_of(path: Path) -> str:
+    """Return the format of a file, or refuse what is none."""
+    if not path.exists():
+        raise DataFileNotFoundError(f"{path}: no such file.")
+    suffix = SUFFIX.search(path.name)
+    if suffix and path.is_file() and path.stat().st_size:
+        return suffix[1].lower()
+    problem = "the file is empty."
+    if path.is_dir():
+        problem = "is a directory. Name the files in it instead."
+    elif suffix is None:
+        problem = f"unknown extension {path.suffix!r}. The name must end in {SUFFIXES}."
+    raise ValueError(f"{path}: {problem}")
 
 
 def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
@@ -301,10 +308,8 @@ def _open_csv(path: Path, delimiter: str) -> Table:
             "has no header, add one (such as sent0,sent1,hard_neg), or its first row is lost."
         )
     if len(names) == 1 and re.fullmatch(r"\w+([\t,;|]\w+)+", names[0]):
-        raise ValueError(
-            f"{path}: the header is one column, {names[0]!r}. Separate the cells of a .csv file by commas and those "
-            "of a .tsv file by tabs, or rename the column if it is one."
-        )
+        separators = "Separate the cells of a .csv file by commas, those of a .tsv file by tabs"
+        raise ValueError(f"{path}: the header is one column, {names[0]!r}. {separators}, or rename the column.")
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         indices = [names.index(column) for column in columns]
@@ -312,7 +317,7 @@ def _open_csv(path: Path, delimiter: str) -> Table:
             if len(cells) != len(names):
                 raise ValueError(
                     f"{path}, line {number}: {len(cells)} cells where the header has {len(names)} "
-                    f"({', '.join(names)}). Put double quotes around a cell that contains the delimiter {delimiter!r}."
+                    f"({', '.join(names)}). Put double quotes around a cell that contains {delimiter!r}."
                 )
             if cells == header:
                 raise ValueError(f"{path}, line {number}: the header is repeated, and is no text. Remove the line.")
@@ -329,9 +334,9 @@ def _open_json(path: Path) -> Table:
             return json.loads(text)
         except (ValueError, RecursionError) as error:  # also for 4,300 digits in a row, and for deep nesting
             number += getattr(error, "lineno", 1) - 1
+            form = "The file must hold one object on each line, or one array of objects."
             raise ValueError(
-                f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. The file must hold one "
-                "object on each line, or one array of objects."
+                f"{path}, line {number}: not valid JSON: {getattr(error, 'msg', error)}. {form}"
             ) from None
 
     lines = _lines(path)
@@ -475,10 +480,8 @@ class RowCleaner:
         for number, cells in islice(self.table.rows(self.columns), max_rows):
             yield self.clean(number, cells)
         if not self.kept:
-            raise ValueError(
-                f"{self.table.name}: every one of the {self.counts['dropped']} row(s) has an empty cell in "
-                f"{', '.join(self.columns)}."
-            )
+            dropped = f"every one of the {self.counts['dropped']} row(s)"
+            raise ValueError(f"{self.table.name}: {dropped} has an empty cell in {', '.join(self.columns)}.")
 
     def log(self, so_far: str = "") -> None:
         """Log what was dropped and left out."""

@@ -123,10 +123,8 @@ class ViewDataset(SeededDataset):
         super().__init__(self.seed)
         names = self.texts.column_names
         if names != ["sent0"]:
-            raise ValueError(
-                f"views are made from single sentences in the column sent0; the data set has {', '.join(names)}. "
-                "Select one column of sentences, or use view identity."
-            )
+            found = f"views are made from single sentences in the column sent0; the data set has {', '.join(names)}"
+            raise ValueError(f"{found}. Select one column of sentences, or use view identity.")
         if len(self.texts) == 0:
             raise ValueError("the dataset to make views of is empty.")
         self._special = special_tokens(self.tokenizer)
@@ -159,7 +157,7 @@ class ViewDataset(SeededDataset):
             rngs (`Sequence[random.Random]`): The source of randomness of each row.
 
         Returns:
-            `list[dict[str, Any]]`: The rows.
+            `list[dict]`: The rows.
         """
         special = self._special
         sentences = []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy import ndarray
@@ -86,17 +86,13 @@ class Comparison(Result):
             path (`str` or `os.PathLike`): The file.
 
         Returns:
-            [`Comparison`]: The comparison.
+            [`Comparison`]: The comparison; early files have no identities.
 
         Raises:
             ValueError: If the file is none. The message names it.
         """
         advice = "Name a file that `simcse-hf compare --output` wrote."
-        return cls.from_dict(read_json_object(path, "baseline", "scores", "differences", advice=advice))
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> "Comparison":
-        """Make a comparison from the content of a file; files of 0.1 have no identities."""
+        document = read_json_object(path, "baseline", "scores", "differences", advice=advice)
         known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
         return cls(**known | {"identities": identities})
@@ -293,11 +289,6 @@ def compare_evaluations(
         differences=differences,
         identities={name: each.identity for name, each in named.items()},
     )
-
-
-def format_comparison(comparison: Mapping[str, Any]) -> str:
-    """Format the content of a comparison's file as text."""
-    return str(Comparison.from_dict(comparison))
 
 
 def describe_difference(

@@ -191,13 +191,11 @@ def evaluate(
     # 1. Refuse options that do not fit together
     if data_dir is None and not (pairs or task or mteb):
         raise ValueError("there is nothing to evaluate: give data_dir, pairs, task or mteb")
-    precision = None if threshold is None else read_goal(threshold)
     if save_threshold:
         check_can_save(name_of(model), threshold)
     check_output_file(output, overwrite)
     named = name_tasks(task)
-    if threshold is not None and [each.kind for each in named.values()].count("pairs") != 1:
-        raise ValueError("threshold needs the labelled pairs of one file: add --task pairs=FILE")
+    precision = read_goal(threshold, named)
 
     # 2. Score the model
     protocol = Protocol(mode, aggregation, metric, seed)

@@ -1,5 +1,6 @@
 """Choose the cosine from which two texts count as similar, and measure it on pairs that had no part in the choice."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
@@ -20,6 +21,7 @@ from .bootstrap import (
     proportion_interval,
     resampled_scores,
 )
+from .user_tasks import UserTask
 
 logger = logging.get_logger(__name__)
 
@@ -53,20 +55,30 @@ class Threshold(TypedDict):
     recall: list[float]
 
 
-def read_goal(goal: str) -> float | None:
-    """Return the least precision that a goal names, between 0 and 1, or `None` for the goal `"f1"`.
+def read_goal(goal: str | None, tasks: Mapping[str, UserTask]) -> float | None:
+    """Read the goal for which a threshold is chosen.
+
+    Args:
+        goal (`str`, *optional*): `"f1"`, or `"precision=P"`; by default no threshold is chosen.
+        tasks (`Mapping[str, UserTask]`): The tasks. One of them has to have the pairs on which it is chosen.
+
+    Returns:
+        `float`, *optional*: The least precision, between 0 and 1; `None` for `"f1"` and without a goal.
 
     Raises:
-        ValueError: If it is neither `"f1"` nor `"precision=P"`.
+        ValueError: If the goal is another one, or there are no such pairs.
     """
-    if goal == "f1":
+    if goal is None:
         return None
     name, _, value = goal.partition("=")
-    if name == "precision":
-        with suppress(ValueError):
-            if 0 < float(value) <= 1:
-                return float(value)
-    raise ValueError(f"threshold must be f1, or precision=P with P above 0 and at most 1, got {goal!r}")
+    precision = None
+    with suppress(ValueError):
+        precision = float(value)
+    if goal != "f1" and not (name == "precision" and precision is not None and 0 < precision <= 1):
+        raise ValueError(f"threshold must be f1, or precision=P with P above 0 and at most 1, got {goal!r}")
+    if [task.kind for task in tasks.values()].count("pairs") != 1:
+        raise ValueError("threshold needs the labelled pairs of one file: add --task pairs=FILE")
+    return precision
 
 
 def choose_threshold(scores: Arrays, precision: float | None, source: str) -> Threshold:

@@ -34,7 +34,7 @@ from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, FreshWeights, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import Values, resolve_settings
+from .resolve import resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -44,7 +44,7 @@ from .sentence_transformers import (
     read_sentence_transformers_files,
     save_sentence_transformers_files,
 )
-from .settings import SECTION, ContrastiveSettings, PoolingSettings, length_limit, read_section
+from .settings import SECTION, ContrastiveSettings, PoolingSettings, Values, length_limit, read_section
 
 logger = logging.get_logger(__name__)
 

@@ -54,6 +54,7 @@ logger = logging.get_logger(__name__)
 #: Arguments of `save_pretrained` that concern the upload.
 _HUB_ARGUMENTS = ("push_to_hub", "repo_id", "commit_message", "private", "create_pr", "token", "tags")
 
+_NO_POOLER = pooling.Pooler()
 #: Texts as the arguments of [`ContrastiveModel.embed`] by name, or rows of texts with one more axis.
 _Texts = dict[str, Any]
 
@@ -181,7 +182,7 @@ class ContrastiveModel(ContrastiveBase):
             features = self.ngram_head(states, mask)
             embeddings = pooling.masked_mean(features, mask)
         else:
-            embeddings = pooling.pool(pooler_type, states, mask, outputs.hidden_states)
+            embeddings = pooling.POOLERS[pooler_type].pool(states, mask, outputs.hidden_states)
             if pooler_type == "cls":
                 embeddings = self.sentence_head(embeddings)
         for layer in self.dense_layers:
@@ -214,13 +215,14 @@ class ContrastiveModel(ContrastiveBase):
                         f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask "
                         "holds only zeros. Remove the sentence, or unmask at least one token."
                     )
+        pooler = pooling.POOLERS.get(pooler_type or "", _NO_POOLER)
         with kernels:
             return run_encoder(
                 self.base_model,
                 **texts,
                 unpadded=self.runs_unpadded,
-                all_layers=pooler_type in pooling.SECOND_LAYER,
-                first_only=pooler_type in pooling.FIRST_TOKEN and not whole_last_layer,
+                all_layers=pooler.second_layer is not None,
+                first_only=pooler.reads_first_token and not whole_last_layer,
                 pooled=pooler_type == "cls" and self.has_own_pooler,
             )
 

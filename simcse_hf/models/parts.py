@@ -311,7 +311,7 @@ def check_encoder(config: PreTrainedConfig, pooler_type: str) -> None:
                 f"{config.name_or_path or 'the encoder'}, config.json: {name} is {rate}. Set it to a dropout rate "
                 "from 0 to 1, such as 0.1."
             )
-    if pooler_type in pooling.FIRST_TOKEN and reads_left_to_right(type(config)):
+    if pooling.POOLERS[pooler_type].reads_first_token and reads_left_to_right(type(config)):
         raise ValueError(
             f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
             "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -20,109 +20,11 @@ from ..ops.unpadded import first_tokens
 #: Weights by their names.
 StateDict = dict[str, Tensor]
 
-#: The poolers that read a first token, which in a decoder sees no other token.
-FIRST_TOKEN = ("cls", "cls_before_pooler")
-
-#: The pooler of models with the setting `templates`, and of no others: the hidden state at the template's mask token.
+#: The pooler of models with the setting `templates`, and of no others.
 TEMPLATE_POOLER = "mask"
-
-#: The layer that is averaged with the last one. Layer 0 is the embedding output.
-SECOND_LAYER = {"avg_top2": -2, "avg_first_last": 1, "avg_embeddings_last": 0}
-
-
-class Pooler(NamedTuple):
-    """What cards and the reference say about a pooler.
-
-    Args:
-        words (`str`): What the embedding is.
-        code (`str`): Python that computes `embeddings` from `inputs` and from the `outputs` of the encoder. `MODEL`
-            stands for the name of the model.
-    """
-
-    words: str
-    code: str
-
-
 _MEAN = """\
 hidden, mask = HIDDEN, inputs["attention_mask"].unsqueeze(-1)
 embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
-_MEAN_WITHOUT_FIRST = """\
-hidden, mask = outputs.last_hidden_state[:, 1:], inputs["attention_mask"].unsqueeze(-1)[:, 1:]
-embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
-_MAXIMUM = """\
-mask = inputs["attention_mask"].unsqueeze(-1).bool()
-embeddings = outputs.last_hidden_state.masked_fill(~mask, float("-inf")).amax(1)"""
-_LAST_TOKEN = """\
-last = inputs["attention_mask"].cumsum(1).argmax(1)
-embeddings = outputs.last_hidden_state[torch.arange(len(last)), last]"""
-_NGRAMS = """\
-from safetensors.torch import load_file
-from transformers.utils import cached_file
-
-head = load_file(cached_file("MODEL", "model.safetensors", subfolder="ngrams"))
-mask = inputs["attention_mask"].unsqueeze(-1)
-states = (outputs.last_hidden_state * mask).transpose(1, 2)
-weights = [(head[f"ngrams.convolutions.{i}.weight"], head[f"ngrams.convolutions.{i}.bias"]) for i in range(3)]
-features = [torch.conv1d(states, weight, bias, padding=i).relu() for i, (weight, bias) in enumerate(weights)]
-embeddings = (torch.cat(features, 1).transpose(1, 2) * mask).sum(1) / mask.sum(1)"""
-
-
-def _mean_of(hidden: str) -> str:
-    """Return code that averages these hidden states over the tokens."""
-    return _MEAN.replace("HIDDEN", hidden)
-
-
-def _mean_with(layer: int) -> str:
-    """Return code that averages the last layer and another one over the tokens."""
-    return _mean_of(f"(outputs.hidden_states[{layer}] + outputs.last_hidden_state) / 2")
-
-
-POOLERS = {
-    "cls": Pooler(
-        "the first token, passed through the trained dense + tanh head",
-        "embeddings = outputs.pooler_output",
-    ),
-    "cls_before_pooler": Pooler(
-        "the first token of the last layer",
-        "embeddings = outputs.last_hidden_state[:, 0]",
-    ),
-    "avg": Pooler(
-        "the mean of the last layer over all tokens",
-        _mean_of("outputs.last_hidden_state"),
-    ),
-    "avg_no_cls": Pooler(
-        "the mean of the last layer over all tokens except the first, [CLS]",
-        _MEAN_WITHOUT_FIRST,
-    ),
-    "max": Pooler(
-        "the maximum of the last layer over all tokens",
-        _MAXIMUM,
-    ),
-    "lasttoken": Pooler(
-        "the last token of the last layer",
-        _LAST_TOKEN,
-    ),
-    NGRAM_POOLER: Pooler(
-        "the mean of the n-gram features of all tokens (IS-BERT)",
-        _NGRAMS,
-    ),
-    TEMPLATE_POOLER: Pooler(
-        "the mask token of a template around the text, in the last layer",
-        'embeddings = outputs.last_hidden_state[inputs["input_ids"] == tokenizer.mask_token_id]',
-    ),
-    "avg_top2": Pooler(
-        "the mean of the last two layers over all tokens",
-        _mean_with(SECOND_LAYER["avg_top2"]),
-    ),
-    "avg_first_last": Pooler(
-        "the mean of the first and the last layer over all tokens",
-        _mean_with(SECOND_LAYER["avg_first_last"]),
-    ),
-    "avg_embeddings_last": Pooler(
-        "the mean of the embedding output and the last layer over all tokens",
-        _mean_with(SECOND_LAYER["avg_embeddings_last"]),
-    ),
-}
 
 # sentence-transformers' folder and format for a dense layer. The head has a file of its own, so that AutoModel loads
 # the encoder's weights without an unexpected key.
@@ -194,52 +96,186 @@ def at_mask(last_hidden_state: Tensor, input_ids: Tensor, mask_token_id: int) ->
     return (last_hidden_state * is_mask.unsqueeze(-1)).sum(1)
 
 
-def pool(
-    pooler_type: str,
-    last_hidden_state: Tensor,
-    attention_mask: Tensor,
-    hidden_states: Sequence[Tensor] | None = None,
-) -> Tensor:
-    """Pool hidden states into one embedding per sentence (SimCSE, section 6.3, Tables 5 and 6).
+class Pooler:
+    """A way to make one embedding of the states of a text's tokens (SimCSE, section 6.3, Tables 5 and 6).
 
-    - `cls` and `cls_before_pooler`: the last layer at the first token. The head of `cls` is part of the model and is
-      applied afterwards.
-    - `avg`: the mean of the last layer.
-    - `avg_no_cls`: the same without the first token, but with [SEP] (arXiv:2106.04791, section 3).
-    - `avg_top2`: the mean of the last two layers.
-    - `avg_first_last`: the mean of the first transformer layer and the last one, which is what the reference's code
-      computes since January 2022.
-    - `avg_embeddings_last`: the mean of the embedding output and the last layer, which is what Table 5 of the paper
-      reports.
-    - `max`: the largest value of each dimension over the tokens of the last layer (Sentence-BERT, arXiv:1908.10084).
-    - `lasttoken`: the last layer at the last token, which is the only one of a decoder that sees the whole text.
+    A subclass is known by its `name`. Class attributes describe it to the rest of the package:
 
-    Args:
-        pooler_type (`str`): One of `POOLER_TYPES`.
-        last_hidden_state (`torch.Tensor`): Of shape `(batch, length, dim)`.
-        attention_mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding. The first
-            token that it marks is [CLS], on whichever side texts are padded.
-        hidden_states (`Sequence[torch.Tensor]`, *optional*): The embedding output and every layer's output. Required
-            for the poolers of `SECOND_LAYER`.
-
-    Returns:
-        `torch.Tensor`: Embeddings of shape `(batch, dim)`.
+    - `words` say on cards and in the reference what the embedding is.
+    - `code` is Python for cards that computes `embeddings` from `inputs` and from the `outputs` of the encoder.
+      `MODEL` stands for the name of the model.
+    - `mode` is the mode of sentence-transformers' module `Pooling`, if this or two layers of it give the embedding.
+    - `second_layer` is averaged with the last layer. Layer 0 is the embedding output.
+    - `reads_first_token` says that nothing else is read. The first token of a decoder sees no other token.
     """
-    if pooler_type in FIRST_TOKEN:
-        return first_tokens(last_hidden_state, attention_mask)
-    if pooler_type == "avg":
-        return masked_mean(last_hidden_state, attention_mask)
-    if pooler_type == "lasttoken":
-        backwards = last_hidden_state.flip(1)
-        return first_tokens(backwards, attention_mask.flip(1))
-    if pooler_type == "max":
-        return masked_max(last_hidden_state, attention_mask)
-    if pooler_type == "avg_no_cls":
-        mask = attention_mask.bool()
-        is_later = mask.cumsum(1) > 1
-        return masked_mean(last_hidden_state, mask & is_later)
-    second = hidden_states[SECOND_LAYER[pooler_type]]  # type: ignore[index]  # required here
-    return masked_mean((second + last_hidden_state) / 2, attention_mask)
+
+    name = ""
+    words = ""
+    code = ""
+    mode: str | None = None
+    second_layer: int | None = None
+    reads_first_token = False
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            POOLERS[cls.name] = cls()
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Pool hidden states into one embedding per sentence, if the pooler has no layer of its own.
+
+        Args:
+            states (`torch.Tensor`): The last hidden states, of shape `(batch, length, dim)`.
+            mask (`torch.Tensor`): Of shape `(batch, length)`, 1 for a token and 0 for padding. The first token that it
+                marks is [CLS], on whichever side texts are padded.
+            layers (`Sequence[torch.Tensor]`, *optional*): The embedding output and every layer's output, for poolers
+                with a `second_layer`.
+
+        Returns:
+            `torch.Tensor`: Embeddings of shape `(batch, dim)`.
+        """
+        raise NotImplementedError
+
+
+#: The poolers by their names.
+POOLERS: dict[str, Pooler] = {}
+
+
+class FirstToken(Pooler):
+    """The last layer at the first token."""
+
+    name = "cls_before_pooler"
+    words = "the first token of the last layer"
+    code = "embeddings = outputs.last_hidden_state[:, 0]"
+    mode = "cls"
+    reads_first_token = True
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Take the first token."""
+        return first_tokens(states, mask)
+
+
+class FirstTokenWithHead(FirstToken):
+    """The same before the dense + tanh head, which is part of the model and is applied afterwards."""
+
+    name = "cls"
+    words = "the first token, passed through the trained dense + tanh head"
+    code = "embeddings = outputs.pooler_output"
+
+
+class Mean(Pooler):
+    """The mean of the last layer."""
+
+    name = "avg"
+    words = "the mean of the last layer over all tokens"
+    code = _MEAN.replace("HIDDEN", "outputs.last_hidden_state")
+    mode = "mean"
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Take the mean."""
+        return masked_mean(states, mask)
+
+
+class MeanWithoutFirst(Pooler):
+    """The mean of the last layer without the first token, but with [SEP] (arXiv:2106.04791, section 3)."""
+
+    name = "avg_no_cls"
+    words = "the mean of the last layer over all tokens except the first, [CLS]"
+    code = """\
+hidden, mask = outputs.last_hidden_state[:, 1:], inputs["attention_mask"].unsqueeze(-1)[:, 1:]
+embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Take the mean after the first token."""
+        is_token = mask.bool()
+        is_later = is_token.cumsum(1) > 1
+        return masked_mean(states, is_token & is_later)
+
+
+class MeanOfLastTwo(Pooler):
+    """The mean of the last two layers."""
+
+    name = "avg_top2"
+    words = "the mean of the last two layers over all tokens"
+    code = _MEAN.replace("HIDDEN", "(outputs.hidden_states[-2] + outputs.last_hidden_state) / 2")
+    mode = "mean"
+    second_layer: int = -2
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Take the mean of the two layers."""
+        return masked_mean((layers[self.second_layer] + states) / 2, mask)
+
+
+class MeanOfFirstAndLast(MeanOfLastTwo):
+    """The mean of the first transformer layer and the last, which the reference's code computes since January 2022."""
+
+    name = "avg_first_last"
+    words = "the mean of the first and the last layer over all tokens"
+    code = _MEAN.replace("HIDDEN", "(outputs.hidden_states[1] + outputs.last_hidden_state) / 2")
+    second_layer = 1
+
+
+class MeanOfEmbeddingsAndLast(MeanOfLastTwo):
+    """The mean of the embedding output and the last layer, which Table 5 of the paper reports."""
+
+    name = "avg_embeddings_last"
+    words = "the mean of the embedding output and the last layer over all tokens"
+    code = _MEAN.replace("HIDDEN", "(outputs.hidden_states[0] + outputs.last_hidden_state) / 2")
+    second_layer = 0
+
+
+class Maximum(Pooler):
+    """The largest value of each dimension over the tokens of the last layer (Sentence-BERT, arXiv:1908.10084)."""
+
+    name = "max"
+    words = "the maximum of the last layer over all tokens"
+    code = """\
+mask = inputs["attention_mask"].unsqueeze(-1).bool()
+embeddings = outputs.last_hidden_state.masked_fill(~mask, float("-inf")).amax(1)"""
+    mode = "max"
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Take the maximum."""
+        return masked_max(states, mask)
+
+
+class LastToken(Pooler):
+    """The last layer at the last token, which is the only one of a decoder that sees the whole text."""
+
+    name = "lasttoken"
+    words = "the last token of the last layer"
+    code = """\
+last = inputs["attention_mask"].cumsum(1).argmax(1)
+embeddings = outputs.last_hidden_state[torch.arange(len(last)), last]"""
+    mode = "lasttoken"
+
+    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
+        """Take the last token."""
+        return first_tokens(states.flip(1), mask.flip(1))
+
+
+class MaskToken(Pooler):
+    """The mask token of a template, for models with the setting `templates`, and for no others; see [`at_mask`]."""
+
+    name = TEMPLATE_POOLER
+    words = "the mask token of a template around the text, in the last layer"
+    code = 'embeddings = outputs.last_hidden_state[inputs["input_ids"] == tokenizer.mask_token_id]'
+
+
+class NGrams(Pooler):
+    """The mean of the features of [`NGramHead`]."""
+
+    name = NGRAM_POOLER
+    words = "the mean of the n-gram features of all tokens (IS-BERT)"
+    code = """\
+from safetensors.torch import load_file
+from transformers.utils import cached_file
+
+head = load_file(cached_file("MODEL", "model.safetensors", subfolder="ngrams"))
+mask = inputs["attention_mask"].unsqueeze(-1)
+states = (outputs.last_hidden_state * mask).transpose(1, 2)
+weights = [(head[f"ngrams.convolutions.{i}.weight"], head[f"ngrams.convolutions.{i}.bias"]) for i in range(3)]
+features = [torch.conv1d(states, weight, bias, padding=i).relu() for i, (weight, bias) in enumerate(weights)]
+embeddings = (torch.cat(features, 1).transpose(1, 2) * mask).sum(1) / mask.sum(1)"""
 
 
 def sentence_head(config: PreTrainedConfig) -> nn.Sequential:

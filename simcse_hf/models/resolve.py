@@ -31,6 +31,7 @@ from .settings import (
     SETTING_NAMES,
     TABLES,
     ContrastiveSettings,
+    Values,
     check_max_length,
     max_positions,
     read_section,
@@ -39,8 +40,6 @@ from .settings import (
 
 logger = logging.get_logger(__name__)
 
-#: Settings, options or arguments by their names.
-Values = dict[str, Any]
 #: Values by the name of the setting, and the layer that decided each of them: one of `LAYERS`.
 Decisions = tuple[Values, dict[str, str]]
 #: An embedding size that every width of a Matryoshka fits into; the model checks its own.

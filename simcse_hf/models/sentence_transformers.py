@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import transformers
@@ -11,17 +11,15 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from .._version import __version__
-from ..ops.files import StrPath, find_file, read_json, read_json_object, write_json
+from ..ops.files import HubArguments, StrPath, find_file, read_json, read_json_object, select_hub_arguments, write_json
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from .pooling import (
     HEAD_FOLDER,
-    NGRAM_POOLER,
     POOLER_FOLDERS,
-    SECOND_LAYER,
-    TEMPLATE_POOLER,
+    POOLERS,
     save_layer,
 )
-from .settings import SIMILARITY_FUNCTIONS, PoolingSettings, max_positions
+from .settings import SIMILARITY_FUNCTIONS, PoolingSettings, Values, max_positions
 
 logger = logging.get_logger(__name__)
 
@@ -48,20 +46,12 @@ NAMES = (
     *POOLER_FOLDERS.values(),
 )
 
-#: An object of a JSON file.
-Table = dict[str, Any]
-
 _ADVICE = "Download or export the model again."
 
 # The names of sentence-transformers 2 to 5, which 6 still reads.
 _MODULE = "sentence_transformers.models."
 
-#: Poolers that no stock module of sentence-transformers computes.
-NOT_IN_SENTENCE_TRANSFORMERS = ("avg_no_cls", TEMPLATE_POOLER, NGRAM_POOLER)
-
-#: sentence-transformers' pooling modes by our names. The configs before version 6 hold a flag for each mode.
-_POOLERS = {"cls": "cls_before_pooler", "mean": "avg", "max": "max", "lasttoken": "lasttoken"}
-_MODES = {pooler: mode for mode, pooler in _POOLERS.items()} | {"cls": "cls"}  # the head of `cls` follows as `Dense`
+#: sentence-transformers' pooling modes by the flag that the configs before version 6 hold for each of them.
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -83,7 +73,7 @@ _NAMES_OF_FEATURES = {
 }
 #: What is done with each key that sentence-transformers 6.2 writes or reads, by the file or the kind of module. A key
 #: with a type is read. One with a list is refused with any value that is not in the list, as is an unknown key.
-KEYS: dict[str, Table] = {
+KEYS: dict[str, Values] = {
     MODULES: {"path": str, "type": str, "name": NO_EFFECT, "idx": NO_EFFECT, "kwargs": [[]]},
     LIBRARY: {
         "prompts": dict,
@@ -140,7 +130,7 @@ class SentenceTransformersFiles:
         refused (`str`): Which keys of the files ask for something that is not done here. Empty if none does.
     """
 
-    pooling: Table = field(default_factory=dict)
+    pooling: Values = field(default_factory=dict)
     dense_folders: list[str] = field(default_factory=list)
     unsupported: str = ""
     refused: str = ""
@@ -159,124 +149,156 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    refused: list[str] = []
+    reader = _Reader(name_or_path, select_hub_arguments(hub))
+    settings = reader.read_library()
+    modules, problem = reader.read_modules()
+    folders: list[str] = []
+    if modules:
+        settings |= reader.read_transformer()
+    if modules and not problem:
+        (_, pooling), *after = modules[1:]
+        mode, problem = reader.read_mode(pooling)
+        folders = [folder for kind, folder in after if kind == "Dense"]
+        layers = [reader.read_dense(folder) for folder in folders]
+        if after and after[-1][0] == "Normalize":
+            reader.read_table(f"{after[-1][1]}/config.json", "Normalize")
+        if not problem:
+            settings["pooler_type"] = mode
+            settings["dense_layers"] = layers
+            settings["normalize"] = modules[-1][0] == "Normalize"
+    unsupported = f"{name_or_path} {problem}" if problem else ""
+    asked = ", ".join(reader.refused)
+    refusal = f"{name_or_path} asks for something that is not done here: {asked}" if asked else ""
+    return SentenceTransformersFiles(settings, folders, unsupported, refusal)
 
-    def table(file: str, kind: str) -> Table:
+
+class _Reader:
+    """Reads the files of a model one by one.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
+        hub (`HubArguments`): The arguments that locate its files.
+    """
+
+    def __init__(self, name_or_path: StrPath, hub: HubArguments) -> None:
+        self.source = name_or_path
+        self.hub = hub
+        #: What the files that were read so far ask for and is not done here.
+        self.refused: list[str] = []
+
+    def read_table(self, file: str, kind: str) -> Values:
         """Read an optional file of a kind of `KEYS`, without the values that are `null`."""
-        path = find_file(name_or_path, file, **hub)
+        path = find_file(self.source, file, **self.hub)
         if path is None:
             return {}
         values = read_json_object(path, advice=_ADVICE)
-        refused.extend(_refused_keys(values, KEYS[kind], path))
+        self.refused += _refused_keys(values, KEYS[kind], path)
         return {name: value for name, value in values.items() if value is not None}
 
-    # 1. Prompts and similarity.
-    settings: Table = {}
-    values = table(LIBRARY, LIBRARY)
-    prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
-    default = values.get("default_prompt_name")
-    if not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(f"{name_or_path}/{LIBRARY}: prompts must be texts by name, got {prompts!r}. {_ADVICE}")
-    if default not in (None, *prompts):
-        raise ValueError(
-            f"{name_or_path}/{LIBRARY}: no prompt is named {default!r}, the default_prompt_name. {_ADVICE}"
-        )
-    if prompts:
-        settings |= {"prompts": prompts, "default_prompt_name": default}
-    if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
-        settings["similarity_fn_name"] = values["similarity_fn_name"]
-    # 2. The first module: the length.
-    modules, problem = _read_modules(name_or_path, refused, **hub)
-    if modules:
-        values = {}
+    def fail(self, file: str, problem: str) -> NoReturn:
+        """Raise an error that names a file."""
+        raise ValueError(f"{self.source}/{file}: {problem}. {_ADVICE}")
+
+    def read_library(self) -> Values:
+        """Read the prompts and the similarity."""
+        values = self.read_table(LIBRARY, LIBRARY)
+        prompts = {name: "" if text is None else text for name, text in values.get("prompts", {}).items()}
+        default = values.get("default_prompt_name")
+        if not all(isinstance(text, str) for text in prompts.values()):
+            self.fail(LIBRARY, f"prompts must be texts by name, got {prompts!r}")
+        if default not in (None, *prompts):
+            self.fail(LIBRARY, f"no prompt is named {default!r}, the default_prompt_name")
+        settings: Values = {}
+        if prompts:
+            settings |= {"prompts": prompts, "default_prompt_name": default}
+        if values.get("similarity_fn_name") in SIMILARITY_FUNCTIONS:
+            settings["similarity_fn_name"] = values["similarity_fn_name"]
+        return settings
+
+    def read_modules(self) -> tuple[list[tuple[str, str]], str]:
+        """Read the class and folder of each module, and why they cannot be reproduced here, if so."""
+        path = find_file(self.source, MODULES, **self.hub)
+        if path is None:
+            return [], ""
+        rows = read_json(path, advice=_ADVICE)
+        if not isinstance(rows, list):
+            raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
+        by_name = {}  # as in sentence-transformers, where the last row of a name counts
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("path", "type")):
+                self.fail(MODULES, f"a module must have a path and a type, got {row!r}")
+            folder = row["path"]
+            if ".." in Path(folder).parts or Path(folder).is_absolute():
+                self.fail(MODULES, f"the path {folder!r} leaves the model's folder")
+            self.refused += _refused_keys(row, KEYS[MODULES], path)
+            kind = row["type"]
+            if kind.startswith("sentence_transformers."):
+                kind = kind.rpartition(".")[2]
+            # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
+            # training.
+            if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
+                by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
+        modules = list(by_name.values())
+        return modules, _why_unsupported(modules) if rows else ""
+
+    def read_transformer(self) -> Values:
+        """Read the length of the first module."""
+        values: Values = {}
         for file in TRANSFORMER:
-            values = values or table(file, "Transformer")
+            values = values or self.read_table(file, "Transformer")
         length = values.get("max_seq_length")
         for name in ("tokenizer_args", "processor_kwargs"):
             length = values.get(name, {}).get("model_max_length", length)
-        if length:
-            settings["max_length"] = length
         if values.get("do_lower_case"):
-            path = find_file(name_or_path, "tokenizer.json", **hub)
+            path = find_file(self.source, "tokenizer.json", **self.hub)
             normalizer = "" if path is None else str(read_json_object(path).get("normalizer"))
             if "'lowercase': True" not in normalizer and "'Lowercase'" not in normalizer:
-                refused.append("do_lower_case with a tokenizer that keeps capitals")
-    # 3. The others: pooling, dense layers and normalization.
-    folders: list[str] = []
-    if modules and not problem:
-        (_, folder), *after = modules[1:]
-        values = table(f"{folder}/config.json", "Pooling")
+                self.refused.append("do_lower_case with a tokenizer that keeps capitals")
+        return {"max_length": length} if length else {}
+
+    def read_mode(self, folder: str) -> tuple[str, str]:
+        """Read our pooler of a module `Pooling`, and why there is none, if so."""
+        file = f"{folder}/config.json"
+        values = self.read_table(file, "Pooling")
         flags = [mode for flag, mode in _POOLING_FLAGS.items() if values.get(flag)]
         modes = values.get("pooling_mode") or flags or ["mean"]
         if isinstance(modes, str):
             modes = [modes]
         if not all(isinstance(mode, str) for mode in modes):
-            raise ValueError(
-                f"{name_or_path}/{folder}/config.json: pooling_mode must name modes, got {modes!r}. {_ADVICE}"
-            )
-        if len(modes) > 1 or modes[0] not in _POOLERS:
-            problem = f"pools by {', '.join(modes)}, which is not one of our poolers"
-        layers = []
-        for kind, folder in after:
-            values = table(f"{folder}/config.json", kind)
-            if kind == "Dense":
-                for name in ("in_features", "out_features"):
-                    size = values.get(name)
-                    if size is None or size < 1:
-                        raise ValueError(
-                            f"{name_or_path}/{folder}/config.json: {name} must be a size, got {size!r}. {_ADVICE}"
-                        )
-                folders.append(folder)
-                layers.append({name: values[name] for name in _DENSE_TYPES if name in values})
-        if not problem:
-            settings["pooler_type"] = _POOLERS[modes[0]]
-            settings["dense_layers"] = layers
-            settings["normalize"] = modules[-1][0] == "Normalize"
-    unsupported = f"{name_or_path} {problem}" if problem else ""
-    asked = ", ".join(refused)
-    refusal = f"{name_or_path} asks for something that is not done here: {asked}" if asked else ""
-    return SentenceTransformersFiles(settings, folders, unsupported, refusal)
+            self.fail(file, f"pooling_mode must name modes, got {modes!r}")
+        for name, pooler in POOLERS.items():
+            # The head of `cls` is a module of its own, and so are the weights of two layers.
+            if [pooler.mode] == modes and pooler.second_layer is None and name != "cls":
+                return name, ""
+        return "", f"pools by {', '.join(modes)}, which is not one of our poolers"
+
+    def read_dense(self, folder: str) -> Values:
+        """Read the config of a dense layer."""
+        file = f"{folder}/config.json"
+        values = self.read_table(file, "Dense")
+        for name in ("in_features", "out_features"):
+            size = values.get(name)
+            if size is None or size < 1:
+                self.fail(file, f"{name} must be a size, got {size!r}")
+        return {name: values[name] for name in _DENSE_TYPES if name in values}
 
 
-def _read_modules(name_or_path: StrPath, refused: list[str], **hub: Any) -> tuple[list[tuple[str, str]], str]:
-    """Return the class and folder of each module of `modules.json`, and why they cannot be reproduced here, if so."""
-    path = find_file(name_or_path, MODULES, **hub)
-    if path is None:
-        return [], ""
-    rows = read_json(path, advice=_ADVICE)
-    if not isinstance(rows, list):
-        raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
-    by_name = {}  # as in sentence-transformers, where the last row of a name counts
-    for number, row in enumerate(rows):
-        for name in ("path", "type"):
-            if not isinstance(row, dict) or not isinstance(row.get(name), str):
-                raise ValueError(f"{path}: a module must have a path and a type, got {row!r}. {_ADVICE}")
-        folder = row["path"]
-        if ".." in Path(folder).parts or Path(folder).is_absolute():
-            raise ValueError(f"{path}: the path {folder!r} leaves the model's folder. {_ADVICE}")
-        refused += _refused_keys(row, KEYS[MODULES], path)
-        kind = row["type"]
-        if kind.startswith("sentence_transformers."):
-            kind = kind.rpartition(".")[2]
-        # A whitening or flow of this package is a module too, and is loaded from its own folder. Dropout is for
-        # training.
-        if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
-            by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
-    modules = list(by_name.values())
+def _why_unsupported(modules: list[tuple[str, str]]) -> str:
+    """Return why modules cannot be reproduced here; nothing if they can."""
     kinds = [kind for kind, _ in modules]
     after = kinds[2:]
     if after[-1:] == ["Normalize"]:
         after.pop()
-    if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
+    if kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}:
         known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
-        return modules, f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
-    if rows and modules[0][1] not in ("", "."):
+        return f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
+    if modules[0][1] not in ("", "."):
         where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
-        return modules, f"has its encoder {where}"
-    return modules, ""
+        return f"has its encoder {where}"
+    return ""
 
 
-def _refused_keys(values: Table, rules: Table, where: str, prefix: str = "") -> list[str]:
+def _refused_keys(values: Values, rules: Values, where: str, prefix: str = "") -> list[str]:
     """Return the keys that are refused, and raise an error for a value of another type."""
     refused = []
     for name, value in values.items():
@@ -307,20 +329,9 @@ def save_sentence_transformers_files(
 ) -> None:
     """Write the files by which `SentenceTransformer(directory)` computes the embeddings of this model.
 
-    The folder holds the weights of the head and of dense layers already. The poolers become stock modules of
-    sentence-transformers:
-
-    | pooler | modules after `Transformer` |
-    |---|---|
-    | `cls` | `Pooling(cls)`, `Dense` (the head, tanh) |
-    | `cls_before_pooler` | `Pooling(cls)` |
-    | `avg` | `Pooling(mean)` |
-    | `max` | `Pooling(max)` |
-    | `lasttoken` | `Pooling(lasttoken)` |
-    | those of two layers | `WeightedLayerPooling` (weight 1 for the two, 0 for the others), `Pooling(mean)` |
-    | `avg_no_cls` | none: sentence-transformers averages over every token |
-    | `mask` | none: sentence-transformers has no templates |
-    | `ngrams` | none: the `CNN` of sentence-transformers has no activation |
+    The folder holds the weights of the head and of dense layers already. A pooler becomes stock modules after
+    `Transformer`: `Pooling` with its `mode`; behind it, for `cls`, `Dense` (the head); before it, for poolers of two
+    layers, `WeightedLayerPooling` (weight 1 for the two, 0 for the others).
 
     For a model that sentence-transformers cannot reproduce, a warning is logged, and `modules.json` names a module
     that it refuses to load.
@@ -331,59 +342,49 @@ def save_sentence_transformers_files(
         settings (`PoolingSettings`): The settings of the model.
         tokenizer_limit (`int`, *optional*): The length that the model's tokenizer names, if it is known.
     """
-    pooler_type = settings.inference_pooler
+    name = settings.inference_pooler
+    pooler = POOLERS[name]
+    # 1. Refuse what would have other embeddings.
     reason = ""
-    if pooler_type == "cls" and not (directory / HEAD_FOLDER).exists():
+    if name == "cls" and not (directory / HEAD_FOLDER).exists():
         reason = "the head is not a single dense layer"
-    elif pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
-        reason = f"sentence-transformers has no pooling like {pooler_type!r}"
+    elif pooler.mode is None:
+        reason = f"sentence-transformers has no pooling like {name!r}"
     if reason:
         logger.warning(
             f"SentenceTransformer will refuse {directory}, because {reason}: it would give other embeddings. Load the "
             "model with SimCSE."
         )
         # A module that is not sentence-transformers' own. Without modules.json it would average the tokens.
-        refused = {"idx": 0, "name": "0", "path": "", "type": f"{__package__}.{pooler_type}"}
-        write_json(directory / MODULES, [refused])
+        _write_modules(directory, [(f"{__package__}.{name}", "")])
         return
-    positions = max_positions(config)
-    length = settings.max_length or tokenizer_limit
-    if length is not None:
-        length = min(length, positions or length)
-    elif positions != getattr(config, "max_position_embeddings", None):
-        length = positions  # RoBERTa serves fewer tokens than it has positions
-    # text-embeddings-inference needs a number. None stands for the limit of a tokenizer that is not known here.
-    transformer: Table = {"max_seq_length": length, "do_lower_case": False}
-    modules = [("Transformer", "")]
-    if pooler_type in SECOND_LAYER:
+    # 2. The modules, each in the folder of its number.
+    modules = [(f"{_MODULE}Transformer", "")]
+    transformer: Values = {"max_seq_length": _served_length(config, settings, tokenizer_limit), "do_lower_case": False}
+    if pooler.second_layer is not None:
         transformer["config_args"] = {"output_hidden_states": True}
-        modules.append(("WeightedLayerPooling", "1_WeightedLayerPooling"))
-        layers = config.num_hidden_layers
-        first = SECOND_LAYER[pooler_type] % (layers + 1)
-        weights = torch.zeros(layers + 1 - first)
-        weights[[0, -1]] = 1.0
-        sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
-        save_layer(directory / "1_WeightedLayerPooling", {"layer_weights": weights}, sizes)
-    modules.append(("Pooling", f"{len(modules)}_Pooling"))
-    mode = _MODES.get(pooler_type, "mean")
-    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode": mode, "include_prompt": True}
-    # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
-    for flag, name in _POOLING_FLAGS.items():
-        pooling[flag] = name == mode
-    folder = directory / modules[-1][1]
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "config.json", pooling)
-    if pooler_type == "cls":
-        modules.append(("Dense", HEAD_FOLDER))
-    for number in range(len(settings.dense_layers)):
-        modules.append(("Dense", f"{DENSE_FOLDER}/{number}"))
-    if settings.normalize:
-        modules.append(("Normalize", f"{len(modules)}_Normalize"))
-    rows = []
-    for number, (name, path) in enumerate(modules):
-        rows.append({"idx": number, "name": str(number), "path": path, "type": f"{_MODULE}{name}"})
-    write_json(directory / MODULES, rows)
+        modules.append((f"{_MODULE}WeightedLayerPooling", "1_WeightedLayerPooling"))
+        _save_layer_weights(directory / "1_WeightedLayerPooling", config, pooler.second_layer)
     write_json(directory / TRANSFORMER[0], transformer)
+    pooling = {
+        "word_embedding_dimension": config.hidden_size,
+        "pooling_mode": pooler.mode,
+        "include_prompt": True,
+        # Readers before version 6 know the flags only, and version 6 does not look at them beside the mode.
+        **{flag: mode == pooler.mode for flag, mode in _POOLING_FLAGS.items()},
+    }
+    folder = f"{len(modules)}_Pooling"
+    modules.append((f"{_MODULE}Pooling", folder))
+    (directory / folder).mkdir(exist_ok=True)
+    write_json(directory / folder / "config.json", pooling)
+    if name == "cls":
+        modules.append((f"{_MODULE}Dense", HEAD_FOLDER))
+    for number in range(len(settings.dense_layers)):
+        modules.append((f"{_MODULE}Dense", f"{DENSE_FOLDER}/{number}"))
+    if settings.normalize:
+        modules.append((f"{_MODULE}Normalize", f"{len(modules)}_Normalize"))
+    _write_modules(directory, modules)
+    # 3. Prompts and similarity.
     library = {
         "model_type": "SentenceTransformer",
         # A version of sentence-transformers would make older ones warn, and 5.1 to 6.2 were seen to read these files.
@@ -397,6 +398,34 @@ def save_sentence_transformers_files(
         "similarity_fn_name": settings.similarity_fn_name,
     }
     write_json(directory / LIBRARY, library)
+
+
+def _write_modules(directory: Path, modules: list[tuple[str, str]]) -> None:
+    """Write `modules.json` with the class and the folder of each module."""
+    rows = []
+    for number, (kind, path) in enumerate(modules):
+        rows.append({"idx": number, "name": str(number), "path": path, "type": kind})
+    write_json(directory / MODULES, rows)
+
+
+def _served_length(config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None) -> int | None:
+    """Return the length that text-embeddings-inference needs. `None` stands for that of a tokenizer not known here."""
+    positions = max_positions(config)
+    length = settings.max_length or tokenizer_limit
+    if length is not None:
+        return min(length, positions or length)
+    # RoBERTa serves fewer tokens than it has positions.
+    return positions if positions != getattr(config, "max_position_embeddings", None) else None
+
+
+def _save_layer_weights(folder: Path, config: PreTrainedConfig, second_layer: int) -> None:
+    """Write a module `WeightedLayerPooling` that averages a layer and the last one."""
+    layers = config.num_hidden_layers
+    first = second_layer % (layers + 1)
+    weights = torch.zeros(layers + 1 - first)
+    weights[[0, -1]] = 1.0
+    sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
+    save_layer(folder, {"layer_weights": weights}, sizes)
 
 
 def copy_sentence_transformers_files(source: StrPath, target: StrPath) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..names import POOLER_TYPES
 from ..objectives import OBJECTIVES, part_weights
 from ..objectives.promptbert import DENOISINGS
 from ..ops.checks import check_values
-from .pooling import NGRAM_POOLER, TEMPLATE_POOLER
+from .pooling import POOLERS, TEMPLATE_POOLER
 
+#: Settings, options or arguments by their names, and objects of JSON files.
+Values = dict[str, Any]
 SECTION = "simcse"
 #: The entry of `config.json` with a threshold for cosines. It belongs to the weights, so training removes it.
 THRESHOLD = "similarity_threshold"
@@ -26,8 +27,8 @@ class PoolingSettings:
     """What makes an embedding of a text: everything that inference needs.
 
     Args:
-        pooler_type (`str`): One of `POOLER_TYPES`, or `"mask"` with `templates`, or `"ngrams"` (IS-BERT). Only
-            `"cls"` uses the dense + tanh head.
+        pooler_type (`str`): One of `POOLERS`. `"mask"` needs `templates`, and only `"cls"` uses the dense + tanh
+            head.
         mlp_only_train (`bool`): With `"cls"`, use the head in training mode only, as the paper does for unsupervised
             models (Table 6). In evaluation mode, the embedding is then the plain [CLS] output.
         templates (`list`): Texts with `{text}` and `[MASK]` that a sentence is put into, for the pooler `"mask"`
@@ -128,7 +129,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             elif not isinstance(value, kind) or (is_bool and kind is not bool):
                 wanted = getattr(kind, "__name__", kind)
                 raise ValueError(f"{name} must be {wanted}, got {value!r}")
-        check_values((*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER), pooler_type=self.pooler_type)
+        check_values(POOLERS, pooler_type=self.pooler_type)
         check_values(DENOISINGS, denoising=self.denoising)
         check_values(SIMILARITY_FUNCTIONS, similarity_fn_name=self.similarity_fn_name)
         check_values((None, *self.prompts), default_prompt_name=self.default_prompt_name)
@@ -162,7 +163,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
                 "none. Drop mlp_only_train or use pooler_type 'cls'."
             )
 
-    def to_section(self) -> dict[str, dict[str, Any]]:
+    def to_section(self) -> dict[str, Values]:
         """Return the settings as they are saved in `config.json`."""
         values = asdict(self)
         section = {}
@@ -170,7 +171,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             section[table] = {name: values[name] for name in sorted(names)}
         return section
 
-    def losses(self) -> dict[str, tuple[str, dict[str, Any]]]:
+    def losses(self) -> dict[str, tuple[str, Values]]:
         """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
         main = (self.objective, self.objective_options)
         losses = {}
@@ -187,7 +188,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         return sorted(widths, reverse=True)
 
 
-def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
+def read_section(section: Mapping[str, Any] | None) -> Values:
     """Return the settings of a section by name, without its two tables.
 
     Args:
@@ -195,7 +196,7 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
             temperature and other options of objectives stand among the settings.
 
     Returns:
-        `dict[str, Any]`: The settings that it holds.
+        `Values`: The settings that it holds.
 
     Raises:
         ValueError: If it does not hold the two tables, or the objective in it is not described as it should be.
@@ -208,7 +209,7 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
             f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
             f"{section!r:.200}. Remove the section to use the defaults."
         )
-    values: dict[str, Any] = {}
+    values: Values = {}
     for table in section.values():
         values.update(table)
     kinds = {"objective": str, "objective_options": dict, "dataset_objectives": dict}
@@ -228,7 +229,7 @@ def read_section(section: Mapping[str, Any] | None) -> dict[str, Any]:
     return values
 
 
-def readable_options(objective: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def readable_options(objective: str, options: Mapping[str, Any]) -> Values:
     """Return those of `LOSS_OPTIONS` that a part of an objective reads: all of them if its class is not imported."""
     known = {"matryoshka_dims"}
     for part in part_weights(objective):

@@ -4,7 +4,6 @@ from ..data.contents import CONTENTS
 from ..data.views import VIEW_CLASSES
 from ..evaluation.threshold import describe_threshold
 from ..models.pooling import POOLERS
-from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
 from ..models.settings import THRESHOLD
 from .card_subject import Subject, described_objective
 from .papers import PAPERS, Paper
@@ -98,7 +97,7 @@ def _pooler_note(model: Subject) -> str:
             f"{'' if settings.denoising == 'none' else subtracted}. `SimCSE` does this itself; sentence-transformers "
             "has no such pooling."
         )
-    if model.pooler in NOT_IN_SENTENCE_TRANSFORMERS:
+    if POOLERS[model.pooler].mode is None:
         return (
             "sentence-transformers has no such pooling: `SentenceTransformer` would average all tokens, including "
             "[CLS], and give other embeddings."

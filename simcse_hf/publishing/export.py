@@ -17,8 +17,7 @@ from ..inference.exported import EMBEDDING, GRAPHS, ExportedModel
 from ..inference.simcse import SimCSE
 from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel
-from ..models.pooling import SECOND_LAYER
-from ..models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from ..models.pooling import POOLERS
 from ..ops.errors import require_extra
 
 logger = logging.get_logger(__name__)
@@ -52,7 +51,7 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
             f"{simcse.name_or_path} applies a flow, for which sentence-transformers has no module. Load the model "
             "with SimCSE, or export it without the flow (--no_postprocess, or postprocess=False)."
         )
-    if simcse.pooler_type in NOT_IN_SENTENCE_TRANSFORMERS:
+    if POOLERS[simcse.pooler_type].mode is None:
         raise ValueError(
             f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so it would compute other embeddings. "
             "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
@@ -137,7 +136,8 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     _check_against_torch(simcse, directory, "onnx")
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.
-    if simcse.pooler_type not in (*NOT_IN_SENTENCE_TRANSFORMERS, *SECOND_LAYER):
+    pooler = POOLERS[simcse.pooler_type]
+    if pooler.mode is not None and pooler.second_layer is None:
         save_own_files(simcse.model, directory, simcse.model.state_dict())
     return path
 

@@ -9,26 +9,14 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..ops.suggestions import did_you_mean
 
-#: The defaults of the commands, by the name of the method.
+#: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
-#: The words of transformers' arguments that most people use.
-STOCK_WORDS = {
-    "output_dir": "Folder of the model and its results.",
-    "resume_from_checkpoint": "Continue the run in --output_dir: true, or the folder of a checkpoint.",
-    "learning_rate": "Highest learning rate.",
-    "per_device_train_batch_size": "Rows of a batch on each device.",
-    "num_train_epochs": "Passes over the texts.",
-    "max_steps": "Steps in place of epochs, if above 0.",
-    "eval_steps": "Steps between two evaluations.",
-    "bf16": "Train in bfloat16.",
-    "seed": "Seed of the order, dropout and new weights; default: 42.",
-}
 #: Folder of the recipes that a name stands for.
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -93,7 +81,6 @@ def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict
             if action.default is None or "default: " in (action.help or ""):
                 action.default = SUPPRESS
         parser.set_defaults(**(defaults or {}))
-        _group(parser, classes)
         parser.parse_args(["--help"])
     for action in parser._actions:
         action.default = SUPPRESS
@@ -154,20 +141,10 @@ def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
         if action.type is string_to_bool and action.nargs is None:  # `bool | None`: `--do_mlm` alone sets it
             action.nargs = "?"
             action.const = True
-        action.help = STOCK_WORDS.get(action.dest, action.help)
+        action.help = DEFAULTS["words"].get(action.dest, action.help)
         if action.help:  # transformers 5.2 writes "20%" where argparse wants "20%%"
             action.help = re.sub("(?<!%)%(?![%(])", "%%", action.help)
     return parser
-
-
-def _group(parser: HfArgumentParser, classes: Sequence[type]) -> None:
-    """Put transformers' arguments into a group of their own, after those of this package."""
-    own = {name for cls in classes if cls is not TrainingArguments for name in cls.__annotations__}
-    groups = list(parser._action_groups)
-    last = parser.add_argument_group("training, as in transformers")
-    for group in groups:
-        last._group_actions += [action for action in group._group_actions if action.dest not in {"help", *own}]
-        group._group_actions = [action for action in group._group_actions if action.dest in {"help", *own}]
 
 
 def read_yaml(path: str, classes: Sequence[type]) -> dict:

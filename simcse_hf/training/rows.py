@@ -33,9 +33,9 @@ from ..data.collator import (
 )
 from ..data.columns import LABEL, SAMPLE_ROWS
 from ..data.documents import SpanDataset
-from ..data.kinds import KINDS, Data, Kind, Source, check_neighbours, kind_of, read_stream
+from ..data.kinds import KINDS, Kind, Source, check_neighbours, kind_of, read_stream
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
-from ..data.read import apply_transform, cached_map, find_paths
+from ..data.read import TextSource, apply_transform, cached_map, find_paths
 from ..data.stream import StreamedRows
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
@@ -408,29 +408,29 @@ def named(dataset: str) -> Iterator[None]:
 
 # Reading rows -------------------------------------------------------------------------------------------------------
 
-#: What a caller may pass as training rows: those of one data set, or of several by their names.
-TrainingData: TypeAlias = Data | Source | Mapping[str, Data | Source]
+#: Rows of one data set as a caller names or makes them.
+Data: TypeAlias = TextSource | SeededDataset | Source
 
 
-def has_names(data: TrainingData | None) -> TypeGuard[Mapping[str, Data | Source]]:
+def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
     return isinstance(data, dict) and not isinstance(data, DatasetDict)
 
 
-def is_streamed(data: TrainingData | None) -> bool:
+def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
     """Say whether the rows of a single data set are read while training."""
     if isinstance(data, Source):
         return data.streams or is_streamed(data.data)
     return isinstance(data, IterableDataset)
 
 
-def read_training_rows(reader: Reader, run: Run, data: TrainingData) -> Rows:
+def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]) -> Rows:
     """Read the training rows of a run.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         run (`Run`): The run, with a plan for each of several data sets.
-        data (`TrainingData`): The rows; see [`read_rows`].
+        data (`Data` or `Mapping[str, Data]`): The rows; see [`read_rows`].
 
     Returns:
         [`Rows`]: The rows.
@@ -443,10 +443,7 @@ def read_training_rows(reader: Reader, run: Run, data: TrainingData) -> Rows:
         return read_rows(reader, run.rows, data, "train_dataset")
     strategy = reader.args.train_sampling_strategy
     if strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy = {strategy!r} is for one data set; the rows of several are drawn at random: "
-            "leave it out"
-        )
+        raise ValueError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
     streams = ", ".join(name for name, rows in data.items() if is_streamed(rows))
     if streams:
         raise ValueError(f"the data sets {streams} are streams, which cannot be mixed: load them")
@@ -458,7 +455,7 @@ def read_training_rows(reader: Reader, run: Run, data: TrainingData) -> Rows:
     return Mixed(reader, run.rows, tokens, "train_dataset", parts=parts)
 
 
-def read_evaluation_rows(reader: Reader, run: Run, data: TrainingData, name: str = "eval_dataset") -> Any:
+def read_evaluation_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data], name: str = "eval_dataset") -> Any:
     """Tokenize evaluation data; rows with the name of a data set of training are read as that is."""
     if not has_names(data):
         return read_rows(reader, run.rows, data, name, with_views=False).tokens
@@ -471,13 +468,13 @@ def read_evaluation_rows(reader: Reader, run: Run, data: TrainingData, name: str
     return tokenized
 
 
-def read_rows(reader: Reader, plan: RowPlan, data: Data | Source, name: str, with_views: bool = True) -> Rows:
+def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: bool = True) -> Rows:
     """Read the rows of one data set.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How the rows are read.
-        data (`Data` or `Source`): A file, the name of a data set on the hub, a `datasets.Dataset` of texts or of token
+        data (`Data`): A file, the name of a data set on the hub, a `datasets.Dataset` of texts or of token
             ids, a data set that draws its rows anew, a `datasets.IterableDataset`, a list of texts or of rows, or one
             of these as a [`Source`].
         name (`str`): What messages call the data.
@@ -494,6 +491,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data | Source, name: str, wit
     check_room(reader, plan)
     view = view_class(plan.view if with_views else "identity")
     kind = kind_of(plan.kind, view.window)
+    if isinstance(data, SeededDataset):
+        return _drawn(reader, plan, data, name)
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,
@@ -501,8 +500,6 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data | Source, name: str, wit
         seed=reader.args.rows_seed,
         nli_sampling=options_of(plan).get("nli_sampling", "pairs"),
     )
-    if isinstance(source.data, SeededDataset):
-        return _drawn(reader, plan, source.data, name)
     if with_views and is_streamed(source):
         return _streamed(reader, plan, source)
     if view.is_drawn:
@@ -523,7 +520,7 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data | Source, name: str, wit
     return Fixed(reader, plan, reader.tokenize(texts, plan), name, says, [texts])
 
 
-def _as_dataset(source: Source) -> Data:
+def _as_dataset(source: Source) -> TextSource:
     """Return rows in memory as a data set, and files and names as they are."""
     data = source.data
     is_named = source.path is not None or (isinstance(data, (list, tuple)) and find_paths(data) is not None)
@@ -539,9 +536,8 @@ def _as_dataset(source: Source) -> Data:
         if isinstance(data, list):
             found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
         raise TypeError(
-            f"{source.name} is a {found}: pass the name of a file, a datasets.Dataset, for example "
-            "load_text_dataset(file), one split of a DatasetDict, such as data['train'], or a list of texts or of "
-            "rows. Training texts may also be a datasets.IterableDataset, for example load_text_stream(file)."
+            f"{source.name} is a {found}: pass the name of a file, a datasets.Dataset, such as data['train'] of a "
+            "DatasetDict, a list of texts or of rows, or, for training, a datasets.IterableDataset."
         )
     return data if "input_ids" in data.column_names else apply_transform(data)
 
@@ -562,10 +558,8 @@ def _drawn(reader: Reader, plan: RowPlan, tokens: SeededDataset, name: str) -> D
     """Take rows that draw themselves, and refuse what would read their texts."""
     check_texts(plan, name, tokens.column_names)
     if isinstance(tokens, SpanDataset) and (reader.settings.templates or any(plan.prompts)):
-        raise ValueError(
-            f"{name} holds token ids of spans, which get no prompt and no template, but inference would add them: "
-            "train on texts, or leave both out"
-        )
+        added = "which get no prompt and no template, as inference would add"
+        raise ValueError(f"{name} holds token ids of spans, {added}: train on texts, or leave both out")
     return Drawn(reader, plan, tokens, name, tokens.says, max_length=tokens.max_length)
 
 
@@ -632,10 +626,7 @@ def check_texts(plan: RowPlan, name: str, columns: Sequence[str]) -> list[str]:
             f"a {frozen} reads the texts of training rows, and {name} has {', '.join(columns)}: pass texts"
         )
     if "guide" in plan.frozen and len(texts) == 1:
-        raise ValueError(
-            "a guide compares candidates with the positive, which is the sentence itself in rows of one text: give "
-            "rows of an anchor and a positive"
-        )
+        raise ValueError("a guide reads an anchor and its positive: give rows of both, and not of one text")
     return texts
 
 
@@ -643,14 +634,10 @@ def check_view(reader: Reader, plan: RowPlan) -> None:
     """Refuse a view where a teacher, a guide, a template or a prompt reads the texts as they are."""
     frozen = " and ".join(plan.frozen)
     if frozen:
-        raise ValueError(
-            f"view {plan.view} changes texts, of which the {frozen} knows the original only: use view identity"
-        )
+        raise ValueError(f"view {plan.view} changes texts, and the {frozen} knows the original: use view identity")
     added = "templates" if reader.settings.templates else "prompt"
     if reader.settings.templates or plan.prompts[0]:
-        raise ValueError(
-            f"view {plan.view} would change the words of the {added} too: use view identity, or a model without them"
-        )
+        raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
 
 
 def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -> None:
@@ -667,42 +654,29 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
     }
     for what, is_there in conflicts.items():
         if is_there:
-            raise ValueError(
-                f"{what} does not work with a stream (--streaming), of which the training process has one row "
-                "after the other and can be resumed at each: leave one of the two out"
-            )
+            raise ValueError(f"{what} does not work with a stream (--streaming): leave one of the two out")
     if args.max_steps < 1:
-        raise ValueError(
-            "a stream of training rows (--streaming) has no known length, so the run needs max_steps "
-            "(--max_steps): set it to the number of training steps"
-        )
+        raise ValueError("a stream (--streaming) has no known length: set max_steps (--max_steps)")
 
 
 def check_frozen(objective: Objective, plan: RowPlan) -> None:
     """Refuse a teacher or guide that an objective does not read, and an objective without its teacher."""
     unread = " and ".join(sorted(plan.frozen.keys() - set(objective.vectors)))
     if unread:
-        raise ValueError(
-            f"objective {objective.name!r} reads no {unread}: leave {unread} out, or learn from a teacher with "
-            "objective 'distill' and by a guide with 'simcse'"
-        )
+        advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
+        raise ValueError(f"objective {objective.name!r} reads no {unread}: {advice}")
     if "teacher" in objective.vectors and "teacher" not in plan.frozen:
-        raise ValueError(
-            f"objective {objective.name!r} learns from a teacher: name a model, or the folder of its vectors that "
-            "`simcse-hf encode` wrote, with --teacher (SimCSETrainingArguments(teacher=...))"
-        )
+        advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
+        raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
 
 
 def check_grouping(rows: Dataset | SeededDataset, args: SimCSETrainingArguments) -> None:
     """Refuse to group rows without their lengths, for which transformers would take their numbers of texts."""
     column = args.length_column_name
     if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
-        raise ValueError(
-            "train_sampling_strategy='group_by_length' needs the number of tokens of each training row in the "
-            f"column {column!r}, and train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}: "
-            "train on texts with view='identity', add the column to token ids, or use "
-            "train_sampling_strategy='random'"
-        )
+        found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
+        advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
+        raise ValueError(f"'group_by_length' reads the lengths in the column {column!r}, and {found}: {advice}")
 
 
 # Steps that several ways of drawing share ---------------------------------------------------------------------------

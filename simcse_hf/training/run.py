@@ -224,7 +224,7 @@ def make_trainer(arguments: CommandArguments, supervised: bool) -> SimCSETrainer
             texts[dataset] = Source(path, own.get("columns"), own.get("max_train_samples"))
         args = with_values(args, datasets=rest)
     else:
-        path = data.train_file or data.dataset_name
+        path = str(data.train_file or data.dataset_name)
         texts = Source(path, data.columns, data.max_train_samples, supervised, streams=data.streaming)
 
     # 4. The Trainer.

@@ -16,7 +16,7 @@ from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encode import encode
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.inference.shards import read_shards
-from simcse_hf.models.pooling import pool
+from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.ops import cpu
 from simcse_hf.publishing.export import export_onnx
@@ -52,7 +52,8 @@ def slow_encode(simcse, text, pooler_type):
         output = stock(**inputs, output_hidden_states=True)
     if pooler_type == "cls":
         return output.pooler_output[0]
-    return pool(pooler_type, output.last_hidden_state, inputs["attention_mask"], output.hidden_states)[0]
+    pooler = POOLERS[pooler_type]
+    return pooler.pool(output.last_hidden_state, inputs["attention_mask"], output.hidden_states)[0]
 
 
 # --- vectors ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simcse_hf.models.pooling import masked_mean, pool
+from simcse_hf.models.pooling import POOLERS, masked_mean
 from simcse_hf.names import POOLER_TYPES
 
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
@@ -39,7 +39,7 @@ def slow_pool(pooler_type, hidden):
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)
 def test_equals_a_loop_over_the_tokens(pooler_type, layers):
-    pooled = pool(pooler_type, layers[-1], MASKS, layers)
+    pooled = POOLERS[pooler_type].pool(layers[-1], MASKS, layers)
     torch.testing.assert_close(pooled, slow_pool(pooler_type, layers), rtol=0, atol=1e-12)
 
 

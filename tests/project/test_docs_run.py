@@ -26,7 +26,7 @@ NOT_RUN = {
     "accelerate launch --config_file": "starts several processes; tests/training/test_accelerate_configs.py",
     "python examples/finetune_classifier.py": "tests/project/test_examples.py",
     "simcse-hf adapt": "searches for minutes; tests/training/adaptation",
-    "simcse-hf demo": "serves until it is interrupted; tests/cli/test_demo.py",
+    "simcse-hf demo": "serves until it is interrupted; tests/search/test_demo.py",
     "simcse-hf push outputs/my-model org/my-model": "uploads; tests/publishing/test_hub.py",
     "simcse-hf train mlm --model bert-base-uncased": "all words are known; tests/training/test_pretraining.py",
     "simcse-hf train unsup recipe.yaml": "shows where a recipe goes",

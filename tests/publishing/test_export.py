@@ -10,14 +10,13 @@ from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.publish import export_main
-from simcse_hf.models.pooling import SECOND_LAYER
-from simcse_hf.models.sentence_transformers import NOT_IN_SENTENCE_TRANSFORMERS
+from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.publishing.export import ONNX_FILE, export_onnx, export_sentence_transformers
 
 TEXTS = ["a cat sat on the mat .", "dog", "", "the old man sang . " * 20, "a small bird slept in the big red tree"]
-IN_SENTENCE_TRANSFORMERS = [pooler for pooler in POOLER_TYPES if pooler not in NOT_IN_SENTENCE_TRANSFORMERS]
-LACKING = [pooler for pooler in POOLER_TYPES if pooler in NOT_IN_SENTENCE_TRANSFORMERS]  # `mask` needs templates
+IN_SENTENCE_TRANSFORMERS = [pooler for pooler in POOLER_TYPES if POOLERS[pooler].mode]
+LACKING = [pooler for pooler in POOLER_TYPES if not POOLERS[pooler].mode]  # `mask` needs templates
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def test_a_saved_model_gives_equal_embeddings_in_onnx_runtime(name, onnx, saved,
     export_onnx(simcse, tmp_path / "out")
     exported = SimCSE(tmp_path / "out", backend="onnx")
     agree(exported.encode(TEXTS, normalize_embeddings=False), simcse.encode(TEXTS, normalize_embeddings=False))
-    with_files = name not in (*NOT_IN_SENTENCE_TRANSFORMERS, *SECOND_LAYER)
+    with_files = POOLERS[name].mode is not None and POOLERS[name].second_layer is None
     assert (tmp_path / "out" / "modules.json").exists() == with_files
 
 

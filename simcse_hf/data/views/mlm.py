@@ -72,10 +72,8 @@ class MaskedLMView(nn.Module):
                 raise ValueError(f"view mlm starts from a masked-LM: {error}") from error
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
-            raise ValueError(
-                f"view mlm: {masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer of the model in "
-                f"training has {len(tokenizer)}. Start from a masked-LM with the same vocabulary."
-            )
+            known = f"{masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer has {len(tokenizer)}"
+            raise ValueError(f"view mlm: {known}. Take a masked-LM with the vocabulary of the model in training.")
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)

@@ -174,7 +174,7 @@ class WordNetSynonyms:
 
 
 @cache
-def _wordnet(root: Any) -> Any:
+def _wordnet(root: object) -> Any:
     from nltk.corpus.reader import WordNetCorpusReader
 
     with warnings.catch_warnings():
@@ -191,7 +191,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _synonyms(root: Any, word: str) -> tuple[str, ...]:
+def _synonyms(root: object, word: str) -> tuple[str, ...]:
     synonyms = set()
     for synset in _wordnet(root).synsets(word):
         for name in synset.lemma_names():
