@@ -70,8 +70,8 @@ class Description:
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
         if problems:
             raise ValueError(
-                f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}, and the model here "
-                f"is another one: {'; '.join(problems)}. Load the model of the index, or build the index again."
+                f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}; this is another "
+                f"model: {'; '.join(problems)}. Load the model of the index, or build the index again."
             )
 
 

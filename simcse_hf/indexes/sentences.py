@@ -383,7 +383,7 @@ class SentenceIndex:
                     if path.name != data and _OWN.fullmatch(path.name):
                         remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
-            raise ValueError(f"cannot write the index to {folder}, which is unchanged: {error}. Free space.") from error
+            raise ValueError(f"cannot write the index; {folder} is unchanged: {error}. Free disk space.") from error
         self._saved[target] = data
 
     @classmethod
