@@ -25,10 +25,15 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .models.modeling import RobertaForCL as RobertaForCL
     from .models.settings import ContrastiveSettings as ContrastiveSettings
     from .publishing.analysis import analyze as analyze
+    from .publishing.card import card as card
+    from .publishing.exports import export as export
+    from .publishing.hub import push as push
     from .search.commands import index as index
     from .search.commands import mine as mine
     from .search.demo import demo as demo
+    from .training.adaptation.adaptation import adapt as adapt
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
+    from .training.recipe import train as train
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
 
@@ -44,17 +49,22 @@ _MODULE_OF = {
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
+    "adapt": "training.adaptation.adaptation",
     "analyze": "publishing.analysis",
     "build_nli": "data.nli_pairs",
     "build_nli_triplets": "data.nli_pairs",
+    "card": "publishing.card",
     "compare": "evaluation.compare",
     "demo": "search.demo",
     "encode": "inference.encode",
     "evaluate": "evaluation.scoring",
+    "export": "publishing.exports",
     "fit_postprocessing": "inference.fitting",
     "index": "search.commands",
     "load_text_dataset": "data.read",
     "mine": "search.commands",
+    "push": "publishing.hub",
+    "train": "training.recipe",
 }
 _SUBPACKAGES = (
     "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()

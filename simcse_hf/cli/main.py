@@ -35,7 +35,7 @@ TOGETHER = ("train",)
 #: The function of each command. A command that is not one function has a module in this folder and its words here.
 COMMANDS: dict[str, Command | tuple[str, str]] = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
-    "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
+    "adapt": Command("training.adaptation.adaptation:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
         verbose="list every subset and split",
@@ -55,9 +55,9 @@ COMMANDS: dict[str, Command | tuple[str, str]] = {
     ),
     "mine": Command("search.commands:mine", flags={"columns": ("--column", "--columns")}),
     "build-nli": Command("data.nli_pairs:build_nli"),
-    "export": ("publish", "write a model for sentence-transformers, ONNX Runtime or OpenVINO, also in int8"),
-    "card": ("publish", "write the model card from result files"),
-    "push": ("publish", "upload a model to the Hugging Face hub"),
+    "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
+    "card": Command("publishing.card:card", positional=("directory",)),
+    "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
 }
 
 

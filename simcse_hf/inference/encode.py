@@ -1,7 +1,6 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, or into one array of them."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -29,10 +28,11 @@ from .shards import (
     MANIFEST,
     MAX_SHARDS,
     RANGES,
+    Manifest,
     Row,
     Shard,
     files_of,
-    join_shards,
+    finish_run,
     read_manifest,
     remove_leftovers,
     remove_run,
@@ -43,9 +43,9 @@ from .simcse import SimCSE
 
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, the
-#: size of a batch, and what the settings say, too (the prompt that is used, and whether vectors have unit length).
+#: size of a batch, and what other entries say, too (the texts, the prompt, and whether vectors have unit length).
 _MAY_CHANGE = (
-    *("input file", "settings token_budget", "model name_or_path", "model revision"),
+    *("input file", "input rows", "input texts", "settings token_budget", "model name_or_path", "model revision"),
     *("model prompts", "model default_prompt_name", "model similarity"),
 )
 
@@ -131,62 +131,49 @@ def encode(
     check_values(PRECISIONS, precision=precision)
     check_values(FORMATS, format=format)
     check_values("an integer above 0", shard_size=shard_size)
-    pairs = {"column": column, "columns": columns}, {"prompt": prompt, "prompt_name": prompt_name}
-    for pair in (*pairs, {"resume": resume or None, "overwrite": overwrite or None}):
-        if None not in pair.values():
-            raise ValueError(f"{' and '.join(pair)} are both given: give one of the two")
-    given_ranges = _given_ranges(ranges, precision)
+    pairs = {
+        "column and columns": column and columns,
+        "prompt and prompt_name": prompt and prompt_name,
+        "resume and overwrite": resume and overwrite,
+    }
+    for names, both in pairs.items():
+        if both:
+            raise ValueError(f"{names} are both given: give one of the two")
+    codes = None if ranges is None else _read_ranges(ranges, precision)
 
     # 2. Encode what is missing.
     encoder = load_model(model, **loading)
     check_truncate_dim(truncate_dim, encoder.dim)
-    if given_ranges is not None:
-        check_ranges(given_ranges, truncate_dim or encoder.dim)
+    if codes is not None:
+        check_ranges(codes, truncate_dim or encoder.dim)
     texts = TextSource(input, column, columns)
-    options = {
+    settings: dict[str, Any] = {
+        "column": texts.column,
+        "prompt": encoder.resolve_prompt(prompt, prompt_name) or None,
         "normalize_embeddings": normalize and encoder.similarity_fn_name == "cosine",
         "truncate_dim": truncate_dim,
         "token_budget": token_budget,
-    }
-    settings: dict[str, object] = {
-        "column": texts.column,
-        "prompt": encoder.resolve_prompt(prompt, prompt_name) or None,
-        **options,
         "precision": precision,
         "shard_size": shard_size,
         "format": format,
-        "ranges": None if given_ranges is None else blake2b(given_ranges.tobytes()).hexdigest(),
+        "ranges": None if codes is None else blake2b(codes.tobytes()).hexdigest(),
     }
     if columns is not None:
         settings["columns"] = list(columns)
-    job = EncodeJob(Path(output).expanduser(), encoder, texts, settings, options)
-    rank, processes = world()
-    with hold_together(job.folder):
-        manifest = on_first_process(lambda: job.open(resume, overwrite))
-        missing = job.missing(manifest, rank, processes)
-        codes = on_first_process(lambda: job.common_ranges(given_ranges))
-        total = sum(shard.rows for shard in missing)
-        with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
-            for shard, rows, vectors in job.encode(missing, shard_size):
-                shard.write(rows, quantize(vectors, precision, codes))
-                bar.update(len(rows))
-        wait_for_all()
-        files = on_first_process(lambda: job.finish(manifest))
-    return EncodedFile(output, manifest["input"]["rows"], files)
+    job = EncodeJob(Path(output).expanduser(), encoder, texts, settings)
+    return EncodedFile(output, *job.run(codes, resume, overwrite, show_progress_bar))
 
 
-def _given_ranges(ranges: StrPath | np.ndarray | None, precision: str) -> np.ndarray | None:
-    """Return the ranges of 8-bit codes that the caller gives, read from their file."""
-    if ranges is None:
-        return None
+def _read_ranges(ranges: StrPath | np.ndarray, precision: str) -> np.ndarray:
+    """Return the ranges of 8-bit codes that the caller gives, as an array or in a file."""
     if precision not in SCALAR_PRECISIONS:
         raise ValueError(f"ranges are for precision int8 and uint8, not {precision!r}: leave them out")
-    if isinstance(ranges, (str, os.PathLike)):
+    if not isinstance(ranges, np.ndarray):
         try:
             ranges = read_npy(ranges)
         except ARRAY_DAMAGE as error:
             raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
-    return np.asarray(ranges, dtype=np.float32)
+    return ranges.astype(np.float32)
 
 
 class TextSource:
@@ -236,7 +223,7 @@ class TextSource:
         """The number of texts and their digest. A bad row is found here, before hours of encoding."""
         return digest_texts(text for _, text in self.read())
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Any]:
         """Return the name and the digest of the file, or of the texts of training rows."""
         if self.path is None:
             return {"file": self.name, "blake2b": self.content[1]}
@@ -251,17 +238,44 @@ class EncodeJob:
         folder (`Path`): The folder, which this run holds.
         model (`SimCSE`): The model.
         texts (`TextSource`): The texts.
-        settings (`Mapping[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
-        options (`Mapping[str, Any]`): Those of the settings that [`SimCSE.encode_stream`] takes.
+        settings (`dict[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
     """
 
     folder: Path
     model: SimCSE
     texts: TextSource
-    settings: Mapping[str, Any]
-    options: Mapping[str, Any]
+    settings: dict[str, Any]
 
-    def open(self, resume: bool, overwrite: bool) -> dict[str, Any]:
+    def run(
+        self, codes: np.ndarray | None, resume: bool, overwrite: bool, show_progress_bar: bool
+    ) -> tuple[int, list[str]]:
+        """Write what is missing, with the other processes of the run.
+
+        Args:
+            codes (`np.ndarray`, *optional*): The ranges of 8-bit codes that are given.
+            resume (`bool`): See [`open`].
+            overwrite (`bool`): See [`open`].
+            show_progress_bar (`bool`): Whether the first process shows a bar over its own rows.
+
+        Returns:
+            `tuple[int, list[str]]`: The number of texts, and the names of the files of vectors.
+        """
+        rank, processes = world()
+        precision = self.settings["precision"]
+        with hold_together(self.folder):
+            manifest = on_first_process(lambda: self.open(resume, overwrite))
+            missing = self.missing(manifest, rank, processes)
+            if precision in SCALAR_PRECISIONS:
+                codes = on_first_process(lambda: self.common_ranges(codes))
+            total = sum(shard.rows for shard in missing)
+            with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
+                for shard, rows, vectors in self.encode(missing, self.settings["shard_size"]):
+                    shard.write(rows, quantize(vectors, precision, codes))
+                    bar.update(len(rows))
+            wait_for_all()
+            return manifest["input"]["rows"], on_first_process(lambda: finish_run(self.folder))
+
+    def open(self, resume: bool, overwrite: bool) -> Manifest:
         """Write the manifest of a new run, or compare with that of the run to resume.
 
         Args:
@@ -269,7 +283,7 @@ class EncodeJob:
             overwrite (`bool`): Whether it is removed.
 
         Returns:
-            `dict[str, Any]`: The manifest.
+            `Manifest`: The manifest.
 
         Raises:
             ValueError: If there is no text, or the folder holds anything else than the run to continue.
@@ -278,23 +292,14 @@ class EncodeJob:
         if overwrite:
             self._count()
             remove_run(folder)
-        now = {
-            "input": self.texts.describe(),
-            "model": self.model.identity().to_dict(),
-            "settings": dict(self.settings),
-        }
+        model = self.model.identity().to_dict()
+        now: Manifest = {"input": self.texts.describe(), "model": model, "settings": self.settings}
         if (folder / MANIFEST).exists():
             if not resume:
                 raise ValueError(f"{folder} holds a run already: continue it with resume, or name another folder.")
             earlier = read_manifest(folder)
-            before, after = _flat(earlier), _flat(now)
-            compared = [name for name in after if name not in _MAY_CHANGE]
-            refuse_changes(
-                {name: before.get(name) for name in compared},
-                {name: after[name] for name in compared},
-                f"{folder}: the run that it holds",
-                "Name another folder, or run with what it was started with.",
-            )
+            advice = "Name another folder, or run with what it was started with."
+            refuse_changes(_compared(earlier), _compared(now), f"{folder}: the run that it holds", advice)
             now = earlier
         elif entries(folder):
             raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new folder.")
@@ -304,21 +309,19 @@ class EncodeJob:
         remove_leftovers(folder)
         return now
 
-    def _count(self) -> dict[str, Any]:
+    def _count(self) -> dict[str, object]:
         """Return the number of texts and their digest, if they can be encoded in shards of this size."""
         rows, texts = self.texts.content
         size = self.settings["shard_size"]
         if not 1 <= rows <= size * MAX_SHARDS:
-            raise ValueError(
-                f"{self.texts.name}: {rows} texts cannot be encoded in 1 to {MAX_SHARDS} shards of {size}."
-            )
+            raise ValueError(f"{self.texts.name}: {rows} texts do not make 1 to {MAX_SHARDS} shards of {size}.")
         return {"rows": rows, "texts": texts}
 
-    def missing(self, manifest: Mapping[str, Any], rank: int = 0, processes: int = 1) -> list[Shard]:
+    def missing(self, manifest: Manifest, rank: int = 0, processes: int = 1) -> list[Shard]:
         """Return the shards that this process has to write.
 
         Args:
-            manifest (`Mapping[str, Any]`): The manifest.
+            manifest (`Manifest`): The manifest.
             rank (`int`, *optional*, defaults to `0`): The number of this process.
             processes (`int`, *optional*, defaults to `1`): How many there are.
 
@@ -332,9 +335,7 @@ class EncodeJob:
         if all(file.is_whole() for file in files):
             return []
         if self.settings["format"] == "npy" and files[0].path.name != ARRAY:
-            raise ValueError(
-                f"{self.folder} holds a part of the npy shards of version 0.4.0: encode again with overwrite."
-            )
+            raise ValueError(f"{self.folder} holds a part of the npy shards of version 0.4.0: encode with overwrite.")
         missing = [shard for shard in shards_of(self.folder, manifest)[rank::processes] if not shard.is_whole()]
         for shard in missing:
             if shard.path.is_symlink():
@@ -365,7 +366,8 @@ class EncodeJob:
                 following = shard.number + 1
                 yield (shard, rows), self.model.tokenize([text for _, text in rows], self.settings["prompt"] or "")
 
-        for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **self.options):
+        options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
+        for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **options):
             self.texts.check_unchanged()
             try:
                 check_finite(vectors, "")
@@ -374,12 +376,9 @@ class EncodeJob:
                 raise NotFiniteError(f"{self.texts.name}: the text of line or row {line}", error.position) from None
             yield shard, rows, vectors.numpy()
 
-    def common_ranges(self, given: np.ndarray | None) -> np.ndarray | None:
+    def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:
         """Return the ranges of 8-bit codes: those given, those of the folder, or those of a sample; write the file."""
         path = self.folder / RANGES
-        if self.settings["precision"] not in SCALAR_PRECISIONS:
-            return None
-        ranges = given
         if ranges is None and path.exists():
             try:
                 ranges = read_npy(path)
@@ -393,15 +392,12 @@ class EncodeJob:
         write_npy(path, ranges)
         return ranges
 
-    def finish(self, manifest: Mapping[str, Any]) -> list[str]:
-        """Make one array of the shards, if that is the format, and return the names of the files of vectors."""
-        files = files_of(self.folder, manifest)
-        if files[0].path.name == ARRAY:
-            join_shards(self.folder, manifest)
-        return [file.path.name for file in files]
 
-
-def _flat(manifest: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries of all sections of a manifest by names such as `settings shard_size`."""
-    sections = ("input", "model", "settings")
-    return {f"{section} {name}": value for section in sections for name, value in manifest[section].items()}
+def _compared(manifest: Manifest) -> dict[str, object]:
+    """Return the entries of a manifest that a resumed run must not change, by names such as `settings shard_size`."""
+    compared = {}
+    for section in ("input", "model", "settings"):
+        for name, value in manifest[section].items():
+            if f"{section} {name}" not in _MAY_CHANGE:
+                compared[f"{section} {name}"] = value
+    return compared

@@ -48,19 +48,23 @@ class Encoder:
         self.tokenizer = tokenizer
         check_values(LONG_TEXTS, long_texts=long_texts)
         self.long_texts = long_texts
-        bare: Any = getattr(model, "module", model)
         if max_length is None:
-            max_length = length_limit(bare.config, bare.settings, tokenizer)
+            max_length = length_limit(self.bare.config, self.settings, tokenizer)
         else:
-            check_max_length(max_length, bare.config)
+            check_max_length(max_length, self.bare.config)
         self.max_length = max_length
         self.prompts: dict[str, str] = {"query": "", "document": ""} | self.settings.prompts
         self.default_prompt_name = self.settings.default_prompt_name
 
     @property
+    def bare(self) -> Any:
+        """Return the model without what it is wrapped in for training."""
+        return getattr(self.model, "module", self.model)
+
+    @property
     def settings(self) -> ContrastiveSettings:
         """Return the settings of the model."""
-        return getattr(self.model, "module", self.model).settings
+        return self.bare.settings
 
     def resolve_prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
         """Return the text that stands before each text to encode, `""` for none.
@@ -121,7 +125,7 @@ class Encoder:
         if max_length is None:
             max_length = self.max_length
         else:
-            check_max_length(max_length, getattr(self.model, "module", self.model).config)
+            check_max_length(max_length, self.bare.config)
         templates = self.settings.templates
         full = full_length(self.tokenizer, max_length, templates, prefix)
         prompted = [prefix + text for text in texts]

@@ -77,10 +77,8 @@ def full_length(
     if prompt and length is not None:
         needed = len(tokenize_texts(tokenizer, [prompt], None, templates)[0])
         if needed >= length:
-            raise ValueError(
-                f"the prompt {prompt[:60]!r} takes {needed} of the {length} tokens of a text, so no room is left for "
-                "the text itself. Shorten the prompt, or raise the maximum length."
-            )
+            taken = f"takes {needed} of the {length} tokens of a text, so no room is left for the text itself"
+            raise ValueError(f"the prompt {prompt[:60]!r} {taken}: shorten it, or raise the maximum length.")
     return length
 
 
@@ -148,10 +146,11 @@ def encode_token_ids(
     """
     check_values("an integer above 0", token_budget=token_budget, batch_size=batch_size)
     device = next(model.parameters()).device
-    if device.type == "cpu":
+    on_cpu = device.type == "cpu"
+    if on_cpu:
         keep_freed_memory()
     if token_budget is None and batch_size is None:
-        token_budget = _default_token_budget(model, device)
+        token_budget = _token_budget_on_cpu(model) if on_cpu else 32_768
     lengths = np.array([len(ids) for ids in token_ids])
     batches = length_sorted_batches(lengths, token_budget, batch_size)
     rank, processes = world() if split_over_processes else (0, 1)
@@ -163,7 +162,15 @@ def encode_token_ids(
         number = step * processes + rank
         rows = batches[number % len(batches)]
         ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
-        return number, *_embed_batch(model, device, rows, ids, mask, lengths)
+        places = torch.tensor(rows)
+        if on_cpu:
+            with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
+                output = model(input_ids=ids, attention_mask=mask)
+        else:
+            ids, mask, places = send([ids, mask, places], device)
+            # The model knows the lengths, so that it does not wait for the device to count tokens.
+            output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
+        return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None
     streams = getattr(model, "streams", 1)
@@ -183,11 +190,9 @@ def encode_token_ids(
     return embeddings.cpu()
 
 
-def _default_token_budget(model: nn.Module, device: torch.device) -> int:
-    if device.type != "cpu":
-        return 32_768
+def _token_budget_on_cpu(model: nn.Module) -> int:
+    """Return the tokens of a batch: more where padding is not computed and takes no time."""
     bare = getattr(model, "module", model)
-    # Padding that is not computed takes no time, so batches may be larger.
     usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
     return getattr(bare, "token_budget", usual)
 
@@ -203,27 +208,6 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         if was_training:
             model.train()
-
-
-def _embed_batch(
-    model: nn.Module,
-    device: torch.device,
-    rows: list[int],
-    ids: torch.Tensor,
-    mask: torch.Tensor,
-    lengths: np.ndarray,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers of a batch's rows, of shape `(batch,)`, and their embeddings, both on the device."""
-    places = torch.tensor(rows)
-    if device.type != "cpu":
-        ids, mask, places = send([ids, mask, places], device)
-        # The model knows the lengths, so that it does not wait for the device to count tokens.
-        output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
-        return places, output.sentence_embeddings.float()
-    pays = ids.numel() > _FEW_TOKENS
-    with FastLinear() if pays else nullcontext():
-        output = model(input_ids=ids, attention_mask=mask)
-    return places, output.sentence_embeddings.float()
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

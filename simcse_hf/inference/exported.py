@@ -29,6 +29,7 @@ INT8_GRAPHS = {
     },
     "openvino": dict.fromkeys(("vnni", "amx", "avx2", "arm"), "openvino/openvino_model_qint8_quantized.xml"),
 }
+_EARLIER = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}  # until version 0.4
 EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -66,16 +67,14 @@ class ExportedModel(nn.Module):
     ) -> None:
         super().__init__()
         check_values(BACKENDS, backend=backend)
-        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend]]
+        names = [*INT8_GRAPHS[backend].values(), GRAPHS[backend], _EARLIER[backend]]
         for name in dict.fromkeys(names):
             path = find_file(name_or_path, name, **hub_arguments)
             if path is not None:
                 break
         else:
-            raise ValueError(
-                f"{name_or_path} has no {GRAPHS[backend]}. Write one with `simcse-hf export {name_or_path} --to "
-                f"{backend} --output FOLDER`, and load that folder."
-            )
+            command = f"simcse-hf export {name_or_path} --to {backend} --output FOLDER"
+            raise ValueError(f"{name_or_path} has no {GRAPHS[backend]}. Write one with `{command}`, and load that.")
         self.files = [path]
         weights = find_file(name_or_path, weights_of(name), **hub_arguments)  # downloads it beside the graph
         if weights is not None:
@@ -116,10 +115,7 @@ def refuse_changes(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:
-            raise ValueError(
-                f"an exported graph is computed as it is, on the CPU: leave out {name}, or export the model again "
-                "with it."
-            )
+            raise ValueError(f"a graph is computed as it is, on the CPU: leave out {name}, or export the model again.")
 
 
 def _open_onnx(path: str) -> Compute:

@@ -119,10 +119,8 @@ def fit_postprocessing(
             # sentence-transformers' files there describe the checkpoint's own pooler: they would be wrong for another.
             saved = SimCSE(folder, device="cpu", postprocess=False).pooler_type
             if saved != encoder.pooler_type:
-                raise ValueError(
-                    f"{folder} names pooler {saved!r} in its files, and the transform is for {encoder.pooler_type!r}: "
-                    "name another output."
-                )
+                other = f"and the transform is for {encoder.pooler_type!r}: name another output"
+                raise ValueError(f"{folder} names pooler {saved!r} in its files, {other}.")
         fit = encoder.fit_postprocessing(
             method,
             input,

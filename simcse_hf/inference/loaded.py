@@ -73,9 +73,8 @@ def load_encoder(
     if transform and fit:
         if postprocess and pooler_type not in (None, fit.pooler):
             raise ValueError(
-                f"{name_or_path} has a {transform.method} that was fitted on embeddings of pooler_type "
-                f"{fit.pooler!r}, not {pooler_type!r}. Leave out pooler_type, fit another transform, or load the "
-                "model with postprocess=False."
+                f"{name_or_path} has a {transform.method} for embeddings of pooler_type {fit.pooler!r}, not "
+                f"{pooler_type!r}. Leave out pooler_type, or load the model with postprocess=False."
             )
         if pooler_type is None and fit.pooler != own:
             pooler_type = fit.pooler  # without the transform too: no other file may name it
@@ -94,8 +93,8 @@ def load_encoder(
     check_tokenizer(tokenizer, model, name_or_path)
     if model.settings.inference_pooler == "cls" and model.head_source != "kept":
         raise ValueError(
-            f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. "
-            f"Choose another pooler_type ({', '.join(POOLER_TYPES[1:])}) or train the model first."
+            f"{name_or_path} has no trained head for pooler_type 'cls': its dense + tanh layer would be random. Train "
+            f"the model first, or choose another pooler_type: {', '.join(POOLER_TYPES[1:])}."
         )
     max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
     return LoadedEncoder(model.eval(), tokenizer, max_length, transform, fit)

@@ -72,10 +72,7 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
         return embeddings
     if precision in SCALAR_PRECISIONS:
         if ranges is None:
-            raise ValueError(
-                f"{precision} needs ranges, the same for all embeddings that are to be compared: call "
-                f"quantize(embeddings, {precision!r}, ranges) with ranges=calibrate_ranges(embeddings of a sample)"
-            )
+            raise ValueError(f"{precision} needs ranges, the same for all embeddings: calibrate_ranges(a sample)")
         ranges = np.asarray(ranges, dtype=np.float32)
         check_ranges(ranges, embeddings.shape[1])
         steps = (ranges[1] - ranges[0]) / 255

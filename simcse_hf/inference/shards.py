@@ -1,7 +1,7 @@
 """The folder of vectors that `simcse-hf encode` writes: shards, the array made of them, and their manifest."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +22,7 @@ RANGES = "_ranges.npy"
 ARRAY = "vectors.npy"
 MAX_SHARDS = 1_000_000
 
+Manifest = dict[str, dict[str, Any]]  # entries by their section
 Row = tuple[int, str]  # the line or row number, from 1, and the text
 _AGAIN = "delete it and run `simcse-hf encode` again with resume."
 #: Exceptions for a damaged shard.
@@ -84,24 +85,22 @@ class Shard:
             pq.write_table(table, temporary, use_dictionary=False)
 
 
-def read_manifest(folder: StrPath) -> dict[str, Any]:
+def read_manifest(folder: StrPath) -> Manifest:
     """Read what the vectors of a folder were made from.
 
     Args:
         folder (`str` or `os.PathLike`): A folder that [`encode`] wrote.
 
     Returns:
-        `dict[str, Any]`: The sections `input` (with `rows`), `model` and `settings` (with `precision`, `shard_size`
-            and `format`).
+        `Manifest`: The sections `input` (with `rows`), `model` and `settings` (with `precision`, `shard_size` and
+        `format`).
 
     Raises:
         ValueError: If there is no manifest, or it is damaged.
     """
     path = Path(folder).expanduser() / MANIFEST
     if not path.is_file():
-        raise ValueError(
-            f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote; name one that is."
-        )
+        raise ValueError(f"{folder}: no {MANIFEST}, so it is not a folder that `simcse-hf encode` wrote.")
     manifest = read_json(path, "Encode into a new folder.")
     match manifest:
         case {
@@ -113,12 +112,12 @@ def read_manifest(folder: StrPath) -> dict[str, Any]:
     raise ValueError(f"{path}: damaged (no sound rows, shard_size, format or precision); encode into a new folder.")
 
 
-def shards_of(folder: StrPath, manifest: Mapping[str, Any], suffix: str = "parquet") -> list[Shard]:
+def shards_of(folder: StrPath, manifest: Manifest, suffix: str = "parquet") -> list[Shard]:
     """Return the shards of a folder, including those that are not written yet.
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
-        manifest (`Mapping[str, Any]`): What [`read_manifest`] returned.
+        manifest (`Manifest`): What [`read_manifest`] returned.
         suffix (`str`, *optional*, defaults to `"parquet"`): How their names end. Version 0.4.0 wrote `"npy"` as well.
 
     Returns:
@@ -134,7 +133,7 @@ def shards_of(folder: StrPath, manifest: Mapping[str, Any], suffix: str = "parqu
     return shards
 
 
-def files_of(folder: StrPath, manifest: Mapping[str, Any]) -> list[Shard]:
+def files_of(folder: StrPath, manifest: Manifest) -> list[Shard]:
     """Return the files of a finished run: shards in parquet, or the array of them all; arguments as in [`shards_of`].
 
     Version 0.4.0 left shards in npy.
@@ -171,25 +170,33 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
             yield vectors[start : start + size]
 
 
-def join_shards(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Make one array of all shards, and remove them. One shard is in memory at a time.
+def finish_run(folder: Path) -> list[str]:
+    """Make one array of all shards, if that is the format, and remove them. One shard is in memory at a time.
 
     Args:
         folder (`Path`): A folder that holds all shards of a run, or the array already.
-        manifest (`Mapping[str, Any]`): Its manifest.
+
+    Returns:
+        `list[str]`: The names of the files of vectors.
     """
-    (array,) = files_of(folder, manifest)
-    shards = shards_of(folder, manifest)
-    if not array.is_whole():
-        like = shards[0].read()
-        shape = (array.rows, like.shape[1])
-        header = {"descr": like.dtype.str, "fortran_order": False, "shape": shape}
-        with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
-            for shard in shards:
-                stream.write(shard.read().data)
-    for shard in shards:
-        shard.path.unlink(missing_ok=True)
+    manifest = read_manifest(folder)
+    files = files_of(folder, manifest)
+    if files[0].path.name == ARRAY:
+        shards = shards_of(folder, manifest)
+        if not files[0].is_whole():
+            _join(shards, files[0])
+        for shard in shards:
+            shard.path.unlink(missing_ok=True)
+    return [file.path.name for file in files]
+
+
+def _join(shards: Sequence[Shard], array: Shard) -> None:
+    like = shards[0].read()
+    header = {"descr": like.dtype.str, "fortran_order": False, "shape": (array.rows, like.shape[1])}
+    with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for shard in shards:
+            stream.write(shard.read().data)
 
 
 def remove_run(folder: Path) -> None:
@@ -204,9 +211,10 @@ def remove_run(folder: Path) -> None:
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
         remove_leftovers(folder)
-        shards = shards_of(folder, manifest) + shards_of(folder, manifest, "npy")
-        for path in [*(shard.path for shard in shards), *(folder / name for name in (ARRAY, RANGES, MANIFEST))]:
-            path.unlink(missing_ok=True)
+        for shard in shards_of(folder, manifest) + shards_of(folder, manifest, "npy"):
+            shard.path.unlink(missing_ok=True)
+        for name in (ARRAY, RANGES, MANIFEST):
+            (folder / name).unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:

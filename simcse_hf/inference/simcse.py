@@ -2,9 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -108,6 +107,7 @@ class SimCSE(Encoder):
         unknown = sorted(hub_arguments.keys() - HubArguments.__annotations__.keys())
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
+        refuse_changes(device=backend != "torch" and str(device or "cpu") != "cpu")
         loaded = load_encoder(
             name_or_path,
             pooler_type=pooler_type,
@@ -124,7 +124,7 @@ class SimCSE(Encoder):
         self.backend = backend
         self.pooler_type = self.settings.inference_pooler
         self.revision = hub_commit(name_or_path, **hub_arguments)
-        self._digests: dict[str, tuple[object, str]] = {}
+        self._weights_state: list[object] = []
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
@@ -166,7 +166,7 @@ class SimCSE(Encoder):
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
-            tokenizer=self._digest("tokenizer", len(self.tokenizer), partial(digest_tokenizer, self.tokenizer)),
+            tokenizer=digest_tokenizer(self.tokenizer, len(self.tokenizer)),
             templates=list(self.settings.templates),
             weights=self._digest_of_weights(),
             postprocessing=self.postprocessing.method if self.postprocessing else None,
@@ -176,7 +176,7 @@ class SimCSE(Encoder):
         )
 
     def _digest_of_weights(self) -> str:
-        """Return the digest of the weights that an embedding goes through."""
+        """Return the digest of the weights that an embedding goes through; it is computed again after a change."""
         tensors = sorted(self.model.named_parameters())
         if self.pooler_type != "cls" and self.backend == "torch":
             # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
@@ -186,20 +186,12 @@ class SimCSE(Encoder):
             tensors += self.postprocessing.state_dict().items()
         graph = [] if self.backend == "torch" else self.model.files
         state = [*graph, *((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors)]
-
-        def compute() -> str:
-            weights = digest_weights(tensors, reads_all=True)
-            return digest_value([weights, *map(digest, graph)]) if graph else weights
-
-        return self._digest("weights", state, compute)
-
-    def _digest(self, what: str, state: object, compute: Callable[[], str]) -> str:
-        """Return a digest, which is computed again when this state is another one than before."""
-        known, found = self._digests.get(what, (None, ""))
-        if known != state:
-            found = compute()
-            self._digests[what] = (state, found)
-        return found
+        if state != self._weights_state:
+            self._weights_digest = digest_weights(tensors, reads_all=True)
+            if graph:
+                self._weights_digest = digest_value([self._weights_digest, *map(digest, graph)])
+            self._weights_state = state
+        return self._weights_digest
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -299,8 +291,8 @@ class SimCSE(Encoder):
             show_progress_bar=show_progress_bar,
             split_over_processes=split_over_processes,
         )
-        parts = [vectors for _, vectors in stream]
-        embeddings = torch.cat([*parts, torch.zeros(0, truncate_dim or self.dim)])
+        empty = torch.zeros(0, truncate_dim or self.dim)
+        embeddings = torch.cat([empty, *(vectors for _, vectors in stream)])
         check_finite_texts(embeddings, texts)
         if precision != "float32":
             embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
@@ -377,7 +369,7 @@ class SimCSE(Encoder):
         """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
         return self._encode_as("document", sentences, options)
 
-    def _encode_as(self, role: str, sentences: Texts, options: dict[str, Any]) -> Any:
+    def _encode_as(self, role: str, sentences: Texts, options: dict) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = role
             for name in ("passage", "corpus"):
@@ -450,9 +442,9 @@ class SimCSE(Encoder):
         if saved is None:
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         if not saved.fits(self.probe_cosines()):
+            reason = "a few fixed sentences had other cosines when it was chosen"
             raise ValueError(
-                f"the threshold of {self.name_or_path} does not fit this model: a few fixed sentences had other "
-                f"cosines when it was chosen (other weights, pooler, prompt or transform). {_CHOOSE_THRESHOLD}"
+                f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
             )
         return saved.cosine
 
@@ -522,38 +514,27 @@ class SimCSE(Encoder):
             raise ValueError(f"{self.name_or_path} applies a transform already: load it with postprocess=False")
         named: Sequence[str | None] = columns or [None]
         columns = [text_column(sentences, column)[1] for column in named]
-        texts = chain.from_iterable(stream_texts(sentences, column) for column in columns)
+        texts = [text for column in columns for _, text in stream_texts(sentences, column)]
+        starts = tqdm(range(0, len(texts), _FILE_WINDOW), "Encoding", unit="window", disable=not show_progress_bar)
+        embedded = (
+            self.encode(texts[start : start + _FILE_WINDOW], normalize_embeddings=None, token_budget=token_budget)
+            for start in starts
+        )
         probe = probe_embedding(self, self.max_length).tolist()
-        sizes = []
-
-        def windows() -> Iterator[torch.Tensor]:
-            while window := [text for _, text in islice(texts, _FILE_WINDOW)]:
-                sizes.append(len(window))
-                yield self.encode(window, normalize_embeddings=None, token_budget=token_budget)
-
-        embedded = tqdm(windows(), "Encoding", unit="window", disable=not show_progress_bar)
         history = None
         try:
             if method == "whitening":
                 self.postprocessing = fit_whitening(embedded, **settings)
             else:
-                empty = torch.zeros(0, self.dim)
-                vectors = torch.cat([empty, *embedded]).to(self.device)
+                vectors = torch.cat([torch.zeros(0, self.dim), *embedded]).to(self.device)
                 self.postprocessing, history = fit_flow(vectors, show_progress_bar=show_progress_bar, **settings)
         except ValueError as error:
             raise ValueError(f"{sentences}: {error}") from error
-        self.postprocessing_fit = Fit(
-            pooler=self.pooler_type,
-            max_length=self.max_length,
-            file=Path(sentences).name,
-            columns=columns,
-            sentences=sum(sizes),
-            settings=settings,
-            log_likelihood=history,
-            probe=probe,
-        )
+        name = Path(sentences).name
+        fit = Fit(self.pooler_type, self.max_length, name, columns, len(texts), settings, history, probe)
+        self.postprocessing_fit = fit
         vars(self).pop("threshold", None)  # it was checked against the embeddings before
-        return self.postprocessing_fit
+        return fit
 
     def to(self, device: str | torch.device) -> "SimCSE":
         """Move the model to a device, and return it; an exported graph stays on the CPU."""
@@ -611,10 +592,8 @@ class SimCSE(Encoder):
         from sentence_transformers.models import Normalize
 
         if self.backend != "torch" or self.long_texts != "cut":
-            raise ValueError(
-                f"{self.name_or_path}: sentence-transformers averages no windows (long_texts={self.long_texts!r}) and "
-                f"has no such export (backend={self.backend!r}), so it would give other embeddings."
-            )
+            how = f"long_texts={self.long_texts!r}, backend={self.backend!r}"
+            raise ValueError(f"{self.name_or_path}: sentence-transformers gives other embeddings than {how}")
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             try:
@@ -622,9 +601,8 @@ class SimCSE(Encoder):
                     folder, device=str(self.device), similarity_fn_name=self.similarity_fn_name
                 )
             except ValueError as error:
-                raise ValueError(
-                    f"{self.name_or_path}: sentence-transformers has no module for its pooler or transform ({error})"
-                ) from error
+                lacks = "sentence-transformers has no module for its pooler or transform"
+                raise ValueError(f"{self.name_or_path}: {lacks} ({error})") from error
         if self.similarity_fn_name == "cosine" and not isinstance(model[-1], Normalize):
             model.append(Normalize())  # as `encode` does
         return model

@@ -1,12 +1,10 @@
 """The vectors that frozen models give the texts of training rows."""
 
 import math
-import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from ..ops.distributed import on_first_process, wait_for_all, world
 from ..ops.files import hold, read_npy, write_npy
 from ..ops.identity import digest_texts, digest_value
 from .encode import encode
-from .shards import MANIFEST, read_manifest, read_shards, texts_of_rows
+from .shards import MANIFEST, files_of, read_manifest, texts_of_rows
 from .simcse import SimCSE
 
 logger = logging.get_logger(__name__)
@@ -70,17 +68,13 @@ class RowVectors:
             if found.get("texts") != texts:
                 raise ValueError(
                     f"{folder} holds the vectors of other texts, or in another order, than the training rows "
-                    f"({found['rows']:,} there, {count:,} here): encode the training file with `simcse-hf encode`, "
-                    "naming its --columns if rows hold several texts, or name the model itself. Rows that training "
-                    "drops or leaves out (empty cells, --max_train_samples) must not be in the encoded file."
+                    f"({found['rows']:,} there, {count:,} here): encode the file of exactly these rows, with its "
+                    "--columns, or name the model itself."
                 )
             settings = manifest["settings"]
             kind = f"{settings['precision']} in {settings['format']}"
             if kind != "float32 in npy":
-                raise ValueError(
-                    f"{folder} holds vectors as {kind}; a teacher or guide needs float32 in npy: encode the file "
-                    "again with --precision float32 --format npy"
-                )
+                raise ValueError(f"{folder} holds {kind}; a teacher or guide needs float32 in npy: encode it again.")
             factor = math.sqrt(weight / total)
             self._folders.append((folder, factor))
             model = {name: value for name, value in manifest["model"].items() if name in _MAKES_VECTORS}
@@ -90,13 +84,18 @@ class RowVectors:
         self(np.arange(min(1, self.num_rows)))  # a missing shard is found before training
 
     @cached_property
-    def _shards(self) -> list[list[np.ndarray]]:
-        """The shards of each folder, mapped by each process when it first reads them."""
-        return [list(read_shards(folder)) for folder, _ in self._folders]
+    def _arrays(self) -> list[np.ndarray]:
+        """The vectors of each folder, mapped by each process when it first reads them."""
+        arrays = []
+        for folder, _ in self._folders:
+            files = files_of(folder, read_manifest(folder))
+            parts = [file.read() for file in files]
+            arrays.append(parts[0] if len(parts) == 1 else np.concatenate(parts))  # shards of version 0.4.0
+        return arrays
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the mapped files, which a loader's worker maps itself."""
-        return {name: value for name, value in vars(self).items() if name != "_shards"}
+        return {name: value for name, value in vars(self).items() if name != "_arrays"}
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of some rows.
@@ -112,20 +111,14 @@ class RowVectors:
         """
         places = np.add.outer(rows * self.width, np.arange(self.width)).ravel()
         found = []
-        for (folder, factor), shards in zip(self._folders, self._shards, strict=True):
-            numbers, inside = np.divmod(places, len(shards[0]))
-            vectors = np.empty((len(places), shards[0].shape[1]), np.float32)
-            for number in np.unique(numbers):
-                chosen = numbers == number
-                vectors[chosen] = shards[number][inside[chosen]]
+        for (folder, factor), array in zip(self._folders, self._arrays, strict=True):
+            vectors = array[places]
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             has_direction = (norms > 0) & np.isfinite(norms)
-            wrong = places[~has_direction.ravel()]
-            if len(wrong):
-                row = wrong[0] // self.width
+            if not has_direction.all():
+                row = places[has_direction.argmin()] // self.width
                 raise ValueError(
-                    f"{folder}: the vector of training row {row + 1} is zero or not finite, so it has no direction: "
-                    "encode the file again."
+                    f"{folder}: the vector of training row {row + 1} is zero or not finite: encode again."
                 )
             found.append(factor * vectors / norms)
         return np.concatenate(found, axis=1).reshape(len(rows), self.width, -1)
@@ -147,25 +140,23 @@ class RowVectors:
             logger.info(f"Searching the {number} nearest neighbours of {self.num_rows:,} rows, once.")
             count = math.ceil(self.num_rows / _BLOCK)
             blocks = np.array_split(np.arange(self.num_rows), count)
-            folder = Path(on_first_process(lambda: mkdtemp(dir=path.parent)))
-            parts = [folder / f"{block}.npy" for block in range(len(blocks))]
+            parts = [path.with_name(f"{path.stem}-{block}.npy") for block in range(count)]
             rank, processes = world()
-            for block in range(rank, len(blocks), processes):
-                rows = blocks[block]
-                vectors = self(rows)[:, 0]
+            for block in range(rank, count, processes):
+                vectors = self(blocks[block])[:, 0]
                 index = ExactIndex(vectors.shape[1])
                 index.add(vectors)
                 _, places = index.search(vectors, min(number, len(blocks[-1])))  # the smallest block
-                write_npy(parts[block], rows[places])
+                write_npy(parts[block], blocks[block][places])
             wait_for_all()
-
-            def join() -> None:
-                whole = np.concatenate([read_npy(part) for part in parts])
-                write_npy(path, whole)
-                shutil.rmtree(folder)
-
-            on_first_process(join)
+            on_first_process(lambda: _join(parts, path))
         return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _join(parts: Sequence[Path], path: Path) -> None:
+    write_npy(path, np.concatenate([read_npy(part) for part in parts]))
+    for part in parts:
+        part.unlink()
 
 
 def _cache() -> Path:
@@ -193,10 +184,8 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
     try:
         model = SimCSE(source, device=device)
     except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{source} is neither a model nor a folder that `simcse-hf encode` wrote, whose vectors can be learned "
-            f"from: {error}"
-        ) from error
+        neither = "is neither a model nor a folder that `simcse-hf encode` wrote"
+        raise ValueError(f"{source} {neither}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
     folder = _cache() / digest_value([texts, described, model.resolve_prompt()])

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
@@ -53,23 +54,29 @@ def digest_weights(tensors: Iterable[tuple[str, Tensor]], *, reads_all: bool = F
     """
     total = blake2b(digest_size=64 if reads_all else 16)
     for name, tensor in tensors:
-        if tensor.is_meta:
-            continue
-        numbers = tensor.detach().flatten()
-        if not reads_all:
-            step = max(1, len(numbers) // _READ_NUMBERS)
-            numbers = numbers[::step].double()
-        total.update(name.encode())
-        total.update(numbers.cpu().contiguous().view(torch.uint8).numpy().data)
+        if not tensor.is_meta:
+            step = 1 if reads_all else max(1, tensor.numel() // _READ_NUMBERS)
+            numbers = tensor.detach().flatten()[::step].cpu().contiguous()
+            numbers = numbers if reads_all else numbers.double()
+            total.update(name.encode())
+            total.update(numbers.view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
-def digest_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a digest of a tokenizer's rules and words; the truncation and padding of its last call do not count."""
+@lru_cache(maxsize=8)
+def digest_tokenizer(tokenizer: PreTrainedTokenizerBase, size: int) -> str:
+    """Return a digest of a tokenizer's rules and words, which is kept until words are added.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer. The truncation and padding of its last call do not count.
+        size (`int`): Its number of words.
+
+    Returns:
+        `str`: The digest, in hexadecimal.
+    """
     if tokenizer.is_fast:
         rules = json.loads(tokenizer.backend_tokenizer.to_str())
-        rules |= {"truncation": None, "padding": None}
-        content = json.dumps(rules)
+        content = json.dumps(rules | {"truncation": None, "padding": None})
     else:
         content = repr(sorted(tokenizer.get_vocab().items()))
     return blake2b(content.encode()).hexdigest()
@@ -95,8 +102,7 @@ def digest_rows(rows: Dataset) -> str:
                 total.update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
                 values = values.flatten()
             numbers = values.to_numpy(zero_copy_only=False)
-            content = repr(numbers.tolist()).encode() if numbers.dtype == object else numbers.tobytes()
-            total.update(content)
+            total.update(repr(numbers.tolist()).encode() if numbers.dtype == object else numbers.tobytes())
     return total.hexdigest()
 
 
@@ -147,8 +153,7 @@ class Identity:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Identity":
         """Make an identity from the entries that [`to_dict`] returned; entries of other names are left out."""
-        names = [entry.name for entry in fields(cls)]
-        return cls(**{name: saved[name] for name in names if name in saved})
+        return cls(**{name: value for name, value in saved.items() if name in cls.__dataclass_fields__})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entries in types that JSON can hold."""
@@ -217,10 +222,10 @@ class Record:
             ValueError: If the file is damaged, or a setting differs. The message names each with both values.
         """
         document = self.read()
-        saved = document[self.section]
-        compared = [name for name in {**saved, **now} if name not in may_change]
-        before = {name: saved.get(name) for name in compared}
-        after = {name: now.get(name) for name in compared}
+        before, after = dict(document[self.section]), dict(now)
+        for name in may_change:
+            before.pop(name, None)
+            after.pop(name, None)
         refuse_changes(before, after, self.subject, self.advice)
         return document
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from ..ops.checks import check_values
 from .transform import NOISE, VectorTransform, check_embeddings
 
 _LOG_SCALE_LIMIT = 2.0  # a coupling scales by at most e^2, so that the map stays invertible in float32
@@ -106,10 +107,8 @@ class Flow(VectorTransform):
         super().__init__()
         if dim < 2:
             raise ValueError(f"dim of a flow must be at least 2, got {dim}")
-        if not 1 <= blocks <= _MOST_BLOCKS:
-            raise ValueError(f"blocks of a flow must be at least 1 and at most {_MOST_BLOCKS}, got {blocks}")
-        if width < 1:
-            raise ValueError(f"width of a flow must be at least 1, got {width}")
+        check_values(range(1, _MOST_BLOCKS + 1), blocks=blocks)
+        check_values("an integer above 0", width=width)
         self.input_dim = dim
         self.output_dim = dim
         self.options = {"dim": dim, "blocks": blocks, "width": width}
@@ -184,25 +183,18 @@ def fit_flow(
     """
     check_embeddings(vectors)
     count, dim = vectors.shape
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(f"learning_rate must be a number above 0, got {learning_rate}")
+    check_values("an integer above 0", epochs=epochs, batch_size=batch_size)
+    check_values("a number above 0", learning_rate=learning_rate)
     if count <= dim:
         raise ValueError(
-            f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}: the "
-            "likelihood of so few has no bound. Give more sentences."
+            f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}"
         )
     vectors = vectors.to(torch.get_default_dtype())
     largest = vectors.abs().amax(dim=0)
     constant = vectors.double().std(dim=0) <= NOISE * largest
     if constant.any():
         dimension = int(constant.int().argmax()) + 1
-        raise ValueError(
-            f"dimension {dimension} is the same in all {count} embeddings, so their likelihood has no bound: give "
-            "sentences that differ"
-        )
+        raise ValueError(f"dimension {dimension} is the same in all {count} embeddings: give sentences that differ")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         flow = Flow(dim, blocks, width).to(vectors.device)
@@ -222,10 +214,7 @@ def fit_flow(
                 schedule.step()
             history.append(_mean_log_likelihood(flow, vectors))
             if not math.isfinite(history[-1]):
-                raise ValueError(
-                    f"the flow diverged in epoch {epoch} (log-likelihood {history[-1]}): lower the learning rate of "
-                    f"{learning_rate}"
-                )
+                raise ValueError(f"the flow diverged in epoch {epoch}: lower the learning rate of {learning_rate}")
     return flow.requires_grad_(False).eval(), history
 
 

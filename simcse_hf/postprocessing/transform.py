@@ -62,10 +62,8 @@ class VectorTransform(nn.Module, ABC):
             ValueError: If the embeddings have another shape.
         """
         if embeddings.dim() != 2 or embeddings.shape[1] != self.input_dim:
-            raise ValueError(
-                f"this {self.method} was fitted on embeddings of {self.input_dim} dimensions: "
-                f"give (n, {self.input_dim}), not {tuple(embeddings.shape)}"
-            )
+            shape = tuple(embeddings.shape)
+            raise ValueError(f"a {self.method} fitted on embeddings of {self.input_dim} dimensions got shape {shape}")
         weight = next(iter(self.state_dict().values()))
         transformed = self._apply_to(embeddings.to(weight.device, weight.dtype))
         return transformed.float().to(embeddings.device)
@@ -74,9 +72,7 @@ class VectorTransform(nn.Module, ABC):
 def check_embeddings(embeddings: Tensor) -> None:
     """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
     if embeddings.dim() != 2 or not len(embeddings):
-        raise ValueError(
-            f"embeddings to fit on must have shape (n, dim) with n of at least 1, got {tuple(embeddings.shape)}"
-        )
+        raise ValueError(f"embeddings to fit on must have shape (n, dim), got {tuple(embeddings.shape)}")
     check_finite(embeddings, "sentence {} of those to fit on", first=1)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from ..ops.checks import check_values
 from .transform import NOISE, VectorTransform, check_embeddings
 
 
@@ -70,8 +71,7 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
 
     # 2. How many directions are kept
     input_dim = len(mean)
-    if dim is not None and not 1 <= dim <= input_dim:
-        raise ValueError(f"dim must be between 1 and the embeddings' {input_dim} dimensions, got {dim}")
+    check_values(range(1, input_dim + 1), dim=dim)
     directions, variances, _ = torch.linalg.svd(covariance)
     largest = (mean.square() + covariance.diagonal()).max()
     is_above_noise = variances > NOISE**2 * largest
@@ -80,11 +80,9 @@ def fit_whitening(parts: Iterable[Tensor], dim: int | None = None) -> Whitening:
     if dim is None and rank == input_dim - 1 < count - 1:  # a hyperplane
         kept = rank
     if kept > rank:
-        smaller = f" or a dim of at most {rank}" if rank else ""
         raise ValueError(
-            f"a whitening to {kept} dimensions needs embeddings that vary in as many directions, but these "
-            f"{count} vary in {rank}: give more sentences (at least {kept + 1} different ones, better ten "
-            f"times as many){smaller}"
+            f"a whitening to {kept} dimensions needs embeddings that vary in as many; these {count} vary in {rank}: "
+            f"give at least {kept + 1} different sentences, better ten times as many, or a dim of at most {rank}"
         )
 
     # 3. The map

@@ -1,7 +1,7 @@
 """Pushes a saved model to the hub, in one commit or not at all."""
 
-import os
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -10,10 +10,12 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.utils import validate_repo_id
 
 from ..inference.simcse import SimCSE
+from ..ops.files import StrPath
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
+from ..ops.results import Result
 from .card import CARD, EVAL_RESULTS, name_repository, write_card
 from .card_subject import hub_id
-from .secrets import file_holds_secret
+from .secrets import holds_secret
 
 # Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.
 _OIDC_ERRORS = (errors.OIDCError,) if hasattr(errors, "OIDCError") else ()
@@ -34,7 +36,7 @@ class PushError(ValueError):
     exit_status = 1  # of the command line: the input was right, and the run failed
 
 
-def files_to_push(directory: str | os.PathLike) -> list[str]:
+def files_to_push(directory: StrPath) -> list[str]:
     """List the files of a saved model that belong into a published one.
 
     Pickles (`training_args.bin`, optimizer states), `checkpoint-*` and hidden names other than `.eval_results` are
@@ -75,7 +77,7 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
                 f"{file} is a symbolic link to {file.resolve()}, outside of the model's directory, so nothing was "
                 "pushed. Copy the file into the directory, or remove the link."
             )
-        if file.suffix != ".onnx" and file_holds_secret(file):
+        if file.suffix != ".onnx" and holds_secret(file):
             raise ValueError(
                 f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
                 "revoke it."
@@ -89,7 +91,7 @@ def files_to_push(directory: str | os.PathLike) -> list[str]:
     return paths
 
 
-def check_push(directory: str | os.PathLike, repo_id: str) -> list[str]:
+def check_push(directory: StrPath, repo_id: str) -> list[str]:
     """Make all checks of a push that need no hub. The model is loaded as its users will load it.
 
     Args:
@@ -112,8 +114,83 @@ def check_push(directory: str | os.PathLike, repo_id: str) -> list[str]:
     return paths
 
 
+@dataclass(frozen=True)
+class Push(Result):
+    """A push of a model to the hub, or what one would upload.
+
+    Args:
+        repo_id (`str`): The repository.
+        revision (`str`): The branch.
+        pushed (`bool`): Whether the files were uploaded.
+        url (`str`, *optional*): The URL of the commit or of the pull request.
+        files (`dict[str, int]`): The sizes in bytes of the files that would be uploaded.
+    """
+
+    repo_id: str
+    revision: str
+    pushed: bool
+    url: str | None = None
+    files: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.url is not None:
+            return self.url
+        lines = [f"{size:>13,}  {path}" for path, size in self.files.items()]
+        if CARD not in self.files:
+            lines.append(f"{'to be written':>13}  {CARD}")
+        return "\n".join([*lines, f"to {self.repo_id}, {self.revision}; nothing was pushed"])
+
+
+def push(
+    directory: StrPath,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    commit_message: str = "Upload model",
+    dry_run: bool = False,
+) -> Push:
+    """Upload a saved model with its tokenizer and card to the Hugging Face hub, in one commit.
+
+    The access token is read from HF_TOKEN, or from what `hf auth login` saved.
+
+    Args:
+        directory (`str` or `os.PathLike`): Folder in which training saved the model.
+        repo_id (`str`): User or organisation, and name of the repository: OWNER/NAME.
+        private (`bool`, *optional*): Make a new repository private.
+        revision (`str`, *optional*): Branch, made if it does not exist. The default is main.
+        create_pr (`bool`, *optional*, defaults to `False`): Propose the commit as a pull request.
+        commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
+        dry_run (`bool`, *optional*, defaults to `False`): List what would be uploaded, and upload nothing.
+
+    Returns:
+        `Push`: The URL, or the files.
+
+    Raises:
+        ValueError: If the name has no owner, or for the reasons given in [`check_push`].
+        PushError: If the hub refuses the push or cannot be reached. The message says what to do.
+    """
+    # Without an owner the name would end up in the card's usage examples, where it means another repository.
+    if "/" not in repo_id:
+        raise ValueError(f"{repo_id!r} names no owner: give OWNER/NAME, as in your-name/{repo_id}")
+    branch = revision or "main"
+    if dry_run:
+        files = {path: Path(directory, path).stat().st_size for path in check_push(directory, repo_id)}
+        return Push(repo_id, branch, pushed=False, files=files)
+    url = push_model(
+        directory,
+        repo_id,
+        private=private,
+        revision=revision,
+        create_pr=create_pr,
+        commit_message=commit_message,
+    )
+    return Push(repo_id, branch, pushed=True, url=url)
+
+
 def push_model(
-    directory: str | os.PathLike,
+    directory: StrPath,
     repo_id: str,
     *,
     private: bool | None = None,

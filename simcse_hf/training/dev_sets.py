@@ -3,6 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging
 
+from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..evaluation.bootstrap import (
     Scores,
     independent_draws,
@@ -21,13 +23,16 @@ from ..evaluation.bootstrap import (
     optimism_of_choice,
     resampled_scores,
 )
-from ..evaluation.metrics import alignment, collapse, cosine_similarity_pairs, spearman, uniformity
+from ..evaluation.embeddings import SentenceEmbeddings
+from ..evaluation.metrics import alignment, collapse, spearman, uniformity
 from ..evaluation.scoring import TaskData
-from ..evaluation.sts import ScoredPairs, read_scored_pairs
-from ..inference.encoding import encode_token_ids, full_length, tokenize_texts
-from ..models.settings import ContrastiveSettings, length_limit
+from ..evaluation.sts import predict_pairs
+from ..evaluation.user_tasks import name_tasks
+from ..inference.encoder import Encoder
+from ..models.settings import ContrastiveSettings
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
+from .run_results import Change, Results
 
 logger = logging.get_logger(__name__)
 
@@ -75,8 +80,7 @@ class DevSetCallback(TrainerCallback, ABC):
         self.sources = sources
         self.scores = {}
         self.texts = list(dict.fromkeys(texts))
-        self._row = {text: row for row, text in enumerate(self.texts)}
-        self._tokenized_with: Any = None
+        self._reading: tuple[object, ...] = ()
 
     def use_prompts(self, settings: ContrastiveSettings) -> None:
         """Take the model's prompts for texts that play different parts, if there are such texts."""
@@ -115,12 +119,12 @@ class DevSetCallback(TrainerCallback, ABC):
             if not self.scores:
                 continue
             self.scores[name] = scores[pooler]
-            change = _change([self.scores[self.headline], scores[pooler]], value - own)
-            if change["low"] > 0:
+            change = _change(name, [self.scores[self.headline], scores[pooler]], value - own)
+            if change.low > 0:
                 logger.info(
                     f"The start scores {value:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
-                    f"({self.headline}, difference {change['difference']:+.2f} [{change['low']:+.2f}, "
-                    f"{change['high']:+.2f}]): try --pooler_type {pooler}, which begins there."
+                    f"({self.headline}, difference {change.difference:+.2f} [{change.low:+.2f}, {change.high:+.2f}]): "
+                    f"try --pooler_type {pooler}, which begins there."
                 )
         return metrics
 
@@ -137,28 +141,22 @@ class DevSetCallback(TrainerCallback, ABC):
         Raises:
             ValueError: If embeddings are not finite, or all equal.
         """
-        inner: Any = getattr(model, "module", model)
-        settings: ContrastiveSettings = inner.settings
-        prompt = ""
-        if settings.default_prompt_name is not None:
-            prompt = settings.prompts[settings.default_prompt_name]
-        max_length = length_limit(inner.config, settings, tokenizer)  # as in inference
-        how = (tokenizer, max_length, settings.templates, prompt)
-        if how != self._tokenized_with:  # also when the callback serves another run
-            full_length(*how)  # refuses a prompt without room
-            texts = [prompt + text for text in self.texts]
-            self._token_ids = tokenize_texts(tokenizer, texts, max_length, settings.templates)
-            self._tokenized_with = how
-        embeddings = encode_token_ids(model, self._token_ids, tokenizer.pad_token_id, show_progress_bar=self.shows_bar)
-        return on_first_process(lambda: self.score(embeddings, settings.similarity_fn_name))
+        encoder = Encoder(model, tokenizer)  # with the length of inference
+        prefix = encoder.resolve_prompt()
+        reading = encoder.reading(prefix)
+        if reading != self._reading:  # also when the callback serves another run
+            self._token_ids = encoder.tokenize(self.texts, prefix)
+            self._reading = reading
+        embeddings = encoder.embed(self._token_ids, show_progress_bar=self.shows_bar)
+        similarity = encoder.settings.similarity_fn_name
+        return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.texts, embeddings, similarity)))
 
     @abstractmethod
-    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the sets, and keep the `scores`.
 
         Args:
-            embeddings (`torch.Tensor`): The embeddings of `texts`, of shape `(texts, dim)`.
-            similarity (`str`): The model's similarity.
+            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
             `dict[str, float]`: The metrics. The name of each begins with that of its set.
@@ -181,34 +179,32 @@ class SimilarityEvalCallback(DevSetCallback):
         self.name = name
         self.headline = f"{name}_spearman"
         self.gold = list(pairs.scores)
-        self._first = [self._row[text] for text in pairs.sentences1]
-        self._second = [self._row[text] for text in pairs.sentences2]
 
-    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute Spearman's correlation of cosine and score, and the geometry of the embeddings.
 
         Alignment is taken over the pairs scored above 80% of the highest score, and the rest over all texts.
 
         Args:
-            embeddings (`torch.Tensor`): The embeddings of `texts`.
-            similarity (`str`): The model's similarity.
+            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
             `dict[str, float]`: `{name}_spearman` (x 100), `{name}_alignment` if there are such pairs,
             `{name}_uniformity`, `{name}_mean_cosine` and `{name}_effective_rank`.
         """
-        first = embeddings[self._first]
-        second = embeddings[self._second]
-        predicted = cosine_similarity_pairs(first, second, similarity)
-        gold = np.asarray(self.gold, dtype=np.float64)
-        scores = {"predicted": np.asarray(predicted), "gold": gold, "group": self.pairs.groups}
+        scores = predict_pairs(embeddings, self.pairs)
         self.scores = {self.headline: {"pairs": scores}}
-        metrics = {"spearman": 100 * spearman(predicted, self.gold)}
-        positive = gold > POSITIVE_SHARE * gold.max()
+        metrics = {"spearman": 100 * spearman(scores["predicted"], scores["gold"])}
+        positive = scores["gold"] > POSITIVE_SHARE * scores["gold"].max()
         if positive.any():
-            metrics["alignment"] = alignment(first[positive], second[positive])
-        metrics["uniformity"] = uniformity(embeddings)
-        metrics["mean_cosine"], metrics["effective_rank"] = collapse(embeddings)
+            first, second = (
+                torch.from_numpy(embeddings(compress(side, positive)))
+                for side in (self.pairs.sentences1, self.pairs.sentences2)
+            )
+            metrics["alignment"] = alignment(first, second)
+        all_texts = torch.from_numpy(embeddings(self.texts))
+        metrics["uniformity"] = uniformity(all_texts)
+        metrics["mean_cosine"], metrics["effective_rank"] = collapse(all_texts)
         return {f"{self.name}_{metric}": value for metric, value in metrics.items()}
 
 
@@ -240,24 +236,19 @@ class TasksEvalCallback(DevSetCallback):
         self.tasks = data.user_tasks
         super().__init__(self.sources, [*data.texts()])
 
-    def score(self, embeddings: torch.Tensor, similarity: str) -> dict[str, float]:
+    def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the tasks.
 
         Args:
-            embeddings (`torch.Tensor`): The embeddings of `texts`.
-            similarity (`str`): The model's similarity.
+            embeddings (`SentenceEmbeddings`): The embeddings of `texts`.
 
         Returns:
             `dict[str, float]`: The metrics of the tasks, times 100, as `{name}_{metric}`.
         """
-
-        def encode(texts: Sequence[str]) -> np.ndarray:
-            return embeddings[[self._row[text] for text in texts]].numpy()
-
         self.scores = {}
         metrics = {}
         for name, task in self.tasks.items():
-            result = task.evaluate(encode, similarity)
+            result = task.score(embeddings)
             self.scores[f"{name}_{task.metric}"] = {task.kind: result.scores}
             for metric, value in result.metrics.items():
                 metrics[f"{name}_{metric}"] = value
@@ -285,17 +276,7 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
         return callbacks
     if isinstance(dev_tasks, str):
         raise ValueError(f"dev_tasks must be a list of tasks, got the string {dev_tasks!r}.")
-    from ..evaluation.user_tasks import name_tasks, read_task  # scikit-learn takes a second to import
-
-    tasks = []
-    for task in dev_tasks:
-        if isinstance(task, str):
-            kind, _, path = task.partition("=")
-            if not path:
-                raise ValueError(f"a dev task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
-            task = read_task(kind, Path(path))
-        tasks.append(task)
-    named = {name.replace(":", "_"): task for name, task in name_tasks(tasks).items()}
+    named = {name.replace(":", "_"): task for name, task in name_tasks(dev_tasks).items()}
     return [*callbacks, TasksEvalCallback(named)]
 
 
@@ -366,7 +347,7 @@ def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, out
         write_arrays(path, scores)
 
 
-def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
+def dev_change(runs: Sequence[tuple[Path, Results]]) -> Change | None:
     """Compare the saved weights of a run, or of its repetitions with other seeds, with the start on the dev set.
 
     The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several
@@ -374,39 +355,33 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
     choice (see [`optimism_of_choice`]), so the difference need not lie in its middle.
 
     Args:
-        runs (`Sequence[tuple[Path, dict]]`): For each seed, the output directory and the content of `results.json`.
+        runs (`Sequence[tuple[Path, Results]]`): For each seed, the output directory and the results.
 
     Returns:
-        `dict[str, Any]`: `metric`, `difference` (saved minus initial, mean over the seeds), `low`, `high`,
-        `confidence`, `resamples`, `optimism` and `seeds` (their number); `None` without the scores of both
+        `Change`, *optional*: The change, its difference the mean over the seeds; `None` without the scores of both
         evaluations.
     """
-    metric = runs[0][1]["dev_metric"]
-    if metric is None:
-        return None
     systems = []
     differences = []
     optimism = []
     for folder, results in runs:
-        start = _read_scores(folder, results["start"]["step"], results["start"]["metric"])
-        saved = _read_scores(folder, results["saved"]["step"], metric)
+        dev = results.dev
+        if dev is None:
+            return None
+        start = _read_scores(folder, dev.start.step, dev.start.metric)
+        saved = _read_scores(folder, dev.saved.step, dev.metric)
         if start is None or saved is None:
             return None
         others = []
-        for step in results.get("chosen_among", []):
-            scores = _read_scores(folder, step, metric)
-            if scores is not None and step != results["saved"]["step"]:
+        for step in dev.chosen_among:
+            scores = _read_scores(folder, step, dev.metric)
+            if scores is not None and step != dev.saved.step:
                 others.append(scores)
         systems += [start, saved]
         optimism.append(optimism_of_choice(start, [saved, *others], 0) if others else 0.0)
-        differences.append(results["saved"][metric] - results["start"][metric])
-    change = _change(systems, float(np.mean(differences)), optimism)
-    return {
-        "metric": metric,
-        "seeds": len(runs),
-        "optimism": float(np.mean(optimism)),
-        **change,
-    }
+        differences.append(dev.value(dev.saved) - dev.value(dev.start))
+    assert dev is not None
+    return _change(dev.metric, systems, float(np.mean(differences)), optimism)
 
 
 def _read_scores(folder: Path, step: int, metric: str) -> Any:
@@ -414,16 +389,19 @@ def _read_scores(folder: Path, step: int, metric: str) -> Any:
     return read_arrays(path, "train the model again.").get(metric) if path.is_file() else None
 
 
-def _change(systems: list, difference: float, optimism: Sequence = (0.0,)) -> dict:
+def _change(metric: str, systems: list, difference: float, optimism: Sequence[float] = (0.0,)) -> Change:
     """Return the change from every first of two systems to the second, with its interval."""
     resampled = resampled_scores(systems, resamples=_RESAMPLES)
     changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]
     drawn = mean_over_drawn_seeds(changes, np.random.default_rng(1), _CONFIDENCE)
     low, high = interval(drawn, _CONFIDENCE, independent_draws(systems[0]))
-    return {
-        "difference": difference,
-        "low": low,
-        "high": high,
-        "confidence": _CONFIDENCE,
-        "resamples": _RESAMPLES,
-    }
+    return Change(
+        metric=metric,
+        difference=difference,
+        low=low,
+        high=high,
+        confidence=_CONFIDENCE,
+        resamples=_RESAMPLES,
+        optimism=float(np.mean(optimism)),
+        seeds=len(systems) // 2,
+    )

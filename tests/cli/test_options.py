@@ -20,7 +20,7 @@ from simcse_hf.ops.results import Result
 
 FUNCTIONS = {name: command for name, command in COMMANDS.items() if isinstance(command, Command)}
 #: Commands that are not one function.
-OTHERS = "train adapt export card push".split()
+OTHERS = "train adapt".split()
 
 
 def function_of(command):

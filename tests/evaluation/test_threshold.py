@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from cli_helpers import status
+from cli_helpers import card_main, status
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index
 from simcse_hf.cli.main import main
-from simcse_hf.cli.publish import card_main
 from simcse_hf.evaluation.bootstrap import divide_groups
 from simcse_hf.evaluation.threshold import choose_threshold, describe_threshold
 from simcse_hf.inference import simcse as simcse_module

@@ -292,7 +292,7 @@ def test_npy_shards_of_version_040_are_read_but_not_continued(model, source, tmp
     assert len(encode(model, source, folder, shard_size=20, resume=True).shards) == 3
     assert contents(folder) == before
     (folder / "vectors-00001-of-00003.npy").unlink()
-    with pytest.raises(ValueError, match="a part of the npy shards of version 0.4.0: encode again with overwrite"):
+    with pytest.raises(ValueError, match="a part of the npy shards of version 0.4.0: encode with overwrite"):
         encode(model, source, folder, shard_size=20, resume=True)
     encode(model, source, folder, shard_size=20, overwrite=True)
     assert contents(folder).keys() == {"_manifest.json", "vectors.npy"}

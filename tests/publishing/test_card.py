@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 from card_helpers import card_of, evaluation, written
+from cli_helpers import card_main
 from conftest import tiny_config
 from datasets import Dataset
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.cli.publish import card_main
 from simcse_hf.postprocessing.transform import FOLDER, MODULES
 from simcse_hf.publishing import CARD, name_repository, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS, MARKER

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from cli_helpers import export_main
 from conftest import FAMILIES, fast_first, tiny_config
 from inference_helpers import perturb
 from transformers import BertModel
 
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.cli.publish import export_main
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.publishing.export import ONNX_FILE, export_onnx, export_sentence_transformers

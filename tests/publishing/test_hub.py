@@ -6,6 +6,7 @@ import huggingface_hub
 import pytest
 import torch
 import yaml
+from cli_helpers import push_main
 from conftest import fast_first, tiny_config
 from datasets import Dataset
 from hub_server import Refusal
@@ -15,7 +16,6 @@ from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.main import exit_status
-from simcse_hf.cli.publish import push_main
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model

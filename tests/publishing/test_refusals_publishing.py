@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from cli_helpers import push_main
 from conftest import tiny_config
 from safetensors.torch import load_file, save_file
 
-from simcse_hf.cli.publish import push_main
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.hub import push_model
 
@@ -74,8 +74,7 @@ PUSHES = {
     "without weights": lacks("model.safetensors"),
     "without a tokenizer": lacks("tokenizer_config.json"),
     "with a token": (holds("results.json", TOKEN), "results.json contains an access token"),
-    "with a key of another form": (holds("notes", "sk-" + 40 * "a"), "notes contains an access token or a password"),
-    "with a password in a script": (holds("run.sh", "API_KEY='abcdefgh12'"), "run.sh contains an access token"),
+    "with a token of another kind": (holds("notes", "hf_oauth_" + 40 * "a"), "notes contains an access token"),
     "with a link out of it": (link, r"notes\.txt is a symbolic link to .*diary\.txt"),
     "with a NaN": (break_number, "NaN or infinity"),
     "with half a file": (truncated, "damaged"),
