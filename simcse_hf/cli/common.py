@@ -10,7 +10,6 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -344,39 +343,3 @@ def report(arguments: Namespace, document: Any, text: str) -> None:
     if arguments.json:
         text = json.dumps(document, ensure_ascii=False, default=os.fspath)
     print(text, flush=True)
-
-
-@contextmanager
-def messages_of(package: str, quiet: bool) -> Iterator[None]:
-    """Show the messages of one part of the package, and of the rest only errors; hide progress bars.
-
-    Warnings about a user's tasks are shown too. A program that calls a command gets its own messages back afterwards.
-
-    Args:
-        package (`str`): The part, such as `"simcse_hf.training.adaptation"`.
-        quiet (`bool`): Show only its warnings.
-    """
-    import datasets
-    from transformers.utils import logging
-
-    from ..training.run import set_up_logging
-
-    set_up_logging()
-    levels = {
-        "transformers": ERROR,
-        "simcse_hf": ERROR,
-        "simcse_hf.evaluation.user_tasks": WARNING,
-        package: WARNING if quiet else INFO,
-    }
-    before = {name: getLogger(name).level for name in levels}
-    for name, level in levels.items():
-        getLogger(name).setLevel(level)
-    logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            getLogger(name).setLevel(level)
-        logging.enable_progress_bar()
-        datasets.enable_progress_bars()

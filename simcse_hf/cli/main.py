@@ -35,7 +35,7 @@ TOGETHER = ("train",)
 #: The function of each command. A command that is not one function has a module in this folder and its words here.
 COMMANDS: dict[str, Command | tuple[str, str]] = {
     "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
-    "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
+    "adapt": Command("training.adaptation.adaptation:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
         verbose="list every subset and split",

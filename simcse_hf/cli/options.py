@@ -28,6 +28,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
 from ..ops.launch import check_together
+from ..ops.messages import show_messages
 from ..ops.suggestions import did_you_mean
 from .signature import REQUIRED, Parameter, read_function
 
@@ -49,6 +50,7 @@ class Command:
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
+        says_steps (`bool`, *optional*, defaults to `False`): Whether to show what the package logs on the way.
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
         then (`str`, *optional*): A function that is called with the printed result, such as
             `"publishing.refresh:refresh_card"`.
@@ -60,6 +62,7 @@ class Command:
     action: str | None = None
     verbose: str | None = None
     together: bool = False
+    says_steps: bool = False
     lines: str | None = None
     then: str | None = None
 
@@ -103,6 +106,8 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     given = vars(make_parser(name, command).parse_args(words))
     as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose")
     given.pop("action", None)
+    if command.says_steps:
+        show_messages(quiet)
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
