@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import numpy as np
@@ -42,10 +43,10 @@ from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
 from ..inference.encoding import full_length
 from ..inference.vectors import RowVectors
-from ..models.resolve import COLUMNS, RowPlan, Run
 from ..models.settings import ContrastiveSettings
 from ..objectives import Objective, TrainingRows
 from ..ops.identity import digest_rows
+from .decide import COLUMNS, RowPlan, Run
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -415,6 +416,18 @@ Data: TypeAlias = TextSource | SeededDataset | Source
 def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
     return isinstance(data, dict) and not isinstance(data, DatasetDict)
+
+
+def names_of(data: Data | Mapping[str, Data] | None) -> tuple[str | None, list[str]]:
+    """Return the name of the file or data set that training texts are read from, and those that are on the hub."""
+    if has_names(data):
+        return None, [name for part in data.values() for name in names_of(part)[1]]
+    if isinstance(data, Source):
+        data = data.path
+    if not isinstance(data, (str, Path)):
+        return None, []
+    name = str(data)
+    return name, [] if find_paths(name) else [name.partition(":")[0]]
 
 
 def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
