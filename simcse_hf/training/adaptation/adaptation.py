@@ -120,7 +120,8 @@ def adapt(
         budget (`float`, *optional*, defaults to `40.0`): Minutes that everything may take; arms that would not fit are
             left out before training.
         column (`str`, *optional*): Column of texts, if the corpus has several.
-        pooler_type (`str`, *optional*): How token states become one embedding; default: what the model names.
+        pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model
+            names.
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
         extend_tokenizer (`int`, *optional*): Before mlm-labels, make this many of the most frequent words that the
             tokenizer splits whole tokens.
