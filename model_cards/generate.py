@@ -7,7 +7,6 @@ where the hub would take them for results of the model in the repository.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -67,8 +66,9 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
         run = {"rows": "sentences", "view": {"name": "identity", "rate": None, "both": False}}
         texts = "A million sentences of the English Wikipedia"
     hyperparameters = sorted((k, v) for k, v in recipe.items() if k not in PATHS and not k.startswith("save_"))
-    card = replace(
-        Card.about(Subject(recipe["output_dir"], config, settings, run, datasets=[dataset]), data),
+    card = Card(
+        Subject(recipe["output_dir"], config, settings, run, datasets=[dataset]),
+        data,
         marker=MARKER,
         name=name,
         tables=tables,
@@ -80,7 +80,7 @@ def card_of(name: str, recipe: dict, paper: dict) -> str:
             + ("" if tables else " The paper's tables have no row for this model.")
         ),
         all_hyperparameters=True,
-        hyperparameters=[(f"`{name}`", value) for name, value in hyperparameters],
+        hyperparameters=hyperparameters,
     )
     return str(card)
 

@@ -1,22 +1,11 @@
 """Helpers of the tests of the command line."""
 
-import argparse
-
 import torch
 from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.cli.common import add_general_options, add_model_options
 from simcse_hf.cli.main import COMMANDS, main
 from simcse_hf.cli.options import run_command
-
-
-def model_options(*words):
-    """The options of a model as a command parses them, such as `model_options("--device", "cpu")`."""
-    parser = argparse.ArgumentParser()
-    add_model_options(parser, model=False)
-    add_general_options(parser)
-    return parser.parse_args(words)
 
 
 def encode_main(words):

@@ -16,18 +16,20 @@ from torch import nn
 from ..ops.errors import require_extra
 from ..ops.files import HubArguments, StrPath, full_name, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
+from .parts import ContrastiveBase
 from .pooling import StateDict
-from .settings import SECTION
+from .settings import SECTION, Values
 
 #: The weights that a run with an adapter trains, in its checkpoints: a resumed run needs them unmerged.
 TRAINED_WEIGHTS = "_trained.safetensors"
+_SAVE_WHOLE = "Save the model and its tokenizer with save_pretrained and start from there, or save the merged model."
 
 
-def unwrap(model: Any) -> Any:
+def unwrap(model: Any) -> ContrastiveBase:
     """Return the contrastive model inside a `PeftModel`, which shares its weights.
 
     Args:
-        model (`PeftModel`): What peft's `get_peft_model` returned.
+        model (`PeftModel`): The wrapped model.
 
     Returns:
         `ContrastiveModel`: The model.
@@ -40,7 +42,7 @@ def unwrap(model: Any) -> Any:
     return model.get_base_model()
 
 
-def add_lora(model: Any, arguments: dict[str, Any]) -> None:
+def add_lora(model: ContrastiveBase, arguments: Values) -> None:
     """Freeze the encoder and add a LoRA adapter to it (Hu et al. 2022, arXiv:2106.09685). The head is trained fully.
 
     Args:
@@ -86,7 +88,7 @@ def _merged(wrapper: Any) -> nn.Module:
 
 
 @torch.no_grad()
-def merged_weights(model: Any, weights: StateDict) -> StateDict:
+def merged_weights(model: ContrastiveBase, weights: StateDict) -> StateDict:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
 
     Adding an update to a weight and taking it off again would not give back the same bits, so copies are merged.
@@ -112,7 +114,7 @@ def merged_weights(model: Any, weights: StateDict) -> StateDict:
     return merged
 
 
-def load_adapter(model: Any, source: StrPath, hub: HubArguments) -> None:
+def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> None:
     """Load an adapter and merge it into the encoder.
 
     Args:
@@ -141,15 +143,13 @@ def load_adapter(model: Any, source: StrPath, hub: HubArguments) -> None:
     except (RuntimeError, KeyError, ValueError) as error:
         wrong = " ".join(str(error).split())
     if wrong:
-        raise ValueError(
-            f"{source}: the adapter does not fit its model ({wrong}): name the model that it was made for as "
-            f"base_model_name_or_path in {ADAPTER_CONFIG}."
-        )
+        where = f"base_model_name_or_path in {ADAPTER_CONFIG}"
+        raise ValueError(f"{source}: the adapter does not fit its model ({wrong}): name its own one as {where}.")
     adapted.merge_and_unload()
     vars(encoder).pop("peft_config", None)  # which some versions leave
 
 
-def save_adapter(model: Any, directory: StrPath, merged: StateDict) -> None:
+def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) -> None:
     """Save the adapter and the head of a model as peft does, and the settings of the model beside them.
 
     Args:
@@ -168,7 +168,7 @@ def save_adapter(model: Any, directory: StrPath, merged: StateDict) -> None:
     if outside:
         raise ValueError(f"save_adapter: {', '.join(outside)} lies outside of the encoder. Save the merged model.")
     name = encoder.active_adapters()[0]
-    config = copy.copy(encoder.peft_config[name])
+    config: Any = copy.copy(encoder.peft_config[name])
     config.inference_mode = True
     config.task_type = "FEATURE_EXTRACTION"
     config.base_model_name_or_path = full_name(model.name_or_path)
@@ -188,7 +188,7 @@ def save_adapter(model: Any, directory: StrPath, merged: StateDict) -> None:
     write_json(directory / ADAPTER_SETTINGS, {SECTION: model.settings.to_section()})
 
 
-def check_adapter(model: Any) -> None:
+def check_adapter(model: ContrastiveBase) -> None:
     """Refuse a model whose adapter could be trained, but not be saved as the run asks for, or not be loaded again.
 
     Args:
@@ -201,10 +201,8 @@ def check_adapter(model: Any) -> None:
         raise ValueError("save_adapter is set, but the model has no adapter: set lora_r, or leave save_adapter out")
     base = model.name_or_path
     if model.save_adapter and (not base or adapter_base(base) is not None):
-        raise ValueError(
-            f"save_adapter: {base or 'the model'} is not a whole model that the adapter could be added to again. Save "
-            "it with save_pretrained and start from there, or save the merged model."
-        )
+        problem = f"{base or 'the model'} is not a whole model that the adapter could be added to again"
+        raise ValueError(f"save_adapter: {problem}. {_SAVE_WHOLE}")
     try:
         merged = merged_weights(model, model.state_dict())
         if not model.save_adapter:
@@ -229,14 +227,11 @@ def check_adapter(model: Any) -> None:
         if is_encoders and not is_same:
             changed.append(name)
     if changed:
-        raise ValueError(
-            f"save_adapter: the model is not the one in {base} any more, where the adapter will be added to again: "
-            f"{', '.join(changed[:3])} differ. Save the model and its tokenizer with save_pretrained and start from "
-            "there, or save the merged model."
-        )
+        listed = ", ".join(changed[:3])
+        raise ValueError(f"save_adapter: the model is not the one in {base} any more: {listed} differ. {_SAVE_WHOLE}")
 
 
-def save_trained_weights(model: Any, directory: StrPath) -> None:
+def save_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
     """Save the weights that a run with an adapter trains, unmerged, so that it can be resumed exactly."""
     trained = [name for name, x in model.named_parameters() if x.requires_grad]  # tied weights once
     tensors = {}
@@ -246,7 +241,7 @@ def save_trained_weights(model: Any, directory: StrPath) -> None:
     save_file(tensors, Path(directory, TRAINED_WEIGHTS))
 
 
-def load_trained_weights(model: Any, directory: StrPath) -> None:
+def load_trained_weights(model: ContrastiveBase, directory: StrPath) -> None:
     """Load the weights of [`save_trained_weights`].
 
     Args:
@@ -260,8 +255,5 @@ def load_trained_weights(model: Any, directory: StrPath) -> None:
     tensors = load_file(path) if path.exists() else {}
     fits = bool(tensors) and model.has_adapter()
     if not fits or not tensors.keys() <= model.state_dict().keys():
-        raise ValueError(
-            f"{directory} is a checkpoint of a run with another adapter than this one's. Repeat the arguments of that "
-            "run, such as --lora_r."
-        )
+        raise ValueError(f"{directory} has another adapter than this one's run. Repeat its arguments (--lora_r).")
     model.load_state_dict(tensors, strict=False)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -208,9 +208,8 @@ class Checkpoint:
         saved = self.saved
         problem = self.files.refused or (self.files.unsupported if saved is None else "")
         if problem and given.get("pooler_type") is None:
-            raise ValueError(
-                f"{problem}. Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
-            )
+            advice = "Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
+            raise ValueError(f"{problem}. {advice}")
         modules = (self.files.pooling.get("pooler_type"), len(self.files.dense_folders))
         if saved is None or modules[0] is None:
             return
@@ -223,10 +222,9 @@ class Checkpoint:
             expected = ("cls_before_pooler", expected[1] + 1)
         if modules != expected:
             raise ValueError(
-                f"{self.source} describes its pooling twice, and the two differ: modules.json has {modules[0]!r} and "
-                f"{modules[1]} dense layers, and the section {SECTION!r} of config.json has {expected[0]!r} and "
-                f"{expected[1]}. If the model was changed in sentence-transformers, remove that section. Otherwise "
-                "pass pooler_type."
+                f"{self.source} describes its pooling twice: modules.json has {modules[0]!r} and {modules[1]} dense "
+                f"layers, and the section {SECTION!r} of config.json {expected[0]!r} and {expected[1]}. Remove that "
+                "section if sentence-transformers changed the model, or pass pooler_type."
             )
 
     def has_trained_head(self, encoder: nn.Module, unexpected: Iterable[str]) -> bool:
@@ -252,7 +250,7 @@ def _with_changes(pooling: Values, files: SentenceTransformersFiles, tokenizer_l
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
     changed = {name: value for name, value in files.pooling.items() if name in names}
     length = files.pooling.get("max_length")
-    # Files without a length name that of the tokenizer, so this one stands for no length of the model's own.
+    # Without a length of its own, a model has the tokenizer's in these files.
     is_tokenizers = pooling.get("max_length") is None and tokenizer_limit in (None, length)
     if not is_tokenizers and (length is not None or "pooler_type" in files.pooling):
         changed["max_length"] = length
@@ -337,14 +335,17 @@ def _settle_head(model: ContrastiveBase, found: Checkpoint, head: str) -> None:
     tolerance = torch.finfo(torch.float32).eps * linear.weight.abs().max().item()
     if difference > tolerance and model.settings.inference_pooler == "cls":
         raise ValueError(
-            f"{found.source} holds two different heads: the encoder's pooler and {folders[0]}, from which "
-            f"sentence-transformers reads it, differ by up to {difference:.2g}. Pass head='dense' if the model was "
-            "trained further with sentence-transformers, or head='pooler' if it was trained further otherwise."
+            f"{found.source} holds two different heads: the encoder's pooler and {folders[0]} differ by up to "
+            f"{difference:.2g}. Pass head='dense' if sentence-transformers trained it further, or head='pooler'."
         )
 
 
 def _load_layers(
-    model: ContrastiveBase, source: StrPath, dense_folders: list[str], draws_pooler: bool = False, **hub: Any
+    model: ContrastiveBase,
+    source: StrPath,
+    dense_folders: list[str],
+    draws_pooler: bool = False,
+    **hub: Unpack[HubArguments],
 ) -> list[str]:
     """Load the dense layers, and those of a pooler of our own, which begins anew if the checkpoint has another.
 
@@ -360,10 +361,7 @@ def _load_layers(
         dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
     own_folders = dense_folders[len(dense_folders) - count :]
     for layer, folder in zip(model.dense_layers, own_folders, strict=True):
-        if not load_layer(layer, source, folder, **hub):
-            raise ValueError(
-                f"{source} lacks the weights of its dense layer {folder}. Download or save the model again."
-            )
+        _load_whole(layer, source, folder, "dense layer", hub)
     drawn = []
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
@@ -374,12 +372,16 @@ def _load_layers(
         elif draws_pooler:
             drawn.append(attribute)
             layer.draw_weights()
-        elif not load_layer(layer, source, folder, **hub):
-            raise ValueError(
-                f"{source} lacks the weights of its pooler {model.settings.pooler_type!r} ({folder}/{WEIGHTS}). "
-                "Download or save the model again."
-            )
+        else:
+            _load_whole(layer, source, folder, f"pooler {model.settings.pooler_type!r}", hub)
     return drawn
+
+
+def _load_whole(layer: nn.Module, source: StrPath, folder: str, name: str, hub: HubArguments) -> None:
+    """Load a layer that a checkpoint must have."""
+    if not load_layer(layer, source, folder, **hub):
+        place = f"{folder}/{WEIGHTS}"
+        raise ValueError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
 
 
 def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
@@ -442,8 +444,8 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
     expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
     if expected != {name: x.shape for name, x in tensors.items()}:
         raise ValueError(
-            f"{path} holds the state of another objective or of other options than this model's. Use the objective "
-            "and options it was saved with, or remove the file to start the objective anew."
+            f"{path} holds the state of another objective or of other options. Use those it was saved with, or remove "
+            "the file to start the objective anew."
         )
     model.load_state_dict(tensors, strict=False)
     logger.info(f"The objective continues from {path}.")
@@ -552,31 +554,26 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: Any, source: StrP
         ValueError: If the tokenizer has special tokens only, no padding token, or an id that is not below the number
             of embeddings, or if its `model_max_length` is not a number.
     """
+    kind = type(tokenizer).__name__
     if not isinstance(longest := tokenizer.model_max_length, (int, float)):
-        raise ValueError(
-            f"{source}: model_max_length in tokenizer_config.json must be a number of tokens, got {longest!r:.80}"
-        )
+        where = "model_max_length in tokenizer_config.json"
+        raise ValueError(f"{source}: {where} must be a number of tokens, got {longest!r:.80}")
     if tokenizer.pad_token is None:
-        raise ValueError(
-            f"{source}: the tokenizer has no padding token. Set one, for example tokenizer.pad_token = "
-            "tokenizer.eos_token."
-        )
+        raise ValueError(f"{source}: the tokenizer has no padding token. Set one, such as its eos_token.")
     try:
         rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
     except NotImplementedError:  # an encoder that reads characters has no table of tokens
         return
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(
-            f"{source}: the tokenizer ({type(tokenizer).__name__}) knows {len(tokenizer)} special tokens and no "
-            f"words, because its files are missing. {_SAVE_TOKENIZER}."
+            f"{source}: the tokenizer ({kind}) knows {len(tokenizer)} special tokens and no words, because its files "
+            f"are missing. {_SAVE_TOKENIZER}."
         )
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if rows is not None and largest >= rows:
         raise ValueError(
-            f"{source}: the tokenizer ({type(tokenizer).__name__}) has ids up to {largest}, but the encoder has "
-            f"{rows} embeddings, for the ids below {rows}. The tokenizer belongs to another model, or its files are "
-            f"incomplete. {_SAVE_TOKENIZER}; or, if you added tokens, call "
-            "model.resize_token_embeddings(len(tokenizer)) before training."
+            f"{source}: the tokenizer ({kind}) has ids up to {largest}, and the encoder only the ids below {rows}. "
+            f"{_SAVE_TOKENIZER}; or, if you added tokens, call model.resize_token_embeddings(len(tokenizer))."
         )
 
 

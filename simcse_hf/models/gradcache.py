@@ -11,12 +11,14 @@ from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
 from ..objectives import EncodedBatch, Objective
-from ..objectives.base import ROW_INPUTS
+from ..objectives.base import ROW_INPUTS, add_up
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import gather_rows, sum_over_processes, world
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
+#: The inputs of a forward pass by name.
+_Batch = dict[str, Any]
 _MakesContext = Callable[[], AbstractContextManager]
 
 
@@ -51,13 +53,13 @@ class CachedBatch:
     def __init__(
         self,
         model: ContrastiveModel,
-        inputs: dict[str, Any],
+        inputs: _Batch,
         chunk_size: int,
         trim: bool = True,
         autocast: _MakesContext = nullcontext,
     ):
         self.model = model
-        self.objective: Any = model.objective
+        self.objective = model.prepare_objective()
         rows, self.chunks = _split(inputs, chunk_size, trim, model.runs_unpadded)
         self.order = torch.tensor(rows, device=model.device)
         # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
@@ -69,16 +71,12 @@ class CachedBatch:
                 texts = {name: x for name, x in chunk.items() if name not in _MLM_INPUTS}
                 embeddings.append(model(**texts, return_loss=False).sentence_embeddings)
         in_order = torch.cat(embeddings)[self.order.argsort()]
-        self.embeddings: Any = in_order.requires_grad_()
+        self.embeddings = in_order.requires_grad_()
         visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
         batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
         with autocast():
-            losses: Any = self.objective(batch)  # type: ignore[misc]  # the objective was made
-        parts = None
-        if isinstance(losses, dict):
-            parts = losses
-            losses = sum(parts.values())
-        self.output: Any = ContrastiveOutput(losses, in_order.detach(), contrastive_loss=losses, parts=parts)
+            loss, parts = add_up(self.objective(batch))
+        self.output = ContrastiveOutput(loss, in_order.detach(), contrastive_loss=loss, parts=parts)
 
     def backward(
         self,
@@ -99,7 +97,7 @@ class CachedBatch:
         Returns:
             `ContrastiveOutput`: `output`, detached, with the masked-LM loss, if there is one, in it and in its `loss`.
         """
-        called: Any = wrapped or self.model
+        called = wrapped or self.model
         # The weight of each chunk's mean over masked tokens in the mean over those of the batch: chunks with 1 and 3
         # masked tokens weigh 1/4 and 3/4.
         weights = None
@@ -110,6 +108,7 @@ class CachedBatch:
         mlm_weight = self.model.settings.mlm_weight
         mlm_loss = self.embeddings.new_zeros((), dtype=torch.float32)
         sizes = [len(chunk["input_ids"]) for chunk in self.chunks]
+        assert self.embeddings.grad is not None and self.output.loss is not None
         gradients = self.embeddings.grad[self.order].split(sizes)
         last = len(self.chunks) - 1
         with preserve_random_state(self.model.device):
@@ -135,12 +134,12 @@ class CachedBatch:
                                 surrogate = surrogate + 0.0 * parameter.sum()
                     surrogate.backward()
         self.embeddings.grad = None
-        result = self.output
-        result["loss"] = result.loss.detach()
+        loss = self.output.loss.detach()
         if weights is not None:
-            result["mlm_loss"] = mlm_loss
-            result["loss"] = result.loss + mlm_weight * mlm_loss
-        return result
+            self.output["mlm_loss"] = mlm_loss
+            loss = loss + mlm_weight * mlm_loss
+        self.output["loss"] = loss
+        return self.output
 
 
 def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
@@ -155,30 +154,19 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     """
     name = objective.name
     if objective.needs_hidden_states:
-        raise ValueError(
-            f"gradcache_chunk_size: objective {name!r} reads the hidden states of all tokens, which are not kept "
-            "across chunks: unset gradcache_chunk_size"
-        )
-    if not objective.supports_gradcache:
-        raise ValueError(
-            f"gradcache_chunk_size: objective {name!r} makes passes of its own over the tokens of the whole batch "
-            "(supports_gradcache is False): unset gradcache_chunk_size"
-        )
-    if args.torch_compile:
-        raise ValueError(
-            "gradcache_chunk_size needs the same dropout masks in both passes of a chunk, but compiled code draws "
-            "different masks with a graph than without: unset torch_compile or gradcache_chunk_size"
-        )
-    if args.deepspeed or args.fsdp:
-        raise ValueError(
-            "gradcache_chunk_size works with one process or DistributedDataParallel: unset deepspeed and fsdp, or "
-            "gradcache_chunk_size"
-        )
+        problem = f"objective {name!r} reads the hidden states of all tokens, which are not kept across chunks"
+    elif not objective.supports_gradcache:
+        problem = f"objective {name!r} makes passes of its own over the whole batch (supports_gradcache is False)"
+    elif args.torch_compile:
+        problem = "torch_compile draws other dropout masks in the second pass of a chunk than in the first"
+    elif args.deepspeed or args.fsdp:
+        problem = "deepspeed and fsdp need the whole batch; one process and DistributedDataParallel do not"
+    else:
+        return
+    raise ValueError(f"gradcache_chunk_size: {problem}: leave one of the two out")
 
 
-def _split(
-    inputs: dict[str, Any], chunk_size: int, trim: bool, unpadded: bool
-) -> tuple[list[int], list[dict[str, Any]]]:
+def _split(inputs: _Batch, chunk_size: int, trim: bool, unpadded: bool) -> tuple[list[int], list[_Batch]]:
     """Return the rows of the batch in the order of their chunks, and the token inputs of each chunk.
 
     Texts of 5, 2, 2, 2 and 2 tokens in chunks of two make a chunk of rows 0 and 1, and one of rows 2, 3 and 4: into

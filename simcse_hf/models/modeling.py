@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
 from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
-from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, as_full_precision
+from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
 from ..ops.checks import check_values
@@ -85,6 +85,31 @@ def preserve_random_state(device: torch.device) -> AbstractContextManager:
     """Save the random state of the CPU and of a device, and restore it on exit."""
     devices = [] if device.type == "cpu" else [device]
     return torch.random.fork_rng(devices, device_type=device.type)
+
+
+def _check_inputs(
+    input_ids: Tensor,
+    mlm_input_ids: Tensor | None,
+    mlm_targets: Tensor | None,
+    lengths: np.ndarray | None,
+    others: Mapping[str, object],
+) -> None:
+    """Check the inputs of [`ContrastiveModel.forward`], and that nothing else is asked for."""
+    asked = [name for name, x in others.items() if x is not None and x is not False and name != "return_dict"]
+    if asked:
+        raise ValueError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
+    shape = tuple(input_ids.shape)
+    if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
+        raise ValueError(
+            f"mlm_input_ids need mlm_targets and rows of the shape (batch, num_sentences, length), got {shape}"
+        )
+    if len(shape) not in (2, 3):
+        raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
+    if lengths is not None and lengths.shape != shape[:-1]:
+        raise ValueError(
+            f"lengths must have the shape {shape[:-1]}, one number a text, got {lengths.shape}. Leave lengths out if "
+            "the batch was changed after the collator made it."
+        )
 
 
 class ContrastiveModel(ContrastiveBase):
@@ -194,7 +219,7 @@ class ContrastiveModel(ContrastiveBase):
 
         Args:
             texts (`dict`): The first four arguments of [`embed`] by name.
-            pooler_type (`str`, *optional*): The pooler. `None` stands for the whole last layer.
+            pooler_type (`str`, *optional*): The pooler, `None` for the whole last layer.
             whole_last_layer (`bool`, *optional*, defaults to `False`): Compute the whole last layer in any case.
 
         Returns:
@@ -212,8 +237,7 @@ class ContrastiveModel(ContrastiveBase):
                 has_tokens = texts["attention_mask"].any(1) if lengths is None else torch.as_tensor(lengths) > 0
                 if not has_tokens.all():
                     raise ValueError(
-                        f"sentence {has_tokens.int().argmin()} of the batch has no token: its row of attention_mask "
-                        "holds only zeros. Remove the sentence, or unmask at least one token."
+                        f"sentence {has_tokens.int().argmin()} of the batch has no token in attention_mask: remove it"
                     )
         pooler = pooling.POOLERS.get(pooler_type or "", _NO_POOLER)
         with kernels:
@@ -241,8 +265,8 @@ class ContrastiveModel(ContrastiveBase):
         """Embed the sentences of each row as training does: which columns, with which encoder, in which passes.
 
         Args:
-            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, perhaps
-                `token_type_ids`, and perhaps `lengths`, the number of tokens of each text, of shape
+            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, optional
+                `token_type_ids`, and optional `lengths`, the number of tokens of each text, of shape
                 `(batch, num_sentences)`.
             has_gaps (`bool`, *optional*, defaults to `False`): Whether there may be texts without tokens, which get
                 embeddings of zeros.
@@ -268,9 +292,9 @@ class ContrastiveModel(ContrastiveBase):
         if self.settings.fixed_mask:
             if self.second_encoder is not None or needs_states:
                 reads = "hidden states" if needs_states else "a second encoder"
+                name = self.settings.objective
                 raise ValueError(
-                    f"fixed_mask gives each text one embedding, but objective {self.settings.objective!r} needs "
-                    f"{reads}, too. Train without the view fixed_mask."
+                    f"fixed_mask gives each text one embedding, and objective {name!r} needs {reads}: train without it"
                 )
             if not (ids == ids[:, :1]).all():
                 raise ValueError("fixed_mask is for views of one sentence, but a row holds different texts. Unset it.")
@@ -361,17 +385,17 @@ class ContrastiveModel(ContrastiveBase):
         # 1. Build the objective, or that of each data set.
         settings = self.settings
         tables = settings.dataset_objectives
-        main: Any = None
+        build = functools.partial(build_objective, dim=self.embedding_dim)
+        main = None
         if not tables or {} in tables.values():
-            main = build_objective(settings.objective, self.embedding_dim, settings.objective_options)
-        objective = main
-        if tables:
-            objectives = dict.fromkeys(tables, main)
-            for dataset, own in tables.items():
-                if own:
-                    name, options = own["objective"], own["objective_options"]
-                    objectives[dataset] = build_objective(name, self.embedding_dim, options)
-            objective = ByDataset(self.embedding_dim, objectives, main)
+            main = build(settings.objective, options=settings.objective_options)
+        objectives = {}
+        for dataset, own in tables.items():
+            objectives[dataset] = (
+                build(own["objective"], options=own["objective_options"]) if own else cast(Objective, main)
+            )
+        objective = ByDataset(self.embedding_dim, objectives, main) if tables else main
+        assert objective is not None
         # 2. Refuse to train an encoder under a random head that is frozen, as peft leaves it. An adapter file does not
         # hold the head. After reloading, another random head would follow the encoder.
         head_learns = any(parameter.requires_grad for parameter in self.contrastive_head.parameters())
@@ -429,10 +453,8 @@ class ContrastiveModel(ContrastiveBase):
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
         if self.has_adapter():
-            raise ValueError(
-                f"objective {self.settings.objective!r} with a second encoder does not work with an adapter: only the "
-                "first encoder would have it. Train without lora_r."
-            )
+            name = self.settings.objective
+            raise ValueError(f"objective {name!r} has a second encoder, without the adapter: train without lora_r")
         twin = type(self)(self.config, do_mlm=False, unpadded=self.unpadded, fast_dropout=self.fast_dropout)
         weights = self.state_dict()
         twin.load_state_dict({name: weights[name] for name in twin.state_dict()})
@@ -480,34 +502,20 @@ class ContrastiveModel(ContrastiveBase):
             ValueError: If an argument is not supported, the inputs do not fit together, masked inputs are given to a
                 model without `do_mlm`, or `fixed_mask` is set and the views of a row are not the same text.
         """
+        # 1. Refuse inputs that do not fit together.
+        row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
+        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
-        row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
-        others.pop("return_dict", None)
-        asked = [name for name, x in others.items() if x is not None and x is not False]
-        if asked:
-            raise ValueError(
-                f"{', '.join(asked)}: not supported, as a contrastive model turns input_ids into embeddings. Call "
-                "model.base_model for these."
-            )
-        shape = tuple(input_ids.shape)
-        if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
-            raise ValueError(
-                "mlm_input_ids need mlm_targets, and both need the shape (batch, num_sentences, length) of input_ids."
-            )
-        if len(shape) not in (2, 3):
-            raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
-        if lengths is not None and lengths.shape != shape[:-1]:
-            raise ValueError(
-                f"lengths must have the shape {shape[:-1]}, one number for each text of input_ids, got "
-                f"{lengths.shape}. Leave lengths out if the batch was changed after the collator made it."
-            )
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        if input_ids.dim() == 2:  # a sharded model gathers its weights in `forward`, so `embed` would not do
+        # 2. Single texts. A sharded model gathers its weights in `forward`, so `embed` would not do.
+        if input_ids.dim() == 2:
             embeddings = self.embed(input_ids, attention_mask, token_type_ids, lengths)
             return ContrastiveOutput(sentence_embeddings=embeddings)
-        objective = self.prepare_objective() if return_loss else None
+        # 3. The embeddings of rows, which the objective decides.
+        if return_loss:
+            self.prepare_objective()
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
@@ -515,19 +523,15 @@ class ContrastiveModel(ContrastiveBase):
         if lengths is not None:
             texts["lengths"] = lengths
         embeddings, hidden_states = self.embed_rows(texts, has_gaps="relations" in row_inputs)
+        # 4. The losses.
         loss = contrastive_loss = mlm_loss = parts = None
-        if objective is not None and input_ids.shape[1] >= objective.num_views:
-            encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, lengths)  # type: ignore[arg-type]
-            losses: Any = objective(encoded)
-            if isinstance(losses, dict):
-                parts = losses
-                losses = sum(parts.values())
-            loss = contrastive_loss = losses
+        if return_loss and self.objective is not None and input_ids.shape[1] >= self.objective.num_views:
+            encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, lengths)
+            contrastive_loss, parts = add_up(self.objective(encoded))
+            loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                masked = {}
-                for name, x in (texts | {"input_ids": mlm_input_ids}).items():
-                    masked[name] = x.reshape(-1, *x.shape[2:])
+                masked = {name: x.flatten(0, 1) for name, x in (texts | {"input_ids": mlm_input_ids}).items()}
                 hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
@@ -720,18 +724,14 @@ def contrastive_class(config_class: type[PreTrainedConfig]) -> type[ContrastiveM
         base_class: Any = AutoModel._model_mapping[config_class]
         arguments = inspect.signature(base_class.forward).parameters.keys()
     except (KeyError, AttributeError):  # Funnel has a tuple of two models
-        raise ValueError(
-            f"transformers' AutoModel has no encoder, or several, for {config_class.__name__}. Load a text encoder "
-            "such as BERT."
-        ) from None
+        name = config_class.__name__
+        raise ValueError(f"AutoModel has no encoder, or several, for {name}. Load a text encoder like BERT.") from None
     needed = {"input_ids", "attention_mask"}
     if reads_left_to_right(config_class):
         needed.add("position_ids")
     if config_class in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING or not needed <= arguments:
-        raise ValueError(
-            f"{base_class.__name__} is not a text encoder or decoder. Load an encoder such as BERT, or a decoder such "
-            "as Llama."
-        )
+        name = base_class.__name__
+        raise ValueError(f"{name} is not a text encoder or decoder. Load one, such as BERT or Llama.")
     for family in base_class.__mro__[1:]:
         # Not an encoder that the class extends, which has a `forward`: every weight would be there twice.
         is_family = issubclass(family, PreTrainedModel) and family.forward is PreTrainedModel.forward

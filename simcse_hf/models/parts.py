@@ -231,9 +231,8 @@ class ContrastiveBase(PreTrainedModel):
         """
         fixed = {"pooler_type", "denoising", "do_mlm", "dense_layers"} & settings.keys()
         if fixed:
-            raise ValueError(
-                f"{', '.join(sorted(fixed))} can only be chosen when the model is created. Pass it to from_pretrained."
-            )
+            listed = ", ".join(sorted(fixed))
+            raise ValueError(f"{listed} can only be chosen when the model is created. Pass it to from_pretrained.")
         self.given_settings |= chosen(settings)
         before = self.settings
         self.use_settings(resolve_settings(before.to_section(), do_mlm=before.do_mlm, **settings))
@@ -307,10 +306,8 @@ def check_encoder(config: PreTrainedConfig, pooler_type: str) -> None:
     """
     for name, rate in dropout_rates(config).items():
         if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-            raise ValueError(
-                f"{config.name_or_path or 'the encoder'}, config.json: {name} is {rate}. Set it to a dropout rate "
-                "from 0 to 1, such as 0.1."
-            )
+            where = f"{config.name_or_path or 'the encoder'}, config.json"
+            raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
     if pooling.POOLERS[pooler_type].reads_first_token and reads_left_to_right(type(config)):
         raise ValueError(
             f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "

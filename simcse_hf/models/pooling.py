@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from safetensors.torch import save_file
@@ -14,13 +14,13 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
 from ..objectives.is_bert import NGRAM_POOLER, NGramFeatures
 from ..objectives.masked_lm import load_masked_lm
-from ..ops.files import StrPath, find_file, write_json
+from ..ops.files import HubArguments, StrPath, find_file, write_json
 from ..ops.unpadded import first_tokens
 
 #: Weights by their names.
 StateDict = dict[str, Tensor]
 
-#: The pooler of models with the setting `templates`, and of no others.
+#: The pooler of models with the setting `templates`.
 TEMPLATE_POOLER = "mask"
 _MEAN = """\
 hidden, mask = HIDDEN, inputs["attention_mask"].unsqueeze(-1)
@@ -89,9 +89,8 @@ def at_mask(last_hidden_state: Tensor, input_ids: Tensor, mask_token_id: int) ->
     if not (counts == 1).all():
         row = int((counts != 1).nonzero()[0])
         raise ValueError(
-            f"The pooler 'mask' reads the hidden state at the mask token (id {mask_token_id}), but text {row} of the "
-            f"batch holds {counts[row]}: give texts without it, tokenized with the model's template, as "
-            "SimCSE does."
+            f"The pooler 'mask' reads one mask token (id {mask_token_id}), but text {row} of the batch holds "
+            f"{counts[row]}: give texts without it, tokenized with the model's template, as SimCSE does."
         )
     return (last_hidden_state * is_mask.unsqueeze(-1)).sum(1)
 
@@ -327,16 +326,10 @@ class TemplateHead(nn.Module):
     def __init__(self, config: PreTrainedConfig, denoising: str) -> None:
         super().__init__()
         if denoising == "transform" and config.model_type != "bert":
-            raise ValueError(
-                f"denoising 'transform' needs the masked-LM head of BERT, and this encoder is {config.model_type!r}: "
-                "use denoising 'tanh', as PromptBERT's authors do for RoBERTa."
-            )
+            kind = config.model_type
+            raise ValueError(f"denoising 'transform' needs BERT's masked-LM head, not {kind!r}: use denoising 'tanh'.")
         self.transforms = denoising == "transform"
-        self.layer: Any
-        if self.transforms:
-            self.layer = BertPredictionHeadTransform(config)
-        else:
-            self.layer = sentence_head(config)
+        self.layer = BertPredictionHeadTransform(config) if self.transforms else sentence_head(config)
 
     def forward(self, states: Tensor, template_states: Tensor) -> Tensor:
         """Map the states `(batch, dim)` of texts in a template and of the template alone to `(batch, dim)`."""
@@ -348,10 +341,10 @@ class TemplateHead(nn.Module):
     def draw_weights(self) -> None:
         """Draw the weights that training starts from; those of `"transform"` come from a checkpoint (see [`load`])."""
         if not self.transforms:
-            nn.init.normal_(self.layer.dense.weight, std=0.02)
-            nn.init.zeros_(self.layer.dense.bias)
+            nn.init.normal_(self.layer.get_parameter("dense.weight"), std=0.02)
+            nn.init.zeros_(self.layer.get_parameter("dense.bias"))
 
-    def load(self, name_or_path: StrPath, **hub_arguments: Any) -> None:
+    def load(self, name_or_path: StrPath, **hub_arguments: Unpack[HubArguments]) -> None:
         """Load the weights that training starts from: those of a masked-LM head.
 
         Args:
@@ -361,8 +354,8 @@ class TemplateHead(nn.Module):
         Raises:
             ValueError: If the checkpoint has no trained masked-LM head.
         """
-        masked_lm: Any = load_masked_lm(name_or_path, **hub_arguments)
-        trained = masked_lm.cls.predictions.transform
+        masked_lm = load_masked_lm(name_or_path, **hub_arguments)
+        trained = masked_lm.get_submodule("cls.predictions.transform")
         self.layer.load_state_dict(trained.state_dict())
 
 
@@ -384,10 +377,8 @@ class DenseLayer(nn.Module):
         activation = getattr(nn, name, None)
         # The name comes from a downloaded file, so only layers of torch are created from it.
         if not package.startswith("torch.nn") or not isinstance(activation, type):
-            raise ValueError(
-                f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}. Load "
-                "the model with sentence_transformers."
-            )
+            problem = f"activation_function of a dense layer must be a class of torch.nn, got {activation_function!r}"
+            raise ValueError(f"{problem}. Load the model with sentence_transformers.")
         self.linear = nn.Linear(in_features, out_features, bias)
         self.activation = activation()
 
@@ -411,7 +402,9 @@ def save_layer(folder: Path, state: StateDict, config: dict[str, Any] | None = N
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str = "", **hub_arguments: Any) -> bool:
+def load_layer(
+    layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str = "", **hub_arguments: Unpack[HubArguments]
+) -> bool:
     """Load the weights of a layer, if the checkpoint has its folder.
 
     Args:
@@ -438,7 +431,6 @@ def load_layer(layer: nn.Module, name_or_path: StrPath, folder: str, prefix: str
         layer.load_state_dict({name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
     except Exception as error:  # its type depends on the library that reads the file, and on what is wrong
         reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{path}: damaged, or not the weights of this layer ({reason}). Download or save the model again."
-        ) from error
+        problem = f"{path}: damaged, or not the weights of this layer ({reason})"
+        raise ValueError(f"{problem}. Download or save the model again.") from error
     return True

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, Unpack
 
 import torch
 import transformers
@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import logging
 
 from .._version import __version__
-from ..ops.files import HubArguments, StrPath, find_file, read_json, read_json_object, select_hub_arguments, write_json
+from ..ops.files import HubArguments, StrPath, find_file, read_json, read_json_object, write_json
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
 from .pooling import (
     HEAD_FOLDER,
@@ -136,7 +136,7 @@ class SentenceTransformersFiles:
     refused: str = ""
 
 
-def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> SentenceTransformersFiles:
+def read_sentence_transformers_files(name_or_path: StrPath, **hub: Unpack[HubArguments]) -> SentenceTransformersFiles:
     """Read `modules.json` and the files of the modules, and `config_sentence_transformers.json` of a model.
 
     Args:
@@ -149,7 +149,7 @@ def read_sentence_transformers_files(name_or_path: StrPath, **hub: Any) -> Sente
     Raises:
         ValueError: If a file is not valid JSON, or holds a value of another type. The message names the file.
     """
-    reader = _Reader(name_or_path, select_hub_arguments(hub))
+    reader = _Reader(name_or_path, hub)
     settings = reader.read_library()
     modules, problem = reader.read_modules()
     folders: list[str] = []
@@ -409,7 +409,7 @@ def _write_modules(directory: Path, modules: list[tuple[str, str]]) -> None:
 
 
 def _served_length(config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None) -> int | None:
-    """Return the length that text-embeddings-inference needs. `None` stands for that of a tokenizer not known here."""
+    """Return the maximum length, which text-embeddings-inference needs; `None` if only the tokenizer knows it."""
     positions = max_positions(config)
     length = settings.max_length or tokenizer_limit
     if length is not None:

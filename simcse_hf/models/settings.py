@@ -148,20 +148,15 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
             raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")
         if (self.pooler_type == TEMPLATE_POOLER) != bool(self.templates):
             raise ValueError(
-                f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}, but the pooler 'mask' and "
-                "templates need each other. Set both, for example pooler_type='mask' and "
-                "templates=['This sentence : \"{text}\" means [MASK].'], or neither."
+                f"pooler_type is {self.pooler_type!r} and templates is {self.templates!r}: set pooler_type='mask' and "
+                "templates, such as ['This sentence : \"{text}\" means [MASK].'], or neither."
             )
         if self.denoising != "none" and len(self.templates) != 1:
-            raise ValueError(
-                f"denoising is {self.denoising!r} and templates is {self.templates!r}, but the embedding of one "
-                "template only can be subtracted at inference. Give exactly one template, or set denoising to 'none'."
-            )
+            now = f"denoising is {self.denoising!r} and templates is {self.templates!r}"
+            raise ValueError(f"{now}: give exactly one template, or set denoising to 'none'.")
         if self.mlp_only_train and self.pooler_type != "cls":
-            raise ValueError(
-                f"mlp_only_train concerns the head of pooler_type 'cls', but pooler_type {self.pooler_type!r} has "
-                "none. Drop mlp_only_train or use pooler_type 'cls'."
-            )
+            problem = f"mlp_only_train concerns the head of pooler_type 'cls', and {self.pooler_type!r} has none"
+            raise ValueError(f"{problem}. Drop mlp_only_train or use pooler_type 'cls'.")
 
     def to_section(self) -> dict[str, Values]:
         """Return the settings as they are saved in `config.json`."""
@@ -205,10 +200,8 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
         return {}
     is_table = isinstance(section, dict) and all(isinstance(table, dict) for table in section.values())
     if not is_table or not section.keys() <= TABLES.keys():
-        raise ValueError(
-            f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}, got "
-            f"{section!r:.200}. Remove the section to use the defaults."
-        )
+        wanted = f"The section {SECTION!r} of config.json must hold the tables {' and '.join(TABLES)}"
+        raise ValueError(f"{wanted}, got {section!r:.200}. Remove the section to use the defaults.")
     values: Values = {}
     for table in section.values():
         values.update(table)
@@ -306,13 +299,11 @@ def check_max_length(max_seq_length: int, config: PreTrainedConfig, where: str =
         ValueError: If the length is no integer, too small or too large.
     """
     if not isinstance(max_seq_length, Integral) or max_seq_length < MIN_LENGTH:  # Integral: also those of numpy
-        raise ValueError(
-            f"{where}max_seq_length must be an integer of at least {MIN_LENGTH} ([CLS], a token, [SEP]), got "
-            f"{max_seq_length!r}"
-        )
+        least = f"an integer of at least {MIN_LENGTH} ([CLS], a token, [SEP])"
+        raise ValueError(f"{where}max_seq_length must be {least}, got {max_seq_length!r}")
     positions = max_positions(config)
     if positions is not None and max_seq_length > positions:
+        encoder = f"this encoder ({config.model_type})"
         raise ValueError(
-            f"{where}max_seq_length is {max_seq_length}, but this encoder ({config.model_type}) has {positions} "
-            f"positions. Use max_seq_length {positions} or less."
+            f"{where}max_seq_length is {max_seq_length}, but {encoder} has {positions} positions. Use less."
         )

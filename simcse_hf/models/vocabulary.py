@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from tokenizers import AddedToken
@@ -76,8 +75,8 @@ def extend_vocabulary(
     # `lstrip` takes the space before the word as well, which tokenizers such as RoBERTa's count among the word.
     new = [AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in split]
     tokenizer.add_tokens(new)
-    words: Any = model.get_input_embeddings()
-    if len(tokenizer) > len(words.weight):  # some have rows to spare
+    words = model.get_input_embeddings().get_parameter("weight")
+    if len(tokenizer) > len(words):  # some have rows to spare
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 #: What a batch holds of each text.
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -32,16 +32,17 @@ class Encoder(Protocol):
     config: PreTrainedConfig
     #: The model's `ContrastiveSettings`.
     settings: Any
-    name_or_path: str
-    #: The n-gram features of pooler `ngrams`.
-    ngram_head: Any
-
+    name_or_path: str | None
     #: The stock encoder, without the head.
-    base_model: Any
-    #: The device of the weights.
-    device: Any
-    #: The dense + tanh head of pooler `cls`.
-    contrastive_head: Any
+    base_model: PreTrainedModel
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+
+    @property
+    def contrastive_head(self) -> nn.Module:
+        """The dense + tanh head of pooler `cls`."""
 
     def embed(
         self,
@@ -58,6 +59,9 @@ class Encoder(Protocol):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Iterate over the names and parameters of the model."""
 
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return a layer by its name, such as `ngram_head` of the pooler `ngrams`."""
+
 
 class _MissingEncoder:
     """Stands for the model of a batch that was encoded elsewhere, and explains itself when it is used."""
@@ -66,8 +70,8 @@ class _MissingEncoder:
         if name.startswith("__"):  # copy and pickle look for these
             raise AttributeError(name)
         raise ValueError(
-            f"the objective asks for batch.model.{name}, but this batch comes without a model, as under GradCache. "
-            "Set supports_gradcache = False in the objective's class, and train without gradcache_chunk_size"
+            f"the objective asks for batch.model.{name}, but GradCache gives no model. Set supports_gradcache = False "
+            "in the objective's class, and train without gradcache_chunk_size"
         )
 
 
@@ -110,13 +114,13 @@ class EncodedBatch:
             ValueError: If the collator did not add them.
         """
         if "text_ids" not in self.inputs:
-            raise ValueError(
-                "the batch has no text_ids, by which equal texts are recognized: make the collator with "
-                "ContrastiveCollator(tokenizer, add_text_ids=True)"
-            )
+            advice = "make the collator with ContrastiveCollator(tokenizer, add_text_ids=True)"
+            raise ValueError(f"the batch has no text_ids, by which equal texts are recognized: {advice}")
         return self.inputs["text_ids"]
 
 
+#: Options of objectives, and settings of papers, by their names.
+Options = dict[str, Any]
 #: The loss of an objective: a scalar, or named scalars whose sum is the loss.
 Loss = Tensor | dict[str, Tensor]
 
@@ -153,7 +157,19 @@ class TrainingRows:
         if has_relations or self.num_sentences > most:
             found = "relations" if has_relations else f"{self.num_sentences} sentences"
             raise ValueError(f"the training data has rows with {found}, but {advice}")
-        if alone and self.global_batch == 1:
+        if alone:
+            self.check_batch(alone)
+
+    def check_batch(self, alone: str) -> None:
+        """Check that a batch has several rows.
+
+        Args:
+            alone (`str`): The problem of a batch of one row.
+
+        Raises:
+            ValueError: If a batch has one row.
+        """
+        if self.global_batch == 1:
             raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
 
     def check_relations(self, name: str) -> None:
@@ -169,10 +185,8 @@ class TrainingRows:
             return
         for relations in self.dataset.with_format(None)["relations"][:]:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
-                raise ValueError(
-                    f"the training rows have relations, which objective {name!r} does not read: train it on single "
-                    "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
-                )
+                advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
+                raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
 
 class Objective(nn.Module):
@@ -213,10 +227,10 @@ class Objective(nn.Module):
 
     #: The name of the objective, and its options with their defaults.
     name = ""
-    options: dict[str, Any] = {}
+    options: Options = {}
     summary = ""
     papers: tuple[str, ...] = ()
-    defaults: dict[str, Any] = {}
+    defaults: Options = {}
     supports_gradcache = True
     encoders = 1
     num_views = 2
@@ -327,6 +341,13 @@ def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:
 def no_autocast(tensor: Tensor) -> torch.autocast:
     """Return the context in which the operations on a tensor have the tensor's own precision."""
     return torch.autocast(tensor.device.type, enabled=False)
+
+
+def add_up(loss: Loss) -> tuple[Tensor, dict[str, Tensor] | None]:
+    """Return the sum of what an objective returned, and its named parts if there are several."""
+    if isinstance(loss, dict):
+        return cast(Tensor, sum(loss.values())), loss
+    return loss, None
 
 
 def named_losses(loss: Loss) -> dict[str, Tensor]:

@@ -3,13 +3,14 @@
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..ops.files import HubArguments
 from ..ops.loading import load_weights
 
 IGNORED = -100
@@ -65,7 +66,7 @@ def mask_batch(
     return {**inputs, "input_ids": masked, "mlm_targets": targets}
 
 
-def load_masked_lm(source: str | os.PathLike, **hub_arguments: Any) -> PreTrainedModel:
+def load_masked_lm(source: str | os.PathLike, **hub_arguments: Unpack[HubArguments]) -> PreTrainedModel:
     """Load a masked-LM, frozen, in float32 and in evaluation mode.
 
     Args:
@@ -108,10 +109,8 @@ class StockMaskedLMHead:
     def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
         stock_classes: Any = AutoModelForMaskedLM._model_mapping
         if type(config) not in stock_classes:
-            raise ValueError(
-                f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
-                "Train without do_mlm."
-            )
+            kind = config.model_type
+            raise ValueError(f"do_mlm: transformers has none of its masked-LM heads for {kind!r}: train without it")
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
         #: The stock model around the head.
@@ -146,10 +145,10 @@ class _GivenHiddenStates(nn.Module):
 
     def forward(
         self,
-        hidden: Any = None,
+        hidden: Tensor | None = None,
         *,
-        input_ids: Any = None,
-        **_: Any,
+        input_ids: Tensor | None = None,
+        **_: object,
     ) -> BaseModelOutput:
         if hidden is None:
             hidden = input_ids

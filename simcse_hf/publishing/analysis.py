@@ -184,7 +184,7 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
     return log
 
 
-def cosine_densities(scores: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def cosine_densities(scores: Mapping[str, dict]) -> dict[str, list[dict]]:
     """Estimate the densities of cosine similarities in five bands of the gold score (SimCSE, Fig. G.1).
 
     Args:

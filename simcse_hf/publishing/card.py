@@ -15,13 +15,12 @@ from ..ops.files import StrPath, explain_damage, read_json, read_template, write
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..ops.results import Result
 from ..postprocessing.transform import FOLDER, find_transform
-from . import card_model, card_training
-from .card_code import code_by_library
+from . import card_model
 from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
-from .card_results import Measured, Table, tables
+from .card_results import Table, tables
 from .card_scores import dev_metric_ids, hub_scores
 from .card_subject import Subject, hub_id, read_run
-from .papers import Paper
+from .card_training import hyperparameters, training
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -37,87 +36,39 @@ _HUB = "https://huggingface.co"
 
 @dataclass(frozen=True)
 class Card:
-    """A card as its sentences and tables; `str(card)` is its text.
+    """What a card says; `str(card)` is its text.
 
     Args:
+        model (`Subject`): The model.
         data (`ModelCardData`): The front matter.
         name (`str`): The heading.
-        summary (`str`): What the model is.
-        facts (`list`): Names and values that a user has to know.
-        note (`str`): Where other libraries need care.
-        code (`dict[str, str]`): Code by the library that it uses.
         training (`str`): How the model was trained.
-        hyperparameters (`list`): Names and values.
-        hardware (`str`): On what and how long.
+        hyperparameters (`list`): Their names and values.
         tables (`list[Table]`): What was measured.
-        length_limit (`str`): What an embedding stands for.
-        threshold (`str`): From which cosine two texts are similar.
-        papers (`list[Paper]`): The papers to cite.
         comparisons (`list[str]`, *optional*, defaults to `()`): Tables of `simcse-hf compare`.
         marker (`str`, *optional*): The comment by which a card that a program wrote is recognised.
         all_hyperparameters (`bool`, *optional*, defaults to `False`): Whether they are all listed.
     """
 
+    model: Subject
     data: ModelCardData
     name: str
-    summary: str
-    facts: list[list[str]]
-    note: str
-    code: dict[str, str]
     training: str
-    hyperparameters: list[list[str]]
-    hardware: str
+    hyperparameters: list[tuple[str, object]]
     tables: list[Table]
-    length_limit: str
-    threshold: str
-    papers: list[Paper]
     comparisons: Sequence[str] = ()
     marker: str = MARKER
     all_hyperparameters: bool = False
 
-    @classmethod
-    def about(
-        cls,
-        model: Subject,
-        data: ModelCardData,
-        measured: Sequence[Measured] = (),
-        comparisons: Sequence[str] = (),
-    ) -> "Card":
-        """Say what is known about a model.
-
-        Args:
-            model (`Subject`): The model.
-            data (`ModelCardData`): The front matter.
-            measured (`Sequence[Measured]`, *optional*, defaults to `()`): Its evaluations.
-            comparisons (`Sequence[str]`, *optional*, defaults to `()`): Tables of `simcse-hf compare`.
-
-        Returns:
-            `Card`: The card.
-        """
-        found = []
-        for table in tables(model, measured):
-            rows = [_cells(row) for row in table.rows]
-            found.append(Table(_plain(table.title), _plain(table.protocol), _cells(table.header), rows))
-        return cls(
-            data=data,
-            name=model.repo_id.rpartition("/")[2],
-            summary=_plain(card_model.summary(model)),
-            facts=[_cells(row) for row in card_model.facts(model)],
-            note=_plain(card_model.note(model)),
-            code=code_by_library(model, data.library_name == FRONT_MATTER["library_name"]),
-            training=_plain(card_training.training(model)),
-            hyperparameters=[_cells((f"`{name}`", value)) for name, value in card_training.hyperparameters(model)],
-            hardware=_plain(card_training.hardware(model.run)),
-            tables=found,
-            length_limit=card_model.length_limit(model),
-            threshold=_plain(card_model.threshold(model)),
-            papers=card_model.papers(model),
-            comparisons=comparisons,
-        )
+    @property
+    def in_sentence_transformers(self) -> bool:
+        """Whether sentence-transformers loads the model."""
+        return self.data.library_name == FRONT_MATTER["library_name"]
 
     def __str__(self) -> str:
         template = read_template(Path(__file__).with_name("template.md"))
-        return template.render(card=self).strip() + "\n"
+        text = template.render(card=self, model=self.model, say=card_model, plain=_plain, row=_row)
+        return text.strip() + "\n"
 
 
 def _plain(text: object) -> str:
@@ -125,9 +76,10 @@ def _plain(text: object) -> str:
     return " ".join(str(text).split()).replace("<", "&lt;")
 
 
-def _cells(row: Sequence[object]) -> list[str]:
-    """Return the cells of a row of a table as text."""
-    return [_plain(cell).replace("|", "\\|") for cell in row]
+def _row(cells: Sequence[object]) -> str:
+    """Return a row of a table."""
+    texts = [_plain(cell).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(texts)} |"
 
 
 @dataclass(frozen=True)
@@ -252,18 +204,28 @@ def write_card(
         benchmarks += comparable
 
     # 4. The card. What an earlier one says in its front matter stays, unless it is given anew.
+    name = repo_id.rpartition("/")[2]
     base = adapter_base(directory) or run.get("base_model") or model.chosen.get("model")
     data = ModelCardData(
         language=language or previous.get("language"),
         license=license or previous.get("license"),
         datasets=[*model.datasets] or None,
         base_model=hub_id(base) or previous.get("base_model"),
-        model_name=repo_id.rpartition("/")[2] if scores else None,
+        model_name=name if scores else None,
         base_model_relation="adapter" if (directory / ADAPTER_CONFIG).exists() else None,
         eval_results=scores or None,
         **_front_matter(directory, model, {score.metric_type for score in scores}, tags or ()),
     )
-    write_text(path, str(Card.about(model, data, measured, read_comparisons(weights, comparisons))))
+    written = Card(
+        model,
+        data,
+        name=name,
+        training=_plain(training(model)),
+        hyperparameters=hyperparameters(model),
+        tables=tables(model, measured),
+        comparisons=read_comparisons(weights, comparisons),
+    )
+    write_text(path, str(written))
     _write_benchmarks(directory / EVAL_RESULTS, benchmarks)
     return path
 

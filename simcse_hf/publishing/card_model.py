@@ -1,12 +1,40 @@
-"""What a card says about a model: a summary, a table of facts, notes for its users, and papers."""
+"""What a card says about a model: a summary, facts, notes for its users, code and papers."""
 
 from ..data.contents import CONTENTS
 from ..data.views import VIEW_CLASSES
 from ..evaluation.threshold import describe_threshold
 from ..models.pooling import POOLERS
-from ..models.settings import THRESHOLD
+from ..models.settings import THRESHOLD, ContrastiveSettings
 from .card_subject import Subject, described_objective
 from .papers import PAPERS, Paper
+
+_HEAD = """\
+from safetensors.torch import load_file
+from transformers.utils import cached_file
+
+head = load_file(cached_file("MODEL", "model.safetensors", subfolder="2_Dense"))
+first = outputs.last_hidden_state[:, 0]
+embeddings = torch.tanh(first @ head["linear.weight"].T + head["linear.bias"])"""
+_DENOISED = """\
+from safetensors.torch import load_file
+from transformers.activations import ACT2FN
+from transformers.utils import cached_file
+
+is_mask = inputs["input_ids"] == tokenizer.mask_token_id
+states = outputs.last_hidden_state[is_mask]
+for row, length in zip(inputs["attention_mask"], inputs["attention_mask"].sum(1)):
+    row[{start} : length - {end}] = 0  # hides the text from the template
+with torch.no_grad():
+    template_states = model(**inputs).last_hidden_state[is_mask]
+head = load_file(cached_file("MODEL", "model.safetensors", subfolder="template_head"))
+weight, bias = head["layer.dense.weight"], head["layer.dense.bias"]
+"""
+_TANH = "embeddings = torch.tanh((states - template_states) @ weight.T + bias)"
+_TRANSFORM = """\
+both = ACT2FN[model.config.hidden_act](torch.stack([states, template_states]) @ weight.T + bias)
+norm = (head["layer.LayerNorm.weight"], head["layer.LayerNorm.bias"], model.config.layer_norm_eps)
+both = torch.nn.functional.layer_norm(both, both.shape[-1:], *norm)
+embeddings = both[0] - both[1]"""
 
 
 def summary(model: Subject) -> str:
@@ -46,26 +74,32 @@ def _sources_of_positives(model: Subject) -> str:
     return ", from two dropout views of each sentence"
 
 
-def facts(model: Subject) -> list[tuple[str, object]]:
-    """List what a user has to know, as names and values."""
-    layers = [
-        f"{layer['in_features']} to {layer['out_features']} ({activation(layer)})"
-        for layer in model.inference.dense_layers
-    ]
-    rows: list[tuple[str, object]] = [("pooler", f"`{model.pooler}`: {POOLERS[model.pooler].words}")]
-    if layers:
-        rows.append(("dense layers", f"{', '.join(layers)}, after the pooler"))
-    rows.append(("dimensions", model.dim))
-    if model.transform is not None and model.fit is not None:
-        columns = ", ".join(f"`{column}`" for column in model.fit.columns)
-        fitted = f"fitted without labels on {model.fit.sentences:,} sentences of `{model.fit.file}` ({columns})"
-        sizes = f"from {model.transform.input_dim} to {model.dim} dimensions"
-        rows.append(("post-processing", f"{model.method} {sizes}, {fitted}"))
-    elif model.widths:
-        widths = ", ".join(map(str, model.widths))
-        rows.append(("shorter embeddings", f"the leading {widths} dimensions (`truncate_dim`)"))
-    length = f"{model.max_length} tokens" if model.max_length else "as the tokenizer allows"
-    return [*rows, ("longest text", length), ("similarity", model.settings.similarity_fn_name)]
+def pooler(model: Subject) -> str:
+    """Name the pooler, and say what it does."""
+    return f"`{model.pooler}`: {POOLERS[model.pooler].words}"
+
+
+def dense_layers(settings: ContrastiveSettings) -> str:
+    """List the dense layers after the pooler."""
+    layers = []
+    for layer in settings.dense_layers:
+        layers.append(f"{layer['in_features']} to {layer['out_features']} ({activation(layer)})")
+    return f"{', '.join(layers)}, after the pooler"
+
+
+def fit(model: Subject) -> str:
+    """Say how the transform was fitted."""
+    assert model.fit is not None and model.transform is not None
+    columns = ", ".join(f"`{column}`" for column in model.fit.columns)
+    return (
+        f"{model.method} from {model.transform.input_dim} to {model.dim} dimensions, fitted without labels on "
+        f"{model.fit.sentences:,} sentences of `{model.fit.file}` ({columns})"
+    )
+
+
+def longest_text(model: Subject) -> str:
+    """Say how long a text can be."""
+    return f"{model.max_length} tokens" if model.max_length else "as the tokenizer allows"
 
 
 def activation(layer: dict) -> str:
@@ -173,3 +207,33 @@ def papers(model: Subject) -> list[Paper]:
 def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
     """Return the papers of these names, without those that `papers.bib` lacks."""
     return [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
+
+
+def hardware(run: dict) -> str:
+    """Say on what and how long the model was trained."""
+    seconds = run.get("train_seconds")
+    if not run.get("hardware"):
+        return f"Training took {_duration(seconds)}, including evaluations." if seconds else ""
+    time = f" in {_duration(seconds)}, including evaluations" if seconds else ""
+    seeds = " and all seeds" if seconds and run.get("seeds") else ""
+    return f"Trained on {run.get('processes') or 1} x {run['hardware']}{time}{seeds}."
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds:.0f} seconds"
+
+
+def pooling_code(model: Subject) -> str:
+    """Return Python that computes `embeddings` from the `outputs` of transformers."""
+    denoising = model.inference.denoising
+    code = POOLERS[model.pooler].code
+    if model.pooler == "cls" and not model.own_pooler:
+        code = _HEAD
+    elif denoising != "none":
+        start, end = model.inference.template_edges[0]
+        code = _DENOISED.format(start=start, end=end) + (_TANH if denoising == "tanh" else _TRANSFORM)
+    return code.replace("MODEL", model.repo_id)

@@ -99,8 +99,24 @@ class Subject:
 
     @property
     def widths(self) -> list[int]:
-        """The leading dimensions below the full number that can be used alone."""
+        """The leading dimensions below the full number that were trained to be used alone."""
         return [width for width in self.settings.matryoshka_dims if width < self.dim]
+
+    @property
+    def usable_widths(self) -> list[int]:
+        """Those that can be used alone: a transform mixes all dimensions."""
+        return [] if self.transform else self.widths
+
+    @property
+    def similarity(self) -> str:
+        """The name of the function that compares embeddings."""
+        return self.settings.similarity_fn_name
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The prompts, if there is one for queries or for documents."""
+        prompts = self.inference.prompts
+        return prompts if prompts.get("query") or prompts.get("document") else {}
 
     @property
     def view(self) -> dict:

@@ -163,24 +163,6 @@ def _adapted(adaptation: dict) -> str:
     )
 
 
-def hardware(run: dict) -> str:
-    """Say on what and how long the model was trained."""
-    seconds = run.get("train_seconds")
-    if not run.get("hardware"):
-        return f"Training took {_duration(seconds)}, including evaluations." if seconds else ""
-    time = f" in {_duration(seconds)}, including evaluations" if seconds else ""
-    seeds = " and all seeds" if seconds and run.get("seeds") else ""
-    return f"Trained on {run.get('processes') or 1} x {run['hardware']}{time}{seeds}."
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} hours"
-    if seconds >= 120:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds:.0f} seconds"
-
-
 def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the objective's options without paths of this machine."""
     options = {}

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -35,6 +35,42 @@ LEAST_SPEED = 1.2
 _TEXTS = 1000
 _CALIBRATION = 300
 _TURNS = 5
+
+
+class Form(TypedDict, total=False):
+    """What a form of int8 loses and gains against float32.
+
+    Args:
+        backend (`str`): The runtime.
+        method (`str`): One of `METHODS`.
+        file (`str`): The graph.
+        forms (`list[Form]`): All forms that were measured, of the one that was chosen.
+        texts (`int`): The texts that were encoded.
+        mean_cosine (`float`): The mean cosine to the embeddings in float32.
+        lowest_cosine (`float`): The lowest one.
+        loss (`float`): Points of the STS average with `data_dir`, else 100 * (1 - mean cosine).
+        sts_tasks (`list[str]`): The STS sets of the average.
+        sts_before (`float`): The average in float32.
+        sts_after (`float`): The average in int8.
+        speed (`float`): Sentences per second as a multiple of those in float32, the median of turns.
+        float32_sentences_per_second (`float`): Those in float32.
+        int8_sentences_per_second (`float`): Those in int8.
+    """
+
+    backend: str
+    method: str
+    file: str
+    forms: list["Form"]
+    texts: int
+    mean_cosine: float
+    lowest_cosine: float
+    loss: float
+    sts_tasks: list[str]
+    sts_before: float
+    sts_after: float
+    speed: float
+    float32_sentences_per_second: float
+    int8_sentences_per_second: float
 
 
 class Checks:
@@ -67,7 +103,7 @@ class Checks:
         else:
             self.calibration = (texts[_TEXTS:] or texts)[:_CALIBRATION]
 
-    def measure(self, simcse: SimCSE, exported: SimCSE) -> dict[str, Any]:
+    def measure(self, simcse: SimCSE, exported: SimCSE) -> Form:
         """Measure the loss and the speed of an export.
 
         Args:
@@ -75,14 +111,12 @@ class Checks:
             exported (`SimCSE`): Its export, loaded with its backend.
 
         Returns:
-            `dict[str, Any]`: `loss` in points: of the STS average with `data_dir`, else 100 * (1 - mean cosine to the
-                float32 embeddings); `speed`, sentences per second as a multiple of float32's, the median of turns; and
-                what they were computed from.
+            [`Form`]: `loss` and `speed`, and what they were computed from.
         """
         # 1. What is lost.
         cosines = (simcse.encode(self.texts) * exported.encode(self.texts)).sum(dim=1)
         mean = cosines.mean().item()
-        result = {
+        result: Form = {
             "texts": len(self.texts),
             "mean_cosine": mean,
             "lowest_cosine": cosines.min().item(),
@@ -134,7 +168,7 @@ def export_int8(
     max_loss: float = 0.5,
     allow_slow: bool = False,
     instructions: str | None = None,
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, Form]:
     """Write a graph in int8 beside that in float32, which `SimCSE(directory, backend=...)` loads.
 
     Weights have a scale for each output channel. All forms of `METHODS` are made and measured; the fastest one that
@@ -151,7 +185,7 @@ def export_int8(
             products of 8 bits in 16 bits, which overflow, so its weights get 7 bits in ONNX.
 
     Returns:
-        `tuple[Path, dict[str, Any]]`: The path of the graph, and what was measured, with all `forms`.
+        `tuple[Path, Form]`: The path of the graph, and what was measured, with all `forms`.
 
     Raises:
         ImportError: If the extras of the runtimes are not installed.
@@ -191,7 +225,7 @@ def export_int8(
     return Path(directory, best["file"]), best | {"forms": forms}
 
 
-def describe_form(measured: dict[str, Any]) -> str:
+def describe_form(measured: Form) -> str:
     """Say in a line what a form of int8 loses and gains."""
     lost = "mean cosine to float32 {mean_cosine:.4f}, lowest {lowest_cosine:.4f}"
     if "sts_before" in measured:

@@ -11,7 +11,7 @@ from ..ops.files import StrPath
 from ..ops.outputs import output_folder
 from ..ops.results import Result
 from .export import EXPORTS
-from .export_int8 import INT8_EXPORTS, Checks, describe_form, export_int8
+from .export_int8 import INT8_EXPORTS, Checks, Form, describe_form, export_int8
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Exported(Result):
         output (`Path`): The folder, or the graph in it.
         to (`str`): The form.
         pooler_type (`str`): The pooler of its embeddings.
-        measured (`dict`): For int8, what it loses and gains, see [`Checks.measure`].
+        measured (`Form`): What int8 loses and gains; empty for another form.
     """
 
     output: Path
     to: str
     pooler_type: str
-    measured: dict
+    measured: Form
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, with those of `measured` among them."""
@@ -105,7 +105,7 @@ def export(
     if not isinstance(model, SimCSE):
         options.setdefault("device", "cpu")
     source = model.name_or_path if isinstance(model, SimCSE) else model
-    measured: dict = {}
+    measured: Form = {}
     with output_folder(output, overwrite, "config.json", [source]) as new:
         loaded = load_model(model, **options)
         if to in INT8_EXPORTS:

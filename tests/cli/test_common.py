@@ -1,13 +1,12 @@
 """Options that commands share: the same choices as the package, the same words in every command."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from typing import get_args
 
 import pytest
 from cli_helpers import status
 
 from simcse_hf import names
-from simcse_hf.cli import common
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.evaluation import compare, evaluate, scoring
 from simcse_hf.evaluation.metrics import METRICS
@@ -55,39 +54,3 @@ def test_an_option_has_one_meaning_in_every_command(actions, option):
             choices = action.choices and tuple(action.choices)
             declared[command] = (action.help, choices)
     assert declared and len(set(declared.values())) == 1, declared
-
-
-# --- folders that are written ----------------------------------------------------------------------------------------
-
-
-def _replace(folder, sources=()):
-    with common.output_folder(Namespace(output=str(folder), overwrite=True), "done", sources) as new:
-        new.mkdir()
-
-
-@pytest.mark.parametrize(
-    "files, sources, message",
-    [
-        ("thesis.tex", [], "holds something else"),
-        ("done", ["model"], "holds the model that is read"),
-        ("checkpoint-500 done", [], r"holds more than an earlier output \(checkpoint-500\)"),
-        ("trainer_state.json done", [], r"holds more than an earlier output \(trainer_state.json\)"),
-        ("results.json done", [], r"holds more than an earlier output \(results.json\)"),
-        (".git done", [], r"holds more than an earlier output \(.git\)"),
-    ],
-)
-def test_a_folder_of_something_else_is_never_replaced(files, sources, message, tmp_path):
-    folder = tmp_path / "output"
-    (folder / "model").mkdir(parents=True)
-    for name in files.split():
-        (folder / name).write_text("precious")
-    with pytest.raises(ValueError, match=message):
-        _replace(folder, [str(folder / source) for source in sources])
-    assert all((folder / name).read_text() == "precious" for name in files.split())
-
-
-def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"--output \. is the current folder"):
-        _replace(".")
-    assert not list(tmp_path.iterdir()), "the block must not run"

@@ -4,10 +4,10 @@ import re
 import sys
 
 import pytest
-from cli_helpers import model_options, status
+from cli_helpers import status
 from evaluation_helpers import write
 
-from simcse_hf.cli.common import load_encoder
+from simcse_hf.inference.load import load_model
 
 MODEL = ["--model", "./no/such/folder"]
 FIT = ["postprocess", "fit", *MODEL, "--input", "a", "--output", "b"]
@@ -21,7 +21,7 @@ USAGE = {
     "half an option": (["train", "mlm", "--overwrite_output", "true"], "did you mean --overwrite_output_dir"),
     "a recipe": (["train", "sup", "sup-simcse-bert-base-uncase"], "did you mean sup-simcse-bert-base-uncased"),
     "an option that does not exist": (["train", "mlm", "--nonsense"], "--nonsense"),
-    "an option of other commands": (["export", "--model"], "--output$"),
+    "an option of other commands": (["export", "--model"], "--output, --to/--format$"),
     "an option without its value": (["search", "--index"], "--index: expected"),
     "nothing to evaluate": (["evaluate", *MODEL], "give data_dir, pairs, task or mteb"),
     "tasks and a set of tasks": (
@@ -89,8 +89,8 @@ def test_a_mistyped_model_is_named_in_one_line(command, tmp_path, capsys, monkey
 
 @pytest.mark.parametrize("name", ["meta", "toaster", ""])
 def test_a_device_that_this_machine_does_not_have(name):
-    with pytest.raises(ValueError, match=f"--device {name}: this machine cannot use it"):
-        load_encoder("model", model_options("--device", name))
+    with pytest.raises(ValueError, match=f"device {name}: this machine cannot use it"):
+        load_model("model", device=name)
 
 
 def test_a_demo_without_gradio_names_the_extra(monkeypatch, capsys):

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_helpers import encode_main, model_options
+from cli_helpers import encode_main
 from conftest import tiny_config
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE
-from simcse_hf.cli.common import load_encoder
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation.report import read_results
 from simcse_hf.inference.encode import encode
+from simcse_hf.inference.load import load_model
 from simcse_hf.inference.shards import read_shards
 from simcse_hf.publishing.card_subject import read_run
 from simcse_hf.search import SentenceIndex
@@ -93,7 +93,7 @@ def test_the_package_has_no_call_that_unpickles(path):
 def load(folder):
     """Load a model and use it; a damaged one is one message."""
     try:
-        load_encoder(str(folder), model_options("--device", "cpu")).encode("the cat")
+        load_model(folder, device="cpu").encode("the cat")
     except ValueError as error:
         return str(error)
     return None

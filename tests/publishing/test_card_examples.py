@@ -6,6 +6,8 @@ from card_helpers import EXAMPLES, LIBRARIES, blocks, check_examples
 from huggingface_hub import ModelCard
 
 from simcse_hf import SimCSE
+from simcse_hf.models.pooling import POOLERS
+from simcse_hf.names import POOLER_TYPES
 from simcse_hf.postprocessing.transform import MODULES
 from simcse_hf.publishing import write_card
 
@@ -28,11 +30,7 @@ def with_transformers(card):
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
-        *(
-            ("bert", {"pooler_type": name})
-            for name in ("cls", "cls_before_pooler", "avg", "avg_top2", "max", "lasttoken")
-        ),
-        *(("bert", {"pooler_type": name}) for name in ("avg_first_last", "avg_embeddings_last")),
+        *(("bert", {"pooler_type": name}) for name in POOLER_TYPES if POOLERS[name].mode),
         ("bert", {"mlp_only_train": True}),
         ("distilbert", {"pooler_type": "cls"}),
         ("bert", {"pooler_type": "cls", "dense_layers": DENSE_LAYERS}),
