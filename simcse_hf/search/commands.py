@@ -207,7 +207,7 @@ def search(
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
-        threshold (`float` or `str`, *optional*): Lowest score to show; `saved` uses the one of
+        threshold (`float` or `str`, *optional*): Lowest score to show; "saved" uses the one of
             `evaluate --save_threshold`.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's

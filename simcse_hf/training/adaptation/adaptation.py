@@ -113,19 +113,18 @@ def adapt(
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
         arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
-            pretrained pretrained-labels, mlm-labels, tsdae-labels, simcse-labels; default: all.
+            pretrained pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
         steps (`int`, *optional*, defaults to `400`): Training steps of an arm.
         batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
         seeds (`int`, *optional*, defaults to `3`): New runs for the verdict, each with another seed.
         budget (`float`, *optional*, defaults to `40.0`): Minutes that everything may take; arms that would not fit are
             left out before training.
-        column (`str`, *optional*): Column of texts, if the corpus has several.
-        pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model
-            names.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
         extend_tokenizer (`int`, *optional*): Before mlm-labels, make this many of the most frequent words that the
             tokenizer splits whole tokens.
-        overwrite (`bool`, *optional*, defaults to `False`): Delete an earlier adaptation in the output directory.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
         [`Adaptation`]: The verdict.
