@@ -9,7 +9,6 @@ Runs that the output file already holds are not repeated. `--sts` evaluates the 
 """
 
 import argparse
-import json
 import statistics
 from functools import partial
 from pathlib import Path
@@ -21,25 +20,41 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, lo
 from simcse_hf.evaluation import evaluate
 from simcse_hf.evaluation.report import spread
 from simcse_hf.inference.shards import write_vectors
-from simcse_hf.training.run import train_sup, train_unsup
+from simcse_hf.training.recipe import Recipe
 
 from .contestants import Contestant, common
 from .harness import SHARED, STS_TASKS, Report, machine, markdown, model_or_default, take_turns
 
 START = SHARED / "models/wiki-mlm-4x256"
-COMMON = "--pooler_type avg --max_steps 300 --eval_steps 300 --save_steps 300 --disable_tqdm true --report_to none"
-TRIPLETS = "nli/nli_triplets.csv.gz --max_train_samples 19200 --per_device_train_batch_size 64"
-WIKIPEDIA = "wiki/wiki_sentences.txt.gz --max_train_samples 50000 --per_device_train_batch_size 64"
-#: The words of each run after `simcse-hf train METHOD --train_file`, `{}` being the teacher.
+COMMON = {
+    "pooler_type": "avg",
+    "max_steps": 300,
+    "eval_steps": 300,
+    "save_steps": 300,
+    "disable_tqdm": True,
+    "report_to": "none",
+}
+TRIPLETS = {
+    "train_file": "nli/nli_triplets.csv.gz",
+    "max_train_samples": 19200,
+    "per_device_train_batch_size": 64,
+}
+WIKIPEDIA = {
+    "train_file": "wiki/wiki_sentences.txt.gz",
+    "max_train_samples": 50000,
+    "per_device_train_batch_size": 64,
+}
+LISTNET = {"loss": "listnet", "student_temperature": 0.05, "teacher_temperature": 0.05}
+#: The command and the arguments of each run; runs with `objective="distill"` get the teacher.
 RUNS = {
-    "distill, NLI triplets": (train_sup, f"{TRIPLETS} --learning_rate 8e-4 --objective distill --teacher {{}}"),
-    "simcse, NLI triplets": (train_sup, f"{TRIPLETS} --learning_rate 5e-5"),
+    "distill, NLI triplets": ("sup", TRIPLETS | {"learning_rate": 8e-4, "objective": "distill"}),
+    "simcse, NLI triplets": ("sup", TRIPLETS | {"learning_rate": 5e-5}),
     "distill, Wikipedia": (
-        train_unsup,
-        f"{WIKIPEDIA} --objective distill --teacher {{}} --batch_neighbors 15 --learning_rate 3e-4 "
-        "--objective_options loss=listnet student_temperature=0.05 teacher_temperature=0.05",
+        "unsup",
+        WIKIPEDIA
+        | {"learning_rate": 3e-4, "objective": "distill", "objective_options": LISTNET, "batch_neighbors": 15},
     ),
-    "simcse, Wikipedia": (train_unsup, f"{WIKIPEDIA} --learning_rate 3e-5"),
+    "simcse, Wikipedia": ("unsup", WIKIPEDIA | {"learning_rate": 3e-5}),
 }
 TEACHER_DIM = 384
 
@@ -62,21 +77,26 @@ def run(options: argparse.Namespace, report: Report) -> None:
     if options.step:
         return report.save(step=time_steps(options.rounds) | {"machine": machine()})
     data, teacher = SHARED / "data", str(model_or_default(None))
-    start = ["--model", str(START), "--overwrite_output_dir"]
-    start += ["--dev_file", str(data / "senteval/downstream/STS/STSBenchmark/sts-dev.csv"), *COMMON.split()]
-    for name, seed in ((name, str(seed)) for name in options.only for seed in options.seeds):
-        train, words = RUNS[name]
-        found = report.results.setdefault(name, {"words": f"{words} {COMMON}"}).setdefault(seed, {})
+    senteval = data / "senteval/downstream"
+    for name, seed in ((name, seed) for name in options.only for seed in options.seeds):
+        command, own = RUNS[name]
+        found = report.results.setdefault(name, {"arguments": own | COMMON}).setdefault(str(seed), {})
         folder = trained(options.work_dir, name, seed)
         if options.sts and "sts" not in found:
-            sets = {"tasks": STS_TASKS, "data_dir": data / "senteval/downstream"}
-            evaluation = evaluate(folder, **sets, output=folder / "sts.json", overwrite=True, show_progress_bar=False)
+            evaluation = evaluate(folder, tasks=STS_TASKS, data_dir=senteval, show_progress_bar=False)
             found["sts"] = evaluation.results["average"]
         elif not options.sts and not found:
-            file, *rest = words.format(teacher).split()
-            train(["--train_file", str(data / file), *rest, *start, "--seed", seed, "--output_dir", str(folder)])
-            results = json.loads((folder / "results.json").read_text())
-            found |= {key: results[results["dev_metric"]][key] for key in ("initial", "final")}
+            recipe = Recipe.read(command, own | COMMON).but(
+                model_name_or_path=str(START),
+                train_file=str(data / own["train_file"]),
+                dev_file=str(senteval / "STS/STSBenchmark/sts-dev.csv"),
+                teacher=[teacher] if own.get("objective") == "distill" else None,
+                seed=seed,
+                output_dir=str(folder),
+                overwrite_output_dir=True,
+            )
+            dev = recipe.train().dev
+            found |= {"initial": dev.value(dev.initial), "final": dev.value(dev.final)}
         report.save()
     return None
 
@@ -103,7 +123,7 @@ def table(results: dict) -> str:
     rows = []
     for name, result in results.items():
         if name in RUNS:
-            runs = [run for run in result.values() if isinstance(run, dict)]
+            runs = [run for seed, run in result.items() if seed.isdecimal()]
             averages = [run["sts"]["value"] for run in runs if "sts" in run] or [float("nan")]
             start = statistics.mean(run["initial"] for run in runs)
             after = spread(run["final"] for run in runs)

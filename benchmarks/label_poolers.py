@@ -22,14 +22,13 @@ from sklearn.preprocessing import StandardScaler
 
 from simcse_hf import SimCSE
 from simcse_hf.evaluation.transfer import read_transfer_task
-from simcse_hf.training.run import train_sup
 
 from .harness import SHARED, Report, add_data_option, machine, markdown
 
 POOLERS = {
-    "head kept": ["--pooler_type", "cls", "--mlp_only_train", "false"],
-    "head for training only": ["--pooler_type", "cls", "--mlp_only_train", "true"],
-    "mean pooling": ["--pooler_type", "avg"],
+    "head kept": {"pooler_type": "cls", "mlp_only_train": False},
+    "head for training only": {"pooler_type": "cls", "mlp_only_train": True},
+    "mean pooling": {"pooler_type": "avg"},
 }
 START = {"[CLS] of the start": "cls_before_pooler", "mean of the start": "avg"}
 RATES = {"wiki-mlm-4x256": 5e-4, "minilm-remasked-6x384": 2e-4}
@@ -70,26 +69,27 @@ def run_poolers(options: argparse.Namespace, report: Report, encoder: str, task:
         if key not in report.results["scores"]:
             score = evaluate(SimCSE(source, pooler_type=pooler, device="cpu"), fit, test)
             report.save(scores=report.results["scores"] | {key: score})
-    for name, words in POOLERS.items():
+    for name, pooling in POOLERS.items():
         key = f"{encoder} / {task} / {size} / {name} / {seed}"
         if key in report.results["scores"]:
             continue
         trained = options.folder / "model"
-        words = [
-            *(
-                "--model",
-                str(source),
-                "--train_file",
-                str(file),
-                "--output_dir",
-                str(trained),
-                "--overwrite_output_dir",
-            ),
-            *("--max_steps", str(options.steps), "--per_device_train_batch_size", str(options.batch_size)),
-            *("--learning_rate", str(RATES[encoder]), "--seed", str(seed), "--report_to", "none", *words),
-            *("--use_cpu", "--save_strategy", "no", "--disable_tqdm", "true"),
-        ]
-        train_sup(words)
+        train(
+            "sup",
+            model_name_or_path=source,
+            train_file=file,
+            output_dir=trained,
+            overwrite_output_dir=True,
+            max_steps=options.steps,
+            per_device_train_batch_size=options.batch_size,
+            learning_rate=RATES[encoder],
+            seed=seed,
+            report_to="none",
+            use_cpu=True,
+            save_strategy="no",
+            disable_tqdm=True,
+            **pooling,
+        )
         score = evaluate(SimCSE(trained, device="cpu"), fit, test)
         report.save(scores=report.results["scores"] | {key: score})
         print(key, score, flush=True)

@@ -1,12 +1,13 @@
 """The command `python -m reproduction`: train and judge the rows of a table of a paper."""
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from simcse_hf.cli.common import add_general_options, messages_of, positive_int, report
+from simcse_hf.ops.messages import show_messages
 
 from .report import format_dry_run, format_markdown
 from .reproduce import Options, dry_run, reproduce, write_document
@@ -23,7 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("table", nargs="?", default="list", metavar="TABLE", help="such as simcse/3, or a YAML file; default: all")
     add("--scale", choices=SCALES, default="small", help="small (the default, for two CPU cores) or the paper's")
-    add("--seeds", type=positive_int, default=3, help="runs of each cell; default: 3")
+    add("--seeds", type=int, default=3, help="runs of each cell; default: 3")
     add("--only", nargs="+", default=[], metavar="ROW", help="names of the rows to run; default: all")
     add("--model_name_or_path", metavar="START", help="start model of all runs, in place of the scale's")
     add("--data_dir", default="../shared/data", metavar="FOLDER", help="default: ../shared/data (see README.md there)")
@@ -31,7 +32,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep_models", action="store_true", help="keep the trained models")
     add("--output", default="outputs/reproduce", metavar="FOLDER", help="runs and tables; default: outputs/reproduce")
     add("--write_docs", metavar="FOLDER", help="also write the table's .json and .md there")
-    add_general_options(parser)
+    add("--json", action="store_true", help="print the result as JSON on standard output")
+    add("--quiet", action="store_true", help="show only warnings and errors")
     return parser
 
 
@@ -49,19 +51,24 @@ def main(argv: list[str]) -> int:
     options = Options(sources, arguments.scale, arguments.seeds, tuple(arguments.only), arguments.keep_models)
     if arguments.table == "list":
         plans = [dry_run(load_table(name), options) for name in table_names()]
-        report(arguments, plans, "\n".join(map(_line, plans)))
+        _print(arguments, plans, "\n".join(map(_line, plans)))
         return 0
     table = load_table(arguments.table)
     if arguments.dry_run:
         planned = dry_run(table, options)
-        report(arguments, planned, format_dry_run(planned))
+        _print(arguments, planned, format_dry_run(planned))
         return 0
-    with messages_of("simcse_hf.reproduction", arguments.quiet):
-        document = reproduce(table, options, ["python", "-m", "reproduction", *map(shlex.quote, argv)])
+    show_messages(arguments.quiet)
+    document = reproduce(table, options, ["python", "-m", "reproduction", *map(shlex.quote, argv)])
     if arguments.write_docs:
         write_document(document, options, Path(arguments.write_docs))
-    report(arguments, document, format_markdown(document))
+    _print(arguments, document, format_markdown(document))
     return 0
+
+
+def _print(arguments: argparse.Namespace, document: Any, text: str) -> None:
+    """Print a result in words or, with `--json`, as one line of JSON."""
+    print(json.dumps(document, ensure_ascii=False, default=str) if arguments.json else text, flush=True)
 
 
 def _line(planned: dict[str, Any]) -> str:

@@ -12,17 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import yaml
 from filelock import FileLock
-from transformers import PrinterCallback
 
 from simcse_hf.evaluation.embeddings import Encoder
 from simcse_hf.evaluation.report import versions
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.ops.files import read_arrays, read_json_object, write_arrays, write_text
+from simcse_hf.ops.messages import errors_only
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer
-from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.recipe import Recipe
 from simcse_hf.training.trainer import SimCSETrainer
 
 from .data import find_senteval
@@ -167,16 +165,16 @@ def _train(run: Run, settings: dict[str, Any], folder: Path) -> SimCSETrainer:
     can_resume = not settings.get("save_only_model") and bool(checkpoints(folder))
     if not can_resume:
         shutil.rmtree(folder, ignore_errors=True)  # what a killed run has left
-    folder.mkdir(parents=True, exist_ok=True)
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(settings, allow_unicode=True), encoding="utf-8")
-    more = ["--report_to", "none", "--disable_tqdm", "true", "--logging_strategy", "no"]
-    more += ["--use_cpu", "false" if torch.cuda.is_available() else "true"]
-    defaults = SUP_DEFAULTS if run.supervised else UNSUP_DEFAULTS
-    arguments = parse_arguments([str(recipe), *more], defaults)
-    trainer = make_trainer(arguments, run.supervised)
-    trainer.remove_callback(PrinterCallback)  # standard output belongs to the command's result
-    trainer.train(resume_from_checkpoint=True if can_resume else None)
+    recipe = Recipe.read("sup" if run.supervised else "unsup", settings)
+    trainer = recipe.but(
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",  # standard output belongs to the command's result
+        use_cpu=not torch.cuda.is_available(),
+        resume_from_checkpoint="true" if can_resume else None,
+    ).trainer()
+    with errors_only():
+        trainer.train(resume_from_checkpoint=True if can_resume else None)
     return trainer
 
 

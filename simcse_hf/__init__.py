@@ -31,7 +31,9 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .search.commands import index as index
     from .search.commands import mine as mine
     from .search.demo import demo as demo
+    from .training.adaptation.adaptation import adapt as adapt
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
+    from .training.recipe import train as train
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
 
@@ -47,6 +49,7 @@ _MODULE_OF = {
     "SimCSETrainer": "training.trainer",
     "SimCSETrainingArguments": "training.training_args",
     "SimilarityEvalCallback": "training.dev_sets",
+    "adapt": "training.adaptation.adaptation",
     "analyze": "publishing.analysis",
     "build_nli": "data.nli_pairs",
     "build_nli_triplets": "data.nli_pairs",
@@ -61,6 +64,7 @@ _MODULE_OF = {
     "load_text_dataset": "data.read",
     "mine": "search.commands",
     "push": "publishing.hub",
+    "train": "training.recipe",
 }
 _SUBPACKAGES = (
     "cli data evaluation indexes inference models objectives ops postprocessing publishing search training".split()

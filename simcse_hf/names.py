@@ -58,7 +58,7 @@ class WeightOptions(TypedDict, total=False):
     Args:
         pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
         max_length (`int`, *optional*): Number of tokens to which a text is cut. The default is the model's.
-        dtype (`str`, *optional*, defaults to `"fp32"`): Type of the model's weights.
+        dtype (`str`, *optional*): Type of the model's weights. The default is fp32.
         device (`str`, *optional*): Such as cpu or cuda:0. The default is a GPU if there is one.
     """
 
@@ -72,10 +72,10 @@ class ModelOptions(WeightOptions, total=False):
     """How a model is loaded to compute embeddings.
 
     Args:
-        long_texts (`str`, *optional*, defaults to `"cut"`): A text of more tokens is cut, or split into windows whose
-            embeddings are averaged (mean).
-        model_backend (`str`, *optional*, defaults to `"torch"`): What computes the embeddings; onnx and openvino read
-            what `simcse-hf export` wrote.
+        long_texts (`str`, *optional*): A text of more tokens is cut, or split into windows whose embeddings are
+            averaged (mean). The default is cut.
+        model_backend (`str`, *optional*): What computes the embeddings; onnx and openvino read what `simcse-hf export`
+            wrote. The default is torch.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.
     """
 

@@ -16,8 +16,9 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, Si
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
-from simcse_hf.models.resolve import main_class
 from simcse_hf.ops.files import LOCK
+from simcse_hf.training.decide import main_class
+from simcse_hf.training.recipe import Recipe
 
 WORDS = VOCABULARY[5:25]
 SMALL = {"projector_dim": 16}
@@ -211,3 +212,8 @@ def trainer_of(start, tmp_path, tokenizer, objective, settings=None, **changes):
     if objective == "distill":
         values["teacher"] = vectors_of(tmp_path / "teacher", rows)
     return make(tmp_path, tokenizer, rows, model, dev_set=pairs(6), **values | changes)
+
+
+def train_command(method, words):
+    """Train as `simcse-hf train METHOD` does with these words, in one string or a list."""
+    return Recipe.read(method, words.split() if isinstance(words, str) else words).train()

@@ -15,7 +15,6 @@ import random
 import shutil
 import time
 from collections import defaultdict
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.user_tasks import TaskResult, UserTask, paired_interval, read_task
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.ops.files import write_atomically
-from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
+from simcse_hf.training.adaptation.adaptation import adapt
 from simcse_hf.training.adaptation.arms import CONTROL, LABELS, TEXT_SHARE, make_arms, train_stage
 
 from ..harness import Report, machine, markdown
@@ -87,21 +86,20 @@ def run_adapt(bench: Workbench, report: Report) -> None:
     test = bench.work_dir / "banking77-test.csv"
     for path, rows in ((test, parts["test"]), (folder / "test.csv", parts["test"] + others)):
         Dataset.from_dict({"text": [r[0] for r in rows], "label": [r[1] for r in rows]}).to_csv(path, index=False)
-    everything = AdaptationSettings(
+    everything = dict(
         corpus=str(bench.data / "banking77/train.csv"),
         column="text",
         model=str(bench.encoder(MINILM)),
         output=str(bench.work_dir / "adapted"),
-        tasks=(("classification", str(test)),),
+        task=[("classification", str(test))],
         labels=tuple(map(str, label_files(bench)[GENERAL])),
         pretrained=str(bench.encoder(PRETRAINED)),
         budget=600.0,  # the processor may be shared
         bf16=bench.bf16,
     )
-    few = replace(
-        everything,
+    few = everything | dict(
         output=str(bench.work_dir / "adapted-few"),
-        tasks=(("classification", str(folder)), ("clustering", str(test))),
+        task=[("classification", str(folder)), ("clustering", str(test))],
         labels=(str(own),),
         pretrained=None,
         arms=(LABELS,),
@@ -110,7 +108,7 @@ def run_adapt(bench: Workbench, report: Report) -> None:
     for name, settings in {OWN: few, GENERAL: everything}.items():
         if name not in found:
             began = time.process_time()
-            result = {key: value for key, value in adapt(settings).items() if key != "arguments"}
+            result = {key: value for key, value in adapt(**settings).to_dict().items() if key != "arguments"}
             report.save(adapt=found | {name: result | {"cpu_minutes": round((time.process_time() - began) / 60, 1)}})
             found = report.results["adapt"]
 

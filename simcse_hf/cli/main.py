@@ -1,9 +1,5 @@
-"""The console script `simcse-hf`: run the command that the first word names, and end with a status and one line.
+"""The console script `simcse-hf`: run the command that the first word names, and end with a status and one line."""
 
-Each command has its own parser, in a module that is imported only when the command is run.
-"""
-
-import importlib
 import os
 import sys
 import traceback
@@ -12,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import __version__
-from ..ops.launch import check_together
 from .options import Command, CommandParser, run_command
 from .signature import summary_of
+from .train import train_main
 
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -30,12 +26,10 @@ _HUB_ERRORS = {
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
-#: The commands whose processes share the work.
-TOGETHER = ("train",)
-#: The function of each command. A command that is not one function has a module in this folder and its words here.
-COMMANDS: dict[str, Command | tuple[str, str]] = {
-    "train": ("train", "train a model: unsup, sup, or mlm (masked-LM pretraining)"),
-    "adapt": ("adapt", "adapt a model to the text of a domain, perhaps with labels, and say whether it helped"),
+#: The function of each command. `train` has a parser of its own, with the options of its method.
+COMMANDS: dict[str, Command | str] = {
+    "train": "train a model: unsup, sup, or mlm (masked-LM pretraining)",
+    "adapt": Command("training.adaptation.adaptation:adapt", positional=("corpus",), says_steps=True),
     "evaluate": Command(
         "evaluation.scoring:evaluate",
         verbose="list every subset and split",
@@ -77,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     listing = ""
     for name, entry in COMMANDS.items():
-        listing += f"\n  {name:<12} {summary_of(entry.function) if isinstance(entry, Command) else entry[1]}"
+        listing += f"\n  {name:<12} {summary_of(entry.function) if isinstance(entry, Command) else entry}"
     parser = CommandParser(
         prog="simcse-hf",
         description="Train, evaluate, publish and use sentence embeddings with contrastive learning.",
@@ -95,13 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         entry = COMMANDS[command]
-        if isinstance(entry, Command):
-            run_command(command, entry, argv[1:])
-            return OK
-        if command not in TOGETHER:
-            check_together(1, alone=command)
-        module = importlib.import_module(f"{__package__}.{entry[0]}")
-        return getattr(module, f"{command.replace('-', '_')}_main")(argv[1:])
+        if not isinstance(entry, Command):
+            return train_main(argv[1:])
+        run_command(command, entry, argv[1:])
+        return OK
 
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
 

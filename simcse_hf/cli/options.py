@@ -24,17 +24,19 @@ from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namesp
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
 from ..ops.launch import check_together
+from ..ops.messages import show_messages
 from ..ops.suggestions import did_you_mean
 from .signature import REQUIRED, Parameter, read_function
 
 #: Other names of options, in every command.
 _FLAGS = {"pooler_type": ("--pooler_type", "--pooler")}
-#: What a word must be, and what stands for it in the usage.
-_WANTED = {int: ("an integer", "N"), float: ("a number", "X"), str: ("a text", "")}
+#: What a word must be.
+_WANTED = {int: "an integer", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Command:
         action (`str`, *optional*): A word that must follow the command, such as `"fit"`.
         verbose (`str`, *optional*): Help of `--verbose`, for results that have more to show.
         together (`bool`, *optional*, defaults to `False`): Whether several processes share the work.
+        says_steps (`bool`, *optional*, defaults to `False`): Whether to show what the package logs on the way.
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
         then (`str`, *optional*): A function that is called with the printed result, such as
             `"publishing.refresh:refresh_card"`.
@@ -60,6 +63,7 @@ class Command:
     action: str | None = None
     verbose: str | None = None
     together: bool = False
+    says_steps: bool = False
     lines: str | None = None
     then: str | None = None
 
@@ -101,8 +105,10 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
     if not command.together:
         check_together(1, alone=name)
     given = vars(make_parser(name, command).parse_args(words))
-    as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose")
+    as_json, quiet, verbose = given.pop("json"), given.pop("quiet"), given.pop("verbose", False)
     given.pop("action", None)
+    if command.says_steps:
+        show_messages(quiet)
     if "show_progress_bar" in given:
         given["show_progress_bar"] = not quiet
     if command.lines is not None and command.lines not in given:
@@ -174,9 +180,8 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     )
     words = "show no progress bars, and only warnings and errors"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
-    parser.set_defaults(verbose=False)
     if command.verbose is not None:
-        general.add_argument("--verbose", action="store_true", help=command.verbose)
+        general.add_argument("--verbose", default=False, action="store_true", help=command.verbose)
     return parser
 
 
@@ -203,9 +208,9 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
     elif get_origin(kind) is Sequence and get_origin(get_args(kind)[0]) is tuple:
         settings = {"action": "append", **_pair(get_args(kind)[0])}
     elif get_origin(kind) is Sequence:
-        settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0], name)}
+        settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0])}
     else:
-        settings = _single(parameter.type, name)
+        settings = _single(parameter.type)
     choices = settings.get("choices", ())
     is_long = len(choices) > 5 or "nargs" in settings
     if choices and is_long:
@@ -214,7 +219,7 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
     if name in command.positional:
         if not is_required:
             settings["nargs"] = "*" if "nargs" in settings else "?"
-        return (name,), settings | {"metavar": name.upper()}
+        return (name,), settings
     flags = (_FLAGS | {**command.flags}).get(name, (f"--{prefix}{name}",))
     return flags, settings | {"dest": name, "required": is_required}
 
@@ -224,10 +229,7 @@ def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     words = parameter.words.removesuffix(".")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
-    values = [value for each in _members(parameter.type) for value in get_args(each)]
-    for name in re.findall(r"`([a-z_]+)`", words):
-        if name not in values:  # another parameter
-            words = words.replace(f"`{name}`", f"--{name}")
+    words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
     words, _, default = words.partition(". The default is ")
     if choices:
         words += f": {', '.join(choices)}"
@@ -249,56 +251,44 @@ def _members(kind: Any) -> list[Any]:
     return [each for each in members if each is not NoneType]
 
 
-def _single(kind: Any, name: str) -> dict[str, Any]:
+def _single(kind: Any) -> dict[str, Any]:
     """Return how one word is read."""
     members = _members(kind)
     if get_origin(members[0]) is Literal and len(members) == 1:
         return {"choices": get_args(members[0])}
-    return {"type": _Reader(members), "metavar": _WANTED[members[0]][1] or name.upper()}
+    return {"type": partial(_read_word, members)}
 
 
 def _pair(kind: Any) -> dict[str, Any]:
     """Return how a word of the form KEY=VALUE is read."""
     keys = get_args(get_args(kind)[0])
-    return {"type": _PairReader(keys), "metavar": "KIND=FILE" if keys else "KEY=VALUE"}
+    return {"type": partial(_read_pair, keys), "metavar": "KIND=FILE" if keys else "KEY=VALUE"}
 
 
-class _Reader:
-    """Reads a word as the first of several types that it fits."""
-
-    def __init__(self, types: Sequence[Any]) -> None:
-        self.types = types
-
-    def __call__(self, word: str) -> Any:
-        """Return the value of the word."""
-        wanted: list[str] = []
-        for each in self.types:
-            choices = get_args(each)
-            if word in choices:
-                return word
-            if choices:
-                wanted += choices
-                continue
-            with suppress(ValueError):
-                return each(word)
-            wanted.append(_WANTED[each][0])
-        raise ArgumentTypeError(f"must be {' or '.join(wanted)}, got {word}")
+def _read_word(kinds: Sequence[Any], word: str) -> Any:
+    """Read a word as the first of several types that it fits."""
+    wanted: list[str] = []
+    for kind in kinds:
+        choices = get_args(kind)
+        if word in choices:
+            return word
+        if choices:
+            wanted += choices
+            continue
+        with suppress(ValueError):
+            return kind(word)
+        wanted.append(_WANTED[kind])
+    raise ArgumentTypeError(f"must be {' or '.join(wanted)}, got {word}")
 
 
-class _PairReader:
-    """Reads a word of the form KEY=VALUE, whose key may have to be one of some kinds."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self.keys = keys
-
-    def __call__(self, word: str) -> tuple[str, str]:
-        """Return the key and the value."""
-        key, equals, value = word.partition("=")
-        if self.keys and (key not in self.keys or not value):
-            raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(self.keys)}, got {word!r}")
-        if not (key and equals):
-            raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
-        return key, value
+def _read_pair(keys: Sequence[str], word: str) -> tuple[str, str]:
+    """Read a word of the form KEY=VALUE, whose key may have to be one of some kinds."""
+    key, equals, value = word.partition("=")
+    if keys and (key not in keys or not value):
+        raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(keys)}, got {word!r}")
+    if not (key and equals):
+        raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
+    return key, value
 
 
 class _AddPair(Action):

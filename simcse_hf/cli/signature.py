@@ -57,7 +57,7 @@ def read_function(function: str) -> tuple[str, list[Parameter]]:
     """
     node = find_definition(function)
     assert isinstance(node, ast.FunctionDef)
-    words, _ = _read_args(node)
+    words = _read_args(node)
     arguments = [*node.args.args, *node.args.kwonlyargs]
     defaults: list[ast.expr | None] = [*node.args.defaults, *node.args.kw_defaults]
     while len(defaults) < len(arguments):
@@ -111,32 +111,29 @@ def read_type(annotation: ast.expr) -> Any:
 
 
 def _read_typed_dict(name: str) -> list[Parameter]:
-    """Return the keys of a `TypedDict` in `simcse_hf.names`, with the defaults that its docstring names."""
+    """Return the keys of a `TypedDict` in `simcse_hf.names`; those of type bool are true by default."""
     node = find_definition(f"names:{name}")
     assert isinstance(node, ast.ClassDef)
     parameters = []
     for base in map(ast.unparse, node.bases):
         if base != "TypedDict":
             parameters += _read_typed_dict(base)
-    words, defaults = _read_args(node)
+    words = _read_args(node)
     for key in node.body:
         if isinstance(key, ast.AnnAssign):
             option = ast.unparse(key.target)
             kind = read_type(key.annotation)
-            parameters.append(Parameter(option, kind, defaults.get(option), words[option], "model"))
+            parameters.append(Parameter(option, kind, kind is bool or None, words[option], "model"))
     return parameters
 
 
-def _read_args(node: ast.FunctionDef | ast.ClassDef) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the words of each entry in the section `Args` of a docstring, and the defaults that entries name."""
+def _read_args(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
+    """Return the words of each entry in the section `Args` of a docstring."""
     section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", ast.get_docstring(node) or "", re.MULTILINE)
     words = {}
-    defaults = {}
     for entry in re.split(r"^    (?=\S)", section[1] if section else "", flags=re.MULTILINE)[1:]:
-        found = re.match(r"(.+?) \(`(.*?)\): (.*)", " ".join(entry.split()))
+        found = re.match(r"(.+?) \(`.*?\): (.*)", " ".join(entry.split()))
         assert found is not None, entry
         for name in found[1].split(", "):
-            words[name] = found[3]
-            if "defaults to" in found[2]:
-                defaults[name] = ast.literal_eval(found[2].partition("defaults to ")[2].strip("`"))
-    return words, defaults
+            words[name] = found[2]
+    return words

@@ -5,16 +5,17 @@ the method are passed on as they are. The same words work under `accelerate laun
 """
 
 import argparse
-import importlib
+import os
 import sys
 
-from .common import command_parser
+from ..ops.messages import show_messages
+from .options import CommandParser
 from .train_help import print_help
 
 _METHODS = {
-    "unsup": ("run", "train_unsup", "train with a sentence and another view of it, by default a dropout mask"),
-    "sup": ("run", "train_sup", "train with an anchor, its positive and any number of hard negatives, or with labels"),
-    "mlm": ("pretraining", "train_mlm", "pretrain an encoder for a domain or language by masked language modelling"),
+    "unsup": "train with a sentence and another view of it, by default a dropout mask",
+    "sup": "train with an anchor, its positive and any number of hard negatives, or with labels",
+    "mlm": "pretrain an encoder for a domain or language by masked language modelling",
 }
 
 
@@ -27,13 +28,13 @@ def train_main(argv: list[str]) -> int:
     Returns:
         `int`: The exit status.
     """
-    listing = "\n".join(f"  {name:<6} {text}" for name, (_, _, text) in _METHODS.items())
-    parser = command_parser(
-        "train",
-        "Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
+    listing = "\n".join(f"  {name:<6} {text}" for name, text in _METHODS.items())
+    parser = CommandParser(
+        prog="simcse-hf train",
+        usage="%(prog)s METHOD [RECIPE] [options]",
+        description="Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
         "package. Those on the command line take precedence.\n"
         "Without any option the run is offline, on the sample in the package.",
-        usage="simcse-hf train METHOD [RECIPE] [options]",
         epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
         "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -44,13 +45,28 @@ def train_main(argv: list[str]) -> int:
         return 0
     method = parser.parse_args(argv[:1]).method
     if {"-h", "--help"} & set(argv[1:]):
-        print_help(method, _METHODS[method][2], argv[1])
+        print_help(method, _METHODS[method], argv[1])
         return 0
-    module, function, _ = _METHODS[method]
-    train = getattr(importlib.import_module(f"..training.{module}", __package__), function)
+    from ..training.pretraining import pretrain
+    from ..training.recipe import Recipe
+
+    show_messages()
     words = sys.argv
     sys.argv = [f"simcse-hf train {method}", *argv[1:]]  # what `--help` and results.json call the program
     try:
-        return train(argv[1:])
+        recipe = Recipe.read(method, argv[1:])
+        if method == "mlm":
+            shown = str(pretrain(recipe.completed().given))
+        else:
+            results = recipe.train()
+            # The trainer has said the verdict of one run.
+            shown = results.where() if results.seeds is None else str(results)
     finally:
         sys.argv = words
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(shown)
+        if recipe.is_sample and method != "mlm" and results.seeds is None:
+            from ..training.sample_run import describe_sample_run
+
+            print(describe_sample_run(results.folder))
+    return 0

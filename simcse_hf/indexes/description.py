@@ -1,4 +1,4 @@
-"""What an index says of the model that made it, and the file that says it."""
+"""The description of an index: the identity of its model and its data."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class SentenceEncoder(Protocol):
 
 @dataclass(frozen=True)
 class Description:
-    """What an index says of its model and its data.
+    """The identity of the model of an index, and its data.
 
     Args:
         model (`Identity`): The model that encoded the sentences, with the prompt of documents only.
@@ -70,9 +70,8 @@ class Description:
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
         if problems:
             raise ValueError(
-                f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}, and "
-                f"{now.name_or_path!r} with pooler {now.pooler!r} is another one: {'; '.join(problems)}. Load the "
-                "model of the index, or build the index again."
+                f"{index} was built with model {before.name_or_path!r} and pooler {before.pooler!r}; this is another "
+                f"model: {'; '.join(problems)}. Load the model of the index, or build the index again."
             )
 
 
@@ -81,7 +80,7 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
 
     Args:
         model (`SentenceEncoder`): The model.
-        default (`Identity`, *optional*): Where the entries come from that a model of another package does not tell.
+        default (`Identity`, *optional*): Entries for a model of another package, which has no `identity`.
 
     Returns:
         `Identity`: With an absolute path, and no other prompt than that of documents.

@@ -49,7 +49,7 @@ _SENTENCE = "sentence"
 #: Prefix of the kept columns, so that none can be taken for the sentences.
 _KEPT = "column:"
 _ROWS = "rows.parquet"
-#: What a save may remove: an interrupted one leaves some of them.
+#: What a save removes: earlier data, and files of interrupted saves.
 _OWN = re.compile(rf"{DATA.pattern}|\.({DATA.pattern}|index\.json)\.\d+\.partial")
 
 Texts = StrPath | Iterable[str]
@@ -91,7 +91,7 @@ class SentenceIndex:
         model (`SimCSE`): The model; any object with an `encode` like [`SimCSE.encode`] will do.
         vectors (`ExactIndex` or `FaissIndex`): The embeddings.
         rows (`pa.Table`): The sentences and the columns kept beside them.
-        description (`Description`): The identity of the model, and what else a saved index says of itself.
+        description (`Description`): The identity of the model and the other settings of the index.
         backend (`str`): `"exact"`, or what [`FaissIndex`] was built from.
         similarity (`str`): What ranks the sentences: the model's own similarity.
         kept (`list[str]`): The names of the kept columns.
@@ -231,9 +231,8 @@ class SentenceIndex:
             cosine = agreement(encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
-                    f"the vectors are not this model's for these sentences: for sentence {count + place}, "
-                    f"{text!r:.80}, their cosine is {cosine:.3f}. Encode the sentences with this model, and with its "
-                    "prompt for documents if it has one."
+                    f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
+                    f"{count + place}, {text!r:.80}. Encode them with this model and its prompt for documents."
                 )
             count += len(part)
             yield part, embeddings
@@ -353,15 +352,14 @@ class SentenceIndex:
     def save(self, folder: StrPath) -> None:
         """Write the index to a folder, completely or not at all; an index in the folder is replaced.
 
-        The new data lies in a folder of its own, and the index changes in the moment in which the new `index.json`
-        takes the place of the old one.
+        The new data gets a folder of its own. The index is replaced when the new `index.json` takes its place.
 
         Args:
             folder (`str` or `os.PathLike`): A new or empty folder, or that of an index.
 
         Raises:
-            ValueError: If the folder holds anything else or cannot be written to, or if another process is writing
-                the index there, or has changed it since this one was loaded.
+            ValueError: If the model has changed since the index was built, the folder holds anything else or cannot be
+                written to, or another process is writing the index or has changed it since this one was loaded.
         """
         check_target(folder)
         self._check_model()
@@ -381,14 +379,11 @@ class SentenceIndex:
                     digests = {path.name: digest(path) for path in sorted(temporary.iterdir())}
                 self.description = replace(self.description, count=len(self), data=data, digests=digests)
                 write_json(target / DESCRIPTION, asdict(self.description))
-                for path in target.iterdir():  # the data that was replaced, and what killed processes have left
+                for path in target.iterdir():  # earlier data, and files of interrupted saves
                     if path.name != data and _OWN.fullmatch(path.name):
                         remove(path)
         except (OSError, RuntimeError) as error:  # faiss raises the latter
-            raise ValueError(
-                f"cannot write the index to {folder}: {error}. An index that is there is unchanged. Free space on the "
-                "disk and save again."
-            ) from error
+            raise ValueError(f"cannot write the index; {folder} is unchanged: {error}. Free disk space.") from error
         self._saved[target] = data
 
     @classmethod

@@ -29,7 +29,7 @@ def unwrap(model: Any) -> ContrastiveBase:
     """Return the contrastive model inside a `PeftModel`, which shares its weights.
 
     Args:
-        model (`PeftModel`): A `PeftModel`.
+        model (`PeftModel`): The wrapped model.
 
     Returns:
         `ContrastiveModel`: The model.

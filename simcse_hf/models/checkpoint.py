@@ -250,7 +250,7 @@ def _with_changes(pooling: Values, files: SentenceTransformersFiles, tokenizer_l
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
     changed = {name: value for name, value in files.pooling.items() if name in names}
     length = files.pooling.get("max_length")
-    # Files without a length name that of the tokenizer, so this one stands for no length of the model's own.
+    # Without a length of its own, a model has the tokenizer's in these files.
     is_tokenizers = pooling.get("max_length") is None and tokenizer_limit in (None, length)
     if not is_tokenizers and (length is not None or "pooler_type" in files.pooling):
         changed["max_length"] = length

@@ -219,7 +219,7 @@ class ContrastiveModel(ContrastiveBase):
 
         Args:
             texts (`dict`): The first four arguments of [`embed`] by name.
-            pooler_type (`str`, *optional*): The pooler. `None` stands for the whole last layer.
+            pooler_type (`str`, *optional*): The pooler, `None` for the whole last layer.
             whole_last_layer (`bool`, *optional*, defaults to `False`): Compute the whole last layer in any case.
 
         Returns:
@@ -265,8 +265,8 @@ class ContrastiveModel(ContrastiveBase):
         """Embed the sentences of each row as training does: which columns, with which encoder, in which passes.
 
         Args:
-            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, perhaps
-                `token_type_ids`, and perhaps `lengths`, the number of tokens of each text, of shape
+            texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, optional
+                `token_type_ids`, and optional `lengths`, the number of tokens of each text, of shape
                 `(batch, num_sentences)`.
             has_gaps (`bool`, *optional*, defaults to `False`): Whether there may be texts without tokens, which get
                 embeddings of zeros.

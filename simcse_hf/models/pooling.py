@@ -20,7 +20,7 @@ from ..ops.unpadded import first_tokens
 #: Weights by their names.
 StateDict = dict[str, Tensor]
 
-#: The pooler of models with the setting `templates`, and of no others.
+#: The pooler of models with the setting `templates`.
 TEMPLATE_POOLER = "mask"
 _MEAN = """\
 hidden, mask = HIDDEN, inputs["attention_mask"].unsqueeze(-1)

@@ -409,7 +409,7 @@ def _write_modules(directory: Path, modules: list[tuple[str, str]]) -> None:
 
 
 def _served_length(config: PreTrainedConfig, settings: PoolingSettings, tokenizer_limit: int | None) -> int | None:
-    """Return the length that text-embeddings-inference needs. `None` stands for that of a tokenizer not known here."""
+    """Return the maximum length, which text-embeddings-inference needs; `None` if only the tokenizer knows it."""
     positions = max_positions(config)
     length = settings.max_length or tokenizer_limit
     if length is not None:

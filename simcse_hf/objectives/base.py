@@ -70,8 +70,8 @@ class _MissingEncoder:
         if name.startswith("__"):  # copy and pickle look for these
             raise AttributeError(name)
         raise ValueError(
-            f"the objective asks for batch.model.{name}, but this batch comes without a model, as under GradCache. "
-            "Set supports_gradcache = False in the objective's class, and train without gradcache_chunk_size"
+            f"the objective asks for batch.model.{name}, but GradCache gives no model. Set supports_gradcache = False "
+            "in the objective's class, and train without gradcache_chunk_size"
         )
 
 
@@ -114,13 +114,13 @@ class EncodedBatch:
             ValueError: If the collator did not add them.
         """
         if "text_ids" not in self.inputs:
-            raise ValueError(
-                "the batch has no text_ids, by which equal texts are recognized: make the collator with "
-                "ContrastiveCollator(tokenizer, add_text_ids=True)"
-            )
+            advice = "make the collator with ContrastiveCollator(tokenizer, add_text_ids=True)"
+            raise ValueError(f"the batch has no text_ids, by which equal texts are recognized: {advice}")
         return self.inputs["text_ids"]
 
 
+#: Options of objectives, and settings of papers, by their names.
+Options = dict[str, Any]
 #: The loss of an objective: a scalar, or named scalars whose sum is the loss.
 Loss = Tensor | dict[str, Tensor]
 
@@ -157,7 +157,19 @@ class TrainingRows:
         if has_relations or self.num_sentences > most:
             found = "relations" if has_relations else f"{self.num_sentences} sentences"
             raise ValueError(f"the training data has rows with {found}, but {advice}")
-        if alone and self.global_batch == 1:
+        if alone:
+            self.check_batch(alone)
+
+    def check_batch(self, alone: str) -> None:
+        """Check that a batch has several rows.
+
+        Args:
+            alone (`str`): The problem of a batch of one row.
+
+        Raises:
+            ValueError: If a batch has one row.
+        """
+        if self.global_batch == 1:
             raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
 
     def check_relations(self, name: str) -> None:
@@ -173,10 +185,8 @@ class TrainingRows:
             return
         for relations in self.dataset.with_format(None)["relations"][:]:
             if relations[:1] != [POSITIVE] or POSITIVE in relations[1:]:
-                raise ValueError(
-                    f"the training rows have relations, which objective {name!r} does not read: train it on single "
-                    "texts, pairs, or rows of sent0, sent1 and hard negatives (see simcse-hf build-nli)"
-                )
+                advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
+                raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
 
 class Objective(nn.Module):
@@ -217,10 +227,10 @@ class Objective(nn.Module):
 
     #: The name of the objective, and its options with their defaults.
     name = ""
-    options: dict[str, Any] = {}
+    options: Options = {}
     summary = ""
     papers: tuple[str, ...] = ()
-    defaults: dict[str, Any] = {}
+    defaults: Options = {}
     supports_gradcache = True
     encoders = 1
     num_views = 2

@@ -96,8 +96,7 @@ class Sum(Combined):
             summaries.append(f"{part.summary} (weight {weights[of_part]:g})")
             if part.rows != self.rows or part.reconstructs != self.reconstructs:
                 raise ValueError(
-                    f"objective {name!r}: {of_part} reads other training rows or columns than the first part, so they "
-                    "cannot be summed"
+                    f"objective {name!r}: {of_part} reads other training rows or columns than the first part"
                 )
         self.summary = "the sum of " + "; and ".join(summaries)
 
@@ -146,18 +145,14 @@ class Matryoshka(Combined):
     ):
         wrong = [width for width in dims if type(width) is not int or not 1 <= width <= dim]
         if wrong or len(set(dims)) < len(dims):
-            raise ValueError(
-                f"matryoshka_dims must be different integers from 1 to {dim}, the embedding size, got {list(dims)}"
-            )
+            raise ValueError(f"matryoshka_dims must be different integers from 1 to the size {dim}, got {list(dims)}")
         widths = sorted({dim, *dims}, reverse=True)
         whole = build(dim)
         parts = whole.objectives if isinstance(whole, Combined) else []
         for part in parts:
             if isinstance(part, SimCSEObjective) and not part.supports_gradcache:
-                raise ValueError(
-                    f"objective {whole.name!r}: {part.name} encodes texts itself, at the full size only: train "
-                    "without matryoshka_dims"
-                )
+                problem = f"{part.name} encodes texts itself, at the full size only"
+                raise ValueError(f"objective {whole.name!r}: {problem}: train without matryoshka_dims")
         objectives = [whole]
         if isinstance(whole, SimCSEObjective):
             whole.widths = widths
@@ -223,10 +218,8 @@ class ByDataset(Combined):
                 self.own[f":{module}"] = objective
         needs = {(part.encoders, part.reconstructs) for part in self.objectives}
         if len(needs) > 1:
-            raise ValueError(
-                f"the objectives of the data sets ({self.name}) need other numbers of encoders or read other "
-                "embeddings: train them one by one"
-            )
+            problem = f"the objectives of the data sets ({self.name}) need other numbers of encoders or other columns"
+            raise ValueError(f"{problem}: train them one by one")
         self.num_views = min(part.num_views for part in self.objectives)  # below it a batch has no loss
 
     def of_dataset(self, number: int) -> Objective:
@@ -241,9 +234,7 @@ class ByDataset(Combined):
         """
         first, *others = (part.mlm_columns(num_sentences) for part in self.objectives)
         if any(columns != first for columns in others):
-            raise ValueError(
-                "the objectives of the data sets mask different columns for the masked-LM loss: unset do_mlm"
-            )
+            raise ValueError("the objectives of the data sets mask different columns: unset do_mlm")
         return first
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
@@ -260,10 +251,8 @@ class ByDataset(Combined):
             ValueError: If the batch does not say which data set it comes from.
         """
         if "dataset" not in batch.inputs:
-            raise ValueError(
-                f"the batch names none of the data sets {', '.join(self.by_name)}, whose objectives differ: evaluate "
-                "them as eval_dataset={name: rows}"
-            )
+            names = ", ".join(self.by_name)
+            raise ValueError(f"the batch names none of the data sets {names}: evaluate eval_dataset={{name: rows}}")
         number = int(batch.inputs["dataset"][0])
         name, objective = list(self.by_name.items())[number]
         losses = {f"{name}_{what}": loss for what, loss in named_losses(objective(batch)).items()}

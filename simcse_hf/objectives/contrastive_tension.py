@@ -63,8 +63,8 @@ class ContrastiveTension(Objective):
         batch = rows.global_batch
         if batch <= self.negatives_per_positive:
             raise ValueError(
-                f"negatives_per_positive is {self.negatives_per_positive}, but a row of a batch of {batch} has only "
-                f"{batch - 1} other rows: raise per_device_train_batch_size, or lower negatives_per_positive"
+                f"a row of a batch of {batch} has only {batch - 1} other rows: raise per_device_train_batch_size, or "
+                f"lower negatives_per_positive ({self.negatives_per_positive})"
             )
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:

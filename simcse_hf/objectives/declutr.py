@@ -87,13 +87,10 @@ class DeCLUTR(SimCSEObjective):
         if columns % self.anchors or positives < 1 or self.positives not in (None, positives):
             raise ValueError(
                 f"objective 'declutr' takes rows of {self.anchors} x (an anchor and {self.positives or 'several'} "
-                f"positive(s)), but the training rows hold {columns} texts: give pairs or spans of documents, or "
-                "change its options anchors and positives"
+                f"positive(s)), but the training rows hold {columns} texts: change its options anchors and positives"
             )
-        if rows.global_batch * self.anchors == 1:
-            raise ValueError(
-                "a batch of one anchor has no negatives, so its loss is 0: raise per_device_train_batch_size"
-            )
+        if self.anchors == 1:
+            rows.check_batch("a batch of one anchor has no negatives")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return pairs of an anchor and the mean of its positives."""

@@ -81,14 +81,13 @@ class DiffCSE(SimCSEObjective):
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
         check_values("a number above 0", replaced_weight=replaced_weight, mask_ratio=mask_ratio)
+        check_values("a number of 0 or more and below 1", mask_ratio=mask_ratio)
         check_values("true or false", projector=projector)
-        if mask_ratio >= 1:
-            raise ValueError(f"mask_ratio must lie between 0 and 1, got {mask_ratio}")
         self.replaced_weight = replaced_weight
         self.mask_ratio = mask_ratio
         self.generator = generator
         self.classifier = nn.Linear(dim, 1)
-        self.projector: Any = None
+        self.projector: nn.Sequential | None = None
         if projector:
             self.projector = nn.Sequential(
                 nn.Linear(dim, 2 * dim, bias=False),
@@ -118,17 +117,14 @@ class DiffCSE(SimCSEObjective):
         except (OSError, ValueError) as error:
             raise ValueError(f"the generator of objective 'diffcse': {error}. {advice}") from error
         if masked_lm.config.vocab_size != model.config.vocab_size:
-            raise ValueError(
-                f"the generator {source} has a vocabulary of {masked_lm.config.vocab_size} tokens, but the model has "
-                f"one of {model.config.vocab_size}. {advice}"
-            )
+            sizes = f"a vocabulary of {masked_lm.config.vocab_size} tokens, but the model {model.config.vocab_size}"
+            raise ValueError(f"the generator {source} has {sizes}. {advice}")
         self.discriminator: Any = model.copy_encoder().base_model
         width = self.discriminator.get_input_embeddings().embedding_dim
         if width != self.dim or not hasattr(self.discriminator, "embeddings"):
             raise ValueError(
-                "objective 'diffcse' puts the sentence embedding into the output of the encoder's embedding layer, "
-                f"but that of this encoder ({model.config.model_type}) has size {width}, and the sentence embedding "
-                f"has size {self.dim}: choose another encoder"
+                f"objective 'diffcse' needs an embedding layer of size {self.dim}, as the sentence embedding, but "
+                f"that of this encoder ({model.config.model_type}) has size {width}: choose another encoder"
             )
         pooler = getattr(self.discriminator, "pooler", None)
         if pooler is not None:  # no loss reaches it

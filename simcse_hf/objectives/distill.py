@@ -95,10 +95,8 @@ class Distill(Objective):
             ValueError: If the rows have other relations, or there is nothing to compare in a batch.
         """
         rows.check_relations(self.name)
-        if rows.global_batch == 1 and (rows.num_sentences == 1 or self.ranks):
-            raise ValueError(
-                "a batch of one row holds no other texts to compare: raise per_device_train_batch_size to at least 2"
-            )
+        if rows.num_sentences == 1 or self.ranks:
+            rows.check_batch("a batch of one row holds no other texts to compare")
 
     def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss; see [`Objective.forward`].
@@ -113,10 +111,8 @@ class Distill(Objective):
             ValueError: If the batch has no vectors of a teacher, or they do not have `teacher_dim` numbers.
         """
         if "teacher" not in batch.inputs:
-            raise ValueError(
-                "the batch has no vectors of a teacher, as the rows of an eval_dataset: name a teacher with --teacher "
-                "(SimCSETrainingArguments(teacher=...)) for training, and evaluate on a dev set"
-            )
+            advice = "name a teacher (--teacher) for training, and evaluate on a dev set"
+            raise ValueError(f"the batch has no vectors of a teacher, as the rows of an eval_dataset: {advice}")
         embeddings = as_full_precision(batch.embeddings)
         teacher = batch.inputs["teacher"].to(embeddings.dtype)
         with no_autocast(embeddings):
@@ -136,9 +132,9 @@ class Distill(Objective):
                 return similarities
             projected = self.projection(student)
             if projected.shape != teacher.shape:
+                sizes = f"{teacher.shape[1]} numbers and are compared with {projected.shape[1]}"
                 raise ValueError(
-                    f"the teacher's vectors have {teacher.shape[1]} numbers and are compared with "
-                    f"{projected.shape[1]}: set objective_options teacher_dim={teacher.shape[1]}"
+                    f"teacher's vectors have {sizes}: set objective_options teacher_dim={teacher.shape[1]}"
                 )
             distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
             mean = (distances * present).sum() / present.sum()
@@ -150,7 +146,7 @@ class Distill(Objective):
         return F.normalize(texts, dim=-1) @ candidates.T
 
     def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
-        """Compute the loss of the ranks, and perhaps the consistency."""
+        """Compute the ranking loss and, if enabled, the consistency term."""
         anchors = embeddings[:, 0]
         positives = embeddings[:, :2][:, -1]  # a row of one sentence is its own positive
         cosines = self._cosines(anchors, positives)

@@ -68,10 +68,8 @@ class ESimCSE(SimCSEObjective):
         queue_size: int = 160,
     ):
         super().__init__(dim, temperature, similarity, hard_negative_weight)
-        check_values("a number of 0 or more", momentum=momentum)
+        check_values("a number of 0 or more and below 1", momentum=momentum)
         check_values("an integer above 0", queue_size=queue_size)
-        if momentum >= 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
         self.momentum = momentum
         self.queue_size = queue_size
         self.momentum_encoder: Any = None
@@ -101,17 +99,14 @@ class ESimCSE(SimCSEObjective):
         super().check(rows)
         batch = rows.global_batch
         if batch > self.queue_size:
-            raise ValueError(
-                f"queue_size is {self.queue_size}, but a batch of all processes has {batch} texts, which would "
-                f"replace one another: set the objective's option queue_size to {batch} or more (2.5 batches, as in "
-                f"the paper, are {5 * batch // 2})"
-            )
+            advice = f"set queue_size to {batch} or more (the paper's 2.5 batches are {5 * batch // 2})"
+            raise ValueError(f"queue_size is {self.queue_size}, below the {batch} texts of a batch: {advice}")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the embeddings and the queue; in training, update the momentum encoder and the queue."""
         if not self.training:
             return super().prepare(batch)
-        queue = self.queue[: self._num_filled].clone()  # the backward pass needs it as it is now
+        queue = self.queue[: self._num_filled].clone()  # the backward pass needs it without this step's update
         with torch.no_grad():
             # 1. The momentum encoder follows the trained one, whose head it has.
             trained = dict(batch.model.named_parameters())
@@ -132,6 +127,6 @@ class ESimCSE(SimCSEObjective):
             self._num_filled = min(self._num_filled + len(embeddings), self.queue_size)
         return Prepared(batch.embeddings, queue)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self._num_filled = int(self.filled)

@@ -15,7 +15,7 @@ from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_p
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
 CHUNK_LOGITS = 2**23
-#: Two similarities count as equal if they differ by at most so many times the machine epsilon. Two copies of a text
+#: Tolerance of comparisons of similarities, in units of the machine epsilon. Two copies of a text
 #: have embeddings that differ by rounding, and rounding must not decide which copy is closer to a third text.
 ROUNDING = 16
 #: The default temperature of each similarity: those of SimCSE, Table D.1, where a dot product is not divided ("N/A").
@@ -311,10 +311,8 @@ class SimCSEObjective(Objective):
                 batch consists of one pair.
         """
         rows.check_relations(self.name)
-        if rows.global_batch == 1 and rows.num_sentences <= 2:
-            raise ValueError(
-                "a batch of one text has no negatives, so its loss is 0: raise per_device_train_batch_size"
-            )
+        if rows.num_sentences <= 2:
+            rows.check_batch("a batch of one text has no negatives, so its loss is 0")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return what the loss compares, after any encoder passes and state updates of a training step.
@@ -323,7 +321,7 @@ class SimCSEObjective(Objective):
             batch (`EncodedBatch`): The encoded batch.
 
         Returns:
-            `Prepared`: The embeddings, and perhaps a queue and other losses.
+            `Prepared`: The embeddings, and the queue and other losses of a subclass.
         """
         return Prepared(batch.embeddings)
 

@@ -97,10 +97,8 @@ class ISBERT(Objective):
             self.ngrams = NGramFeatures(self.dim)
             self.to_global = nn.Linear(self.dim, sum(FILTERS))
         elif self.dim != model.config.hidden_size:
-            raise ValueError(
-                f"the pooler {NGRAM_POOLER!r} compares whole embeddings with the features of tokens: train without "
-                "matryoshka_dims, or with another pooler_type"
-            )
+            advice = "train without matryoshka_dims, or with another pooler_type"
+            raise ValueError(f"pooler {NGRAM_POOLER!r} compares whole embeddings with features of tokens: {advice}")
 
     def check(self, rows: TrainingRows) -> None:
         """Refuse rows of several sentences, and batches of a single one."""

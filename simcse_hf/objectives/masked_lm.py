@@ -109,10 +109,8 @@ class StockMaskedLMHead:
     def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
         stock_classes: Any = AutoModelForMaskedLM._model_mapping
         if type(config) not in stock_classes:
-            raise ValueError(
-                f"do_mlm needs a masked-LM head, and transformers has none for model_type {config.model_type!r}. "
-                "Train without do_mlm."
-            )
+            kind = config.model_type
+            raise ValueError(f"do_mlm: transformers has none of its masked-LM heads for {kind!r}: train without it")
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
         #: The stock model around the head.
@@ -147,10 +145,10 @@ class _GivenHiddenStates(nn.Module):
 
     def forward(
         self,
-        hidden: Any = None,
+        hidden: Tensor | None = None,
         *,
-        input_ids: Any = None,
-        **_: Any,
+        input_ids: Tensor | None = None,
+        **_: object,
     ) -> BaseModelOutput:
         if hidden is None:
             hidden = input_ids

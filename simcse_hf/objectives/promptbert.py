@@ -1,7 +1,6 @@
 """PromptBERT: InfoNCE between two templates' embeddings, each without what its template alone contributes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ def embed_templates(
     enough.
 
     Args:
-        embed (`Callable`): Maps `input_ids`, `attention_mask` and perhaps `token_type_ids` to embeddings `(n, dim)`.
+        embed (`Callable`): Maps `input_ids`, `attention_mask` and optional `token_type_ids` to `(n, dim)`.
         texts (`Mapping[str, torch.Tensor]`): These inputs for the texts in their templates, each of shape
             `(n, length)`.
         template (`torch.Tensor`): The number of each text's template, of shape `(n,)`.
@@ -119,7 +118,7 @@ class PromptBERT(SimCSEObjective):
         check_values("true or false", denoise=denoise, head=head)
         self.denoise = denoise
         self.has_head = head
-        self.head: Any = None
+        self.head: nn.Sequential | None = None
 
     def attach(self, model: Encoder) -> None:
         """Make the head, and take over the model's templates.
@@ -132,10 +131,8 @@ class PromptBERT(SimCSEObjective):
         """
         settings = model.settings
         if not settings.template_edges:
-            raise ValueError(
-                "objective 'promptbert' needs a model with pooler_type 'mask' and templates, for example "
-                f"{' and '.join(map(repr, self.defaults['templates']))}"
-            )
+            examples = " and ".join(map(repr, self.defaults["templates"]))
+            raise ValueError(f"objective 'promptbert' needs pooler_type 'mask' and templates, such as {examples}")
         #: The numbers of tokens before and after the text in each template, including special tokens. Columns beyond
         #: the last template use the last one.
         self.template_edges = settings.template_edges
@@ -155,10 +152,8 @@ class PromptBERT(SimCSEObjective):
         super().check(rows)
         longest = max(sum(edges) for edges in self.template_edges)
         if min(map(len, rows.dataset[0]["input_ids"][:2])) < longest:
-            raise ValueError(
-                f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest}): give "
-                "texts, or token ids that were made with the templates"
-            )
+            problem = f"row 1 of train_dataset has a text with fewer tokens than the template around it ({longest})"
+            raise ValueError(f"{problem}: give texts, or token ids that were made with the templates")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return the batch's embeddings; in training, denoised and passed through the head."""
@@ -168,7 +163,7 @@ class PromptBERT(SimCSEObjective):
             rows, columns, dim = embeddings.shape
             numbers = torch.arange(columns, device=embeddings.device)
             template = numbers.clamp(max=len(self.template_edges) - 1).repeat(rows)
-            present: Any = slice(None)
+            present: slice | Tensor = slice(None)
             if "relations" in batch.inputs:
                 has_tokens = batch.inputs["attention_mask"].flatten(0, 1).any(1)
                 present = has_tokens.nonzero()[:, 0]
@@ -180,5 +175,5 @@ class PromptBERT(SimCSEObjective):
             subtracted[present] = alone
             embeddings = embeddings - subtracted.view_as(embeddings)
         if self.training and self.head is not None:
-            embeddings = self.head(embeddings.to(self.head[0].weight.dtype))
+            embeddings = self.head(embeddings.to(next(self.head.parameters()).dtype))
         return Prepared(embeddings)

@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from .base import OBJECTIVES, Objective, register
+from .base import OBJECTIVES, Objective, Options, register
 from .combined import Matryoshka, Sum
 
 
@@ -27,12 +27,11 @@ def objective_class(name: str) -> type[Objective]:
     module, colon, _ = name.partition(":")
     if colon and module not in OBJECTIVES:
         raise ValueError(
-            f"objective {name!r} is not known, and the name in a checkpoint is not imported, because this would run "
-            f"code: if you trust the module {module}, import it first (import_objective), or name it with --objective"
+            f"objective {name!r} is not known, and what a checkpoint names is not run: if you trust the module "
+            f"{module}, import it first (import_objective), or name it with --objective"
         )
-    raise ValueError(
-        f"objective must be one of {', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1, got {name!r}"
-    )
+    known = f"{', '.join(OBJECTIVES)}, or a sum such as simcse+barlow_twins:0.1"
+    raise ValueError(f"objective must be one of {known}, got {name!r}")
 
 
 def import_objective(name: str) -> None:
@@ -90,7 +89,7 @@ def part_weights(objective: str) -> dict[str, float]:
     return weights
 
 
-def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, Options]:
     """Return the options of each part of an objective.
 
     An option goes to every part that has it, and `part.option` to that part alone, where it wins.
@@ -106,16 +105,15 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, dict[
         ValueError: If no objective has one of the names, or no part has one of the options.
     """
     known = {part: objective_class(part).options for part in part_weights(objective)}
-    split: dict[str, dict[str, Any]] = {part: {} for part in known}
+    split: dict[str, Options] = {part: {} for part in known}
     of_parts = [option for option in options if option != WIDTHS]
     for option in sorted(of_parts, key=lambda option: "." in option):  # the later ones win
         addressee, _, name = option.rpartition(".")
         readers = [part for part, own in known.items() if name in own and addressee in ("", part)]
         if not readers:
             names = [f"{part}.{name}" if len(known) > 1 else name for part, own in known.items() for name in own]
-            raise ValueError(
-                f"objective {objective!r} has no option {option}; its options are: {', '.join([*names, WIDTHS])}"
-            )
+            listed = ", ".join([*names, WIDTHS])
+            raise ValueError(f"objective {objective!r} has no option {option}; its options are: {listed}")
         for part in readers:
             split[part][name] = options[option]
     return split

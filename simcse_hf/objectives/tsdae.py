@@ -67,10 +67,8 @@ class TSDAE(Objective):
         """
         size = model.config.hidden_size
         if self.dim != size:
-            raise ValueError(
-                f"the decoder of objective 'tsdae' reads embeddings of the encoder's hidden size, {size}, but the "
-                f"embeddings have size {self.dim}: train without matryoshka_dims and without dense_layers"
-            )
+            sizes = f"embeddings of the hidden size {size}, and these have size {self.dim}"
+            raise ValueError(f"objective 'tsdae' reads {sizes}: train without matryoshka_dims and dense_layers")
         # 1. The encoder's own architecture as a decoder, on the encoder's modules wherever it has them.
         encoder: Any = model.base_model
         config = copy.deepcopy(model.config)
@@ -89,9 +87,8 @@ class TSDAE(Objective):
                 self.decoder.set_submodule(name, shared_modules[name])
         if not cross_attentions:
             raise ValueError(
-                "objective 'tsdae' needs a decoder of the encoder's architecture, and transformers has none with "
-                f"cross-attention for model_type {config.model_type!r}: choose an encoder of the family of BERT, "
-                "RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
+                "objective 'tsdae': transformers has no decoder with cross-attention for model_type "
+                f"{config.model_type!r}: choose BERT, RoBERTa, XLM-R, CamemBERT or ELECTRA, or another objective"
             )
         # 2. The masked-LM head of the checkpoint, if it has one that fits.
         self._head = StockMaskedLMHead(model.config, encoder)
@@ -123,10 +120,7 @@ class TSDAE(Objective):
         advice = "give one column of texts, or two, where the second holds a damaged copy of the first"
         rows.check_width(2, f"objective 'tsdae' reconstructs single sentences: {advice}")
         if getattr(rows.dataset, "both", False):
-            raise ValueError(
-                "view_both would damage the sentences that objective 'tsdae' reconstructs, and not only its input: "
-                "unset view_both"
-            )
+            raise ValueError("view_both damages the sentences that objective 'tsdae' reconstructs: unset view_both")
 
     def forward(self, batch: EncodedBatch) -> torch.Tensor:
         """Compute the mean cross-entropy of the tokens of all processes, as a scalar; see [`Objective.forward`]."""
@@ -150,9 +144,9 @@ class TSDAE(Objective):
 
 def _remove_shared_weights(
     module: TSDAE,
-    state_dict: dict[str, Any],
+    state_dict: dict[str, torch.Tensor],
     prefix: str,
-    _: Any,
+    _: object,
 ) -> None:
     """Leave out the encoder's weights, which are in the main file of a checkpoint, and second names of a weight."""
     for name in list(state_dict):

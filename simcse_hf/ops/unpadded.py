@@ -313,6 +313,29 @@ def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
     return config_class in MODEL_FOR_CAUSAL_LM_MAPPING and config_class not in MODEL_FOR_MASKED_LM_MAPPING
 
 
+def _run_padded(
+    base_model: PreTrainedModel,
+    inputs: dict[str, Any],
+    attention_mask: Tensor,
+    lengths: np.ndarray | None,
+    all_layers: bool,
+) -> Any:
+    """Run an encoder as it is; arguments as in [`run_encoder`]."""
+    config = base_model.config
+    inputs["attention_mask"] = attention_mask
+    if reads_left_to_right(type(config)):
+        # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
+        positions = attention_mask.long().cumsum(1) - 1
+        inputs["position_ids"] = positions.clamp(min=0)
+        inputs["use_cache"] = False
+    if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
+        # A mask of four axes reaches the attention function as it is, so that transformers does not make the host wait
+        # to find out whether there is padding. (ModernBERT's local layers need other masks.)
+        has_padding = lengths.min() < attention_mask.shape[1]
+        inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
+    return base_model(**inputs, output_hidden_states=all_layers)
+
+
 def run_encoder(
     base_model: PreTrainedModel,
     input_ids: Tensor,
@@ -357,19 +380,7 @@ def run_encoder(
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
     if not unpadded:
-        inputs["attention_mask"] = attention_mask
-        if reads_left_to_right(type(config)):
-            # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is
-            # cached.
-            positions = attention_mask.long().cumsum(1) - 1
-            inputs["position_ids"] = positions.clamp(min=0)
-            inputs["use_cache"] = False
-        if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
-            # A mask of four axes reaches the attention function as it is, so that transformers does not make the host
-            # wait to find out whether there is padding. (ModernBERT's local layers need other masks.)
-            has_padding = lengths.min() < length
-            inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
-        outputs: Any = base_model(**inputs, output_hidden_states=all_layers)
+        outputs = _run_padded(base_model, inputs, attention_mask, lengths, all_layers)
         if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
             first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:

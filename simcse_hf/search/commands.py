@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 from numpy import ndarray
 
@@ -120,10 +120,10 @@ def index(
             the vectors are not those of `input` and the model.
     """
     # 1. Refuse what cannot be written, before hours of encoding.
-    fixed = {"backend": backend, "parameters": parameters, "truncate_dim": truncate_dim, "keep": keep}
-    fixed |= {"prompt": prompt, "prompt_name": prompt_name}
-    if add and any(value is not None for value in fixed.values()):
-        raise ValueError(f"add keeps the index as it was made: leave out {', '.join(fixed)}")
+    fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
+    if add and any(value is not None for value in fixed):
+        names = "backend, parameters, truncate_dim, prompt, prompt_name and keep"
+        raise ValueError(f"add keeps the index as it was made: leave out {names}")
     if not add:
         check_target(output)
         if (Path(output).expanduser() / DESCRIPTION).exists() and not overwrite:
@@ -207,7 +207,7 @@ def search(
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
-        threshold (`float` or `str`, *optional*): Lowest score to show; `saved` uses the one of
+        threshold (`float` or `str`, *optional*): Lowest score to show; "saved" uses the one of
             `evaluate --save_threshold`.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
@@ -348,15 +348,18 @@ def open_index(
     made_with = describe(folder).model
     if isinstance(model, SimCSE):
         return SentenceIndex.load(folder, load_model(model, **loading), parameters=parameters)
-    settings: dict[str, Any] = {
+    settings = {
         "pooler_type": made_with.pooler,
         "max_length": made_with.max_length,
         "long_texts": made_with.long_texts,
     }
+    revision = None
     if model is None:
-        settings |= {"revision": made_with.revision, "model_backend": made_with.backend}
-    settings |= {name: value for name, value in loading.items() if value is not None}
-    encoder = load_model(model or str(made_with.name_or_path), **settings)
+        revision = made_with.revision
+        settings["model_backend"] = made_with.backend
+    given = {name: value for name, value in loading.items() if value is not None}
+    options = cast(ModelOptions, settings | given)
+    encoder = load_model(model or str(made_with.name_or_path), revision=revision, **options)
     encoder.prompts["document"] = made_with.prompts["document"]
     return SentenceIndex.load(folder, encoder, parameters=parameters)
 

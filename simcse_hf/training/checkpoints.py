@@ -16,7 +16,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
@@ -172,7 +179,20 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
 
 
 class WholeCheckpointTrainer(Trainer):
-    """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`]."""
+    """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`].
+
+    A run that logs nothing and shows no bar leaves standard output to the program that trains.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.is_silent:
+            self.remove_callback(PrinterCallback)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the run prints nothing."""
+        return bool(self.args.disable_tqdm) and self.args.logging_strategy == "no"
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""

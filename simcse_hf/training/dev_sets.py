@@ -32,6 +32,7 @@ from ..inference.encoder import Encoder
 from ..models.settings import ContrastiveSettings
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
+from .run_results import Change, Results
 
 logger = logging.get_logger(__name__)
 
@@ -118,12 +119,12 @@ class DevSetCallback(TrainerCallback, ABC):
             if not self.scores:
                 continue
             self.scores[name] = scores[pooler]
-            change = _change([self.scores[self.headline], scores[pooler]], value - own)
-            if change["low"] > 0:
+            change = _change(name, [self.scores[self.headline], scores[pooler]], value - own)
+            if change.low > 0:
                 logger.info(
                     f"The start scores {value:.2f} with the pooler {pooler}, and {own:.2f} as this run pools it "
-                    f"({self.headline}, difference {change['difference']:+.2f} [{change['low']:+.2f}, "
-                    f"{change['high']:+.2f}]): try --pooler_type {pooler}, which begins there."
+                    f"({self.headline}, difference {change.difference:+.2f} [{change.low:+.2f}, {change.high:+.2f}]): "
+                    f"try --pooler_type {pooler}, which begins there."
                 )
         return metrics
 
@@ -346,7 +347,7 @@ def keep_dev_scores(dev_sets: Sequence[DevSetCallback], state: TrainerState, out
         write_arrays(path, scores)
 
 
-def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
+def dev_change(runs: Sequence[tuple[Path, Results]]) -> Change | None:
     """Compare the saved weights of a run, or of its repetitions with other seeds, with the start on the dev set.
 
     The interval is a percentile bootstrap over the examples of the dev set, on which both are scored, and with several
@@ -354,39 +355,33 @@ def dev_change(runs: Sequence[tuple[Path, dict]]) -> dict | None:
     choice (see [`optimism_of_choice`]), so the difference need not lie in its middle.
 
     Args:
-        runs (`Sequence[tuple[Path, dict]]`): For each seed, the output directory and the content of `results.json`.
+        runs (`Sequence[tuple[Path, Results]]`): For each seed, the output directory and the results.
 
     Returns:
-        `dict[str, Any]`: `metric`, `difference` (saved minus initial, mean over the seeds), `low`, `high`,
-        `confidence`, `resamples`, `optimism` and `seeds` (their number); `None` without the scores of both
+        `Change`, *optional*: The change, its difference the mean over the seeds; `None` without the scores of both
         evaluations.
     """
-    metric = runs[0][1]["dev_metric"]
-    if metric is None:
-        return None
     systems = []
     differences = []
     optimism = []
     for folder, results in runs:
-        start = _read_scores(folder, results["start"]["step"], results["start"]["metric"])
-        saved = _read_scores(folder, results["saved"]["step"], metric)
+        dev = results.dev
+        if dev is None:
+            return None
+        start = _read_scores(folder, dev.start.step, dev.start.metric)
+        saved = _read_scores(folder, dev.saved.step, dev.metric)
         if start is None or saved is None:
             return None
         others = []
-        for step in results.get("chosen_among", []):
-            scores = _read_scores(folder, step, metric)
-            if scores is not None and step != results["saved"]["step"]:
+        for step in dev.chosen_among:
+            scores = _read_scores(folder, step, dev.metric)
+            if scores is not None and step != dev.saved.step:
                 others.append(scores)
         systems += [start, saved]
         optimism.append(optimism_of_choice(start, [saved, *others], 0) if others else 0.0)
-        differences.append(results["saved"][metric] - results["start"][metric])
-    change = _change(systems, float(np.mean(differences)), optimism)
-    return {
-        "metric": metric,
-        "seeds": len(runs),
-        "optimism": float(np.mean(optimism)),
-        **change,
-    }
+        differences.append(dev.value(dev.saved) - dev.value(dev.start))
+    assert dev is not None
+    return _change(dev.metric, systems, float(np.mean(differences)), optimism)
 
 
 def _read_scores(folder: Path, step: int, metric: str) -> Any:
@@ -394,16 +389,19 @@ def _read_scores(folder: Path, step: int, metric: str) -> Any:
     return read_arrays(path, "train the model again.").get(metric) if path.is_file() else None
 
 
-def _change(systems: list, difference: float, optimism: Sequence = (0.0,)) -> dict:
+def _change(metric: str, systems: list, difference: float, optimism: Sequence[float] = (0.0,)) -> Change:
     """Return the change from every first of two systems to the second, with its interval."""
     resampled = resampled_scores(systems, resamples=_RESAMPLES)
     changes = resampled[1::2] - resampled[::2] - np.array(optimism)[:, None]
     drawn = mean_over_drawn_seeds(changes, np.random.default_rng(1), _CONFIDENCE)
     low, high = interval(drawn, _CONFIDENCE, independent_draws(systems[0]))
-    return {
-        "difference": difference,
-        "low": low,
-        "high": high,
-        "confidence": _CONFIDENCE,
-        "resamples": _RESAMPLES,
-    }
+    return Change(
+        metric=metric,
+        difference=difference,
+        low=low,
+        high=high,
+        confidence=_CONFIDENCE,
+        resamples=_RESAMPLES,
+        optimism=float(np.mean(optimism)),
+        seeds=len(systems) // 2,
+    )

@@ -9,8 +9,8 @@ from transformers import TrainingArguments
 from ..ops.files import STAGING
 from .checkpoints import checkpoints
 from .dev_sets import DEV_SCORES
+from .run_results import RESULTS
 
-RESULTS = "results.json"
 #: Written beside the folders of the runs with several seeds (`--seeds`).
 SEEDS = "_seeds.json"
 

@@ -1,9 +1,11 @@
 """Read arguments of dataclasses from a command line and a YAML file on it."""
 
+import os
 import re
 from argparse import SUPPRESS, Action, ArgumentTypeError
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,7 +23,7 @@ DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("d
 RECIPES = Path(__file__).parent / "recipes"
 
 #: The arguments that name the training texts.
-_TEXTS = {"train_file", "dataset_name"}
+TEXTS = {"train_file", "dataset_name"}
 #: Arguments that are words on a command line, and a table or list in a YAML file.
 _STRUCTURED = ("objective_options", "matryoshka_dims", "prompts")
 
@@ -43,44 +45,61 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
     return field(default=default, metadata=content)
 
 
-def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict | None = None) -> dict:
-    """Return the arguments that a command line or its YAML file names, without any defaults.
+def argument_names(classes: Sequence[type]) -> set[str]:
+    """Return the names of all arguments."""
+    return {argument.name for each in classes for argument in fields(each) if argument.init}
+
+
+def read_recipe(name: str, classes: Sequence[type]) -> dict[str, Any]:
+    """Read the arguments of a recipe.
 
     Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a YAML
-            file of argument names and values, or a recipe of this package, with or without `.yaml`. A file of the
-            user goes before a recipe of the same name, and the command line wins over both.
+        name (`str`): A YAML file of argument names and values, or a recipe of this package, with or without `.yaml`.
+            A file of the user goes before a recipe of the same name.
         classes (`Sequence[type]`): Argument dataclasses.
-        defaults (`dict[str, Any]`, *optional*): Defaults that `--help` shows in place of the dataclasses'.
+
+    Returns:
+        `dict[str, Any]`: Values by argument name, without any defaults.
+
+    Raises:
+        ValueError: If there is no such file or recipe, or it is no table of known arguments.
+    """
+    recipes = {path.stem: str(path) for path in sorted(RECIPES.glob("*.yaml"))}
+    path = name if Path(name).is_file() else recipes.get(name.removesuffix(".yaml"), name)
+    if not Path(path).is_file() and not name.endswith((".yaml", ".yml")):
+        raise ValueError(
+            f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the recipes "
+            f"are {', '.join(recipes)}"
+        )
+    return read_yaml(path, classes)
+
+
+def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a command line names, without any defaults.
+
+    Args:
+        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a recipe,
+            see [`read_recipe`], over which the command line takes precedence.
+        classes (`Sequence[type]`): Argument dataclasses.
+        defaults (`Mapping[str, Any]`): Defaults that `--help` shows in place of the dataclasses'.
 
     Returns:
         `dict[str, Any]`: Values by argument name.
 
     Raises:
-        ValueError: If there is no such file or recipe, or the file is no table of known arguments.
+        ValueError: If the recipe cannot be read.
     """
-    # 1. The recipe.
     words = list(argv)
     recipe = {}
     if words and not words[0].startswith("-"):
-        name = words.pop(0)
-        recipes = {path.stem: str(path) for path in sorted(RECIPES.glob("*.yaml"))}
-        path = name if Path(name).is_file() else recipes.get(name.removesuffix(".yaml"), name)
-        if not Path(path).is_file() and not name.endswith((".yaml", ".yml")):
-            raise ValueError(
-                f"{name!r} is neither a YAML file nor a recipe of the package{did_you_mean([name], recipes)}; the "
-                f"recipes are {', '.join(recipes)}"
-            )
-        recipe = read_yaml(path, classes)
-
-    # 2. The command line.
+        recipe = read_recipe(words.pop(0), classes)
     parser = _make_parser(classes)
     if {"-h", "--help", "--help_all"} & set(words):
         for action in parser._actions:  # HfArgumentParser spells each name in two ways
             action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
             if action.default is None or "default: " in (action.help or ""):
                 action.default = SUPPRESS
-        parser.set_defaults(**(defaults or {}))
+        parser.set_defaults(**defaults)
         parser.parse_args(["--help"])
     for action in parser._actions:
         action.default = SUPPRESS
@@ -90,10 +109,16 @@ def given_arguments(argv: Sequence[str], classes: Sequence[type], defaults: dict
         wrong = [word.partition("=")[0] for word in unknown]
         hint = did_you_mean(wrong, parser._option_string_actions)
         parser.error(f"unknown argument(s): {' '.join(unknown)}{hint}")
-    if vars(typed).keys() & _TEXTS:  # instead of those of the recipe, which may have the other name
-        for name in _TEXTS:
-            recipe.pop(name, None)
-    return recipe | vars(typed)
+    return over(recipe, vars(typed))
+
+
+def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments over earlier ones; texts that are named again take the place of those named in another way."""
+    kept = dict(earlier)
+    if later.keys() & TEXTS:
+        for name in TEXTS:
+            kept.pop(name, None)
+    return kept | dict(later)
 
 
 def check_files(files: Iterable[tuple[str, str | None]]) -> None:
@@ -184,7 +209,7 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
     Raises:
         ValueError: If `values` is no table, names an unknown argument, or gives one a value of another type.
     """
-    if not isinstance(values, dict):
+    if not isinstance(values, Mapping):
         raise ValueError(f"{source} must hold a table of arguments (name: value)")
     actions, types = _actions_and_types(tuple(classes))
     unknown = sorted(map(str, values.keys() - types.keys()))
@@ -235,10 +260,14 @@ def _convert(source: str, name: str, value: Any, action: Action, type_name: str)
         return value
     if isinstance(value, list) and (action.nargs in ("+", "*") or "list" in type_name):
         return [_convert(source, name, item, action, "") for item in value]
+    if isinstance(value, Enum):  # such as transformers' IntervalStrategy
+        value = value.value
     if isinstance(value, (dict, list)):
         kind = "table" if isinstance(value, dict) else "list"
         raise ValueError(f"{source}: {name} is a {kind}, not a single value")
     convert: Any = action.type or str
+    if convert is str and not isinstance(value, (str, int, float)):  # an object of a Python program, such as a task
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
     try:
         return convert(str(value))
     except (ValueError, TypeError, ArgumentTypeError):

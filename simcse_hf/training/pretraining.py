@@ -1,9 +1,8 @@
 """Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
 import math
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from transformers import (
 )
 
 from ..data.read import load_text_dataset
-from ..data.sample import sample_files
 from ..data.tokenize import check_known, to_token_ids
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
@@ -37,12 +35,10 @@ from ..ops.files import STAGING, write_json
 from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
-from .output_folder import RESULTS, check_output_dir, clear_output_dir
-from .parser import DEFAULTS, check_files, fill, given_arguments, option
+from .output_folder import check_output_dir, clear_output_dir
+from .parser import DEFAULTS, check_files, fill, option
+from .run_results import RESULTS
 from .watch import FiniteWeights
-
-MLM_DEFAULTS = DEFAULTS["mlm"]
-MLM_SAMPLE = DEFAULTS["mlm sample"] | {"train_file": str(sample_files()[0].train_sentences)}
 
 
 @dataclass
@@ -71,6 +67,9 @@ class PretrainingArguments:
     max_seq_length: int = option(128, "Number of tokens to which longer sentences are cut.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
     overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
+
+
+MLM_ARGUMENTS = (PretrainingArguments, TrainingArguments)
 
 
 class MaskedLMTrainer(WholeCheckpointTrainer):
@@ -163,30 +162,6 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         return Dataset.from_list(masked)
 
 
-def parse_pretraining_arguments(argv: Sequence[str]) -> tuple[PretrainingArguments, TrainingArguments]:
-    """Parse a command line over a YAML file over `MLM_DEFAULTS`; without `--train_file`, name the sample corpus.
-
-    Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` is a recipe.
-
-    Returns:
-        `tuple[PretrainingArguments, TrainingArguments]`: The parsed arguments.
-
-    Raises:
-        ValueError: If the file names an unknown argument, or values contradict each other.
-    """
-    classes = (PretrainingArguments, TrainingArguments)
-    given = given_arguments(argv, classes, MLM_DEFAULTS)
-    defaults = dict(MLM_DEFAULTS)
-    if not given.get("train_file"):
-        defaults |= MLM_SAMPLE | {"overwrite_output_dir": "output_dir" not in given}
-    if has_only_cpu():
-        defaults["use_cpu"] = True  # transformers refuses bf16 on a CPU without it
-    options, args = fill(classes, defaults | given)
-    check_together(args.world_size)
-    return options, args
-
-
 def make_encoder(
     options: PretrainingArguments, args: TrainingArguments, texts: list[str], checkpoint: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -254,21 +229,88 @@ def make_encoder(
     return BertForMaskedLM(config), tokenizer
 
 
-def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
+@dataclass(frozen=True)
+class MaskedLMResults:
+    """What masked-LM pretraining returns, and writes into results.json beside the model.
+
+    Args:
+        model (`str`): The folder of the model.
+        held_out_sentences (`int`): The number of held-out sentences.
+        masked_lm_loss (`dict[str, float]`): Their loss `before` and `after` training, in nats per masked token,
+            averaged over batches.
+        steps (`int`): Optimizer steps.
+        train_seconds (`float`): How long training took.
+        vocabulary (`int`): Tokens of the vocabulary.
+        parameters (`int`): Numbers of the model.
+        added_words (`int`, *optional*): Words that were made whole tokens.
+        words_before (`dict[str, float]`, *optional*): `pieces_per_word` and `unknown_share` of the held-out sentences.
+        words_after (`dict[str, float]`, *optional*): The same with the added words.
+    """
+
+    model: str
+    held_out_sentences: int
+    masked_lm_loss: dict[str, float]
+    steps: int
+    train_seconds: float
+    vocabulary: int
+    parameters: int
+    added_words: int | None = None
+    words_before: dict[str, float] | None = None
+    words_after: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of results.json, with the perplexity, which is the exponential of the loss."""
+        content = {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
+        content["perplexity"] = {when: math.exp(loss) for when, loss in self.masked_lm_loss.items()}
+        return content
+
+    def __str__(self) -> str:
+        lines = []
+        before = self.words_before
+        after = self.words_after
+        if before is not None and after is not None:
+            lines += [
+                f"\nAdded {self.added_words} words, the split words that occur {LEAST_COUNT} times or more.",
+                "The words of the held-out sentences, before and after:",
+                f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}",
+                f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}",
+            ]
+        number = self.held_out_sentences
+        lines.append(f"\nMasked-LM loss of {number} held-out sentences (perplexity of masked tokens)")
+        for when, loss in self.masked_lm_loss.items():
+            lines.append(f"  {when:<9}{loss:6.3f}   ({math.exp(loss):.1f})")
+        lines.append(f"The encoder is saved in {self.model}; its metrics are in {Path(self.model, RESULTS)}.")
+        return "\n".join(lines)
+
+
+def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
     """Train, save the stock masked-LM model into `output_dir`, and write `results.json` beside it.
 
     Args:
-        options (`PretrainingArguments`): The encoder, its tokenizer and the sentences.
-        args (`TrainingArguments`): The training arguments.
+        given (`Mapping[str, Any]`): Fields of [`PretrainingArguments`] and of transformers' `TrainingArguments`, over
+            the defaults of `simcse-hf train mlm`.
 
     Returns:
-        `dict[str, Any]`: The contents of `results.json`: `masked_lm_loss` of the held-out sentences (in nats per
-        masked token, averaged over batches) and `perplexity` (its exponential), before and after, and how the run was
-        made.
+        [`MaskedLMResults`]: The results.
 
     Raises:
         ValueError: If `output_dir` holds a run, or the sentences, the tokenizer or the length are invalid.
     """
+    options, args = pretraining_arguments(given)
+    check_together(args.world_size)
+    with hold_together(str(args.output_dir)):
+        return _pretrain(options, args)
+
+
+def pretraining_arguments(given: Mapping[str, Any]) -> tuple[PretrainingArguments, TrainingArguments]:
+    """Return what was given, over the defaults of `simcse-hf train mlm`."""
+    values = DEFAULTS["mlm"] | dict(given)
+    if has_only_cpu():
+        values.setdefault("use_cpu", True)  # transformers refuses bf16 on a CPU without it
+    return fill(MLM_ARGUMENTS, values)
+
+
+def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedLMResults:
     # 1. Read the sentences, and hold out the last ones for evaluation.
     path = str(options.train_file)
     directory = Path(str(args.output_dir))
@@ -313,53 +355,21 @@ def pretrain(options: PretrainingArguments, args: TrainingArguments) -> dict:
     loss = {"before": trainer.evaluate()["eval_loss"]}
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     loss["after"] = trainer.evaluate()["eval_loss"]
-    results = {
-        "held_out_sentences": len(held_out),
-        "masked_lm_loss": loss,
-        "perplexity": {when: math.exp(value) for when, value in loss.items()},
-        "steps": trainer.state.global_step,
-        "train_seconds": outcome.metrics["train_runtime"],
-        "vocabulary": len(tokenizer),
+    results = MaskedLMResults(
+        model=str(directory),
+        held_out_sentences=len(held_out),
+        masked_lm_loss=loss,
+        steps=trainer.state.global_step,
+        train_seconds=outcome.metrics["train_runtime"],
+        vocabulary=len(tokenizer),
+        parameters=model.num_parameters(),
         **words,
-        "parameters": model.num_parameters(),
-    }
-    if not trainer.is_world_process_zero():
-        return results
+    )
 
-    # 4. Save the model, and say what training has changed.
-    with replace_model(directory) as folder:
-        model.save_pretrained(folder)
-        save_tokenizer(tokenizer, folder, model)
-    write_json(directory / RESULTS, results)
-    if words:
-        print(f"\nAdded {words['added_words']} words, the split words that occur {LEAST_COUNT} times or more.")
-        print("The words of the held-out sentences, before and after:")
-        before = words["words_before"]
-        after = words["words_after"]
-        print(f"  pieces_per_word {before['pieces_per_word']:9.3f}{after['pieces_per_word']:9.3f}")
-        print(f"  unknown_share   {before['unknown_share']:9.2%}{after['unknown_share']:9.2%}")
-    print(f"\nMasked-LM loss of {len(held_out)} held-out sentences (perplexity of masked tokens)")
-    for when, value in loss.items():
-        print(f"  {when:<9}{value:6.3f}   ({math.exp(value):.1f})")
-    print(f"The encoder is saved in {directory}; its metrics are in {directory / RESULTS}.")
+    # 4. Save the model.
+    if trainer.is_world_process_zero():
+        with replace_model(directory) as folder:
+            model.save_pretrained(folder)
+            save_tokenizer(tokenizer, folder, model)
+        write_json(directory / RESULTS, results.to_dict())
     return results
-
-
-def train_mlm(argv: Sequence[str] | None = None) -> int:
-    """Pretrain an encoder by masked language modelling, for a domain or language that has none.
-
-    Args:
-        argv (`Sequence[str]`, *optional*): Command line without the program's name, by default that of this process.
-            A first argument without `--` is a recipe: a YAML file, or the name of one of the package. Without
-            `--train_file`, the run trains offline on the sample of the package.
-
-    Returns:
-        `int`: Exit code 0.
-
-    Raises:
-        ValueError: If the arguments or the sentences are invalid.
-    """
-    options, args = parse_pretraining_arguments(sys.argv[1:] if argv is None else argv)
-    with hold_together(str(args.output_dir)):
-        pretrain(options, args)
-    return 0

@@ -1,10 +1,10 @@
-"""The record of a training run: the settings that decide its result, what its dev sets said, and results.json."""
+"""The record of a training run: the settings that decide its result, and its results from the log."""
 
 import json
 import platform
 import sys
-from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ from transformers import TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from .._version import __version__
-from ..evaluation.compare import describe_difference
-from ..evaluation.metrics import higher_is_better, with_scale
+from ..evaluation.metrics import higher_is_better
+from ..models.modeling import ContrastiveModel
 from ..models.settings import dropout_rates
 from ..ops.errors import changes, refuse_changes
-from ..ops.files import read_json_object, read_template, write_atomically, write_json
+from ..ops.files import read_json_object, write_atomically, write_json
+from ..ops.identity import digest_weights
 from ..publishing.secrets import hide_secrets
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, start_metric
-from .output_folder import RESULTS
 from .rows import Rows
+from .run_results import RESULTS, DevHistory, Results, Scored, Start, is_better
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -45,14 +46,10 @@ _FREE = tuple(
     "activation_checkpointing restore_callback train_file remove_unused deepspeed teacher guide "
     "ignore_data_skip metric_for_best greater_is".split()
 )
-# What `results.json` says of the dev sets, all `None` without one.
-_OF_DEV_SETS = ("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among")
-# Numbers of a larger weight that the digest of a model reads at least.
-_READ_NUMBERS = 65_536
 
 
 def run_settings(
-    args: TrainingArguments, model: Any, rows: Rows, dev_sets: Sequence[DevSetCallback], start_digest: str
+    args: TrainingArguments, model: ContrastiveModel, rows: Rows, dev_sets: Sequence[DevSetCallback], start_digest: str
 ) -> dict[str, Any]:
     """Return what decides the result of a run, in types that JSON can hold; digests stand for texts and weights.
 
@@ -107,27 +104,12 @@ def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
     return changed
 
 
-def weights_digest(model: Any) -> str:
-    """Return a digest of a model's weights, of 65,536 to 131,071 numbers of a larger one.
-
-    A head that no embedding goes through is left out: it is drawn anew whenever the model is loaded.
-
-    Args:
-        model (`ContrastiveModel`): The model.
-
-    Returns:
-        `str`: The digest.
-    """
-    total = blake2b(digest_size=16)
+def starting_weights(model: ContrastiveModel) -> str:
+    """Return a digest of the weights that a run begins with, without a head that no embedding goes through."""
     unused: set[int] = set()
     if model.settings.pooler_type != "cls":
         unused = {tensor.data_ptr() for tensor in model.contrastive_head.state_dict().values()}
-    for name, tensor in model.state_dict().items():
-        if not tensor.is_meta and tensor.data_ptr() not in unused:
-            step = max(1, tensor.numel() // _READ_NUMBERS)
-            numbers = tensor.flatten()[::step].double().cpu().numpy()
-            total.update(name.encode() + numbers.tobytes())
-    return total.hexdigest()
+    return digest_weights((name, x) for name, x in model.state_dict().items() if x.data_ptr() not in unused)
 
 
 def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) -> list[dict[str, Any]]:
@@ -156,48 +138,40 @@ def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) 
     return [*record["changes"], {"step": step, "settings": found}]
 
 
-def write_results(
-    record: dict[str, Any],
+def make_results(
+    run: Mapping[str, Any],
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
-) -> dict[str, Any]:
-    """Write `results.json` into `output_dir` after training, and print a summary.
+) -> Results:
+    """Make the results of a run after training, and write them into `output_dir` in the first process.
 
     Args:
-        record (`dict[str, Any]`): What is known about the run beside its scores.
+        run (`Mapping[str, Any]`): How the run was made.
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
 
     Returns:
-        `dict[str, Any]`: The contents of `results.json`: the `initial`, `best` and `final` dev metrics, and `saved`,
-        those of the saved weights, each with its step (`best` may be the start); the steps of the evaluations that
-        chose the saved weights by the main metric as `chosen_among`; the main metric of the first three
-        under its own name (`stsb_spearman`, on a scale of 0 to 100; the metric that selects the best model, if it is
-        one of a dev set, and otherwise the headline of the first), its name as `dev_metric`, what training changed in
-        it as `change` (see [`dev_change`]; in the first process), and how the run was made. Without a dev set, they
-        are `None`.
+        [`Results`]: The results.
     """
-    path = Path(str(args.output_dir), RESULTS)
+    folder = Path(str(args.output_dir))
     versions = {"simcse_hf": __version__, "python": platform.python_version()}
     for module in (torch, transformers, datasets, accelerate):
         versions[module.__name__] = module.__version__
-    results = {
-        **dict.fromkeys(_OF_DEV_SETS),
-        **_dev_results(args, state, dev_sets, record["changes"]),
-        "model": str(path.parent.resolve()),
-        **record,
-        "train_seconds": last_logged(state, "train_runtime"),
-        "command": hide_secrets(sys.argv),
-        "versions": versions,
-    }
+    results = Results(
+        dev=read_history(args, state, dev_sets, run["changes"]),
+        model=str(folder.resolve()),
+        run=run,
+        train_seconds=last_logged(state, "train_runtime"),
+        command=hide_secrets(sys.argv),
+        versions=versions,
+    )
     if state.is_world_process_zero:
-        results["change"] = dev_change([(path.parent, results)])
-        with write_atomically(path.with_name("trainer_state.json")) as temporary:
+        results = replace(results, change=dev_change([(folder, results)]))
+        with write_atomically(folder / "trainer_state.json") as temporary:
             state.save_to_json(str(temporary))
-        write_json(path, results)
-        _print_summary(results, bool(args.load_best_model_at_end), path)
+        write_json(folder / RESULTS, results.to_dict())
     return results
 
 
@@ -209,92 +183,92 @@ def last_logged(state: TrainerState, name: str) -> float | None:
     return None
 
 
-def _dev_results(
+def read_history(
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
-    changes: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
+    changes: Sequence[Mapping[str, Any]],
+) -> DevHistory | None:
+    """Read what the evaluations of a run scored from its log, which a resumed run continues.
+
+    Args:
+        args (`SimCSETrainingArguments`): The arguments of the run.
+        state (`TrainerState`): Its state, with the log.
+        dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
+        changes (`Sequence[Mapping[str, Any]]`): What was changed on purpose when the run was resumed.
+
+    Returns:
+        `DevHistory`, *optional*: The history; `None` if nothing was evaluated.
+    """
     if not dev_sets:
-        return {}
+        return None
     sources: dict[str, str] = {}
     for callback in dev_sets:
         sources |= callback.sources
-    name = dev_sets[0].headline
+    metric = _main_metric(args, dev_sets[0].headline, sources)
+    evaluations = _evaluations(state, metric, changes)
+    if not evaluations:
+        return None
+    initial = evaluations[0]
+    later = evaluations[1:] or evaluations
+    final = later[-1]
+    saved = final
+    kept = evaluations
+    if args.load_best_model_at_end:
+        # The weights that are saved at the end are those of the best checkpoint; the others were not saved.
+        best_checkpoint = Path(state.best_model_checkpoint or "").name
+        for scored in later:
+            if f"checkpoint-{scored.step}" == best_checkpoint:
+                saved = scored
+        kept = [initial, saved, final]
+    choose = max if higher_is_better(metric) else min
     selecting = (args.metric_for_best_model or "").removeprefix("eval_")
-    is_own = selecting.startswith(tuple(f"{dev_set}_" for dev_set in sources))
+    return DevHistory(
+        # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
+        dev_set=sources[max((name for name in sources if metric.startswith(f"{name}_")), key=len)],
+        metric=metric,
+        start=_start(initial, metric),
+        initial=initial,
+        best=choose(kept, key=lambda scored: scored.metrics[metric]),
+        final=final,
+        saved=saved,
+        chosen_among=[scored.step for scored in later] if args.load_best_model_at_end and selecting == metric else [],
+    )
+
+
+def _main_metric(args: SimCSETrainingArguments, headline: str, sources: Mapping[str, str]) -> str:
+    """Return the metric that selects the best model, if it is one of a dev set, and otherwise the headline."""
+    selecting = (args.metric_for_best_model or "").removeprefix("eval_")
+    is_own = selecting.startswith(tuple(f"{name}_" for name in sources))
     if is_own and args.greater_is_better == higher_is_better(selecting):
-        name = selecting
-    # "pairs_more_average_precision" is a metric of the dev set "pairs_more" and not of "pairs".
-    dev_set = max((dev_set for dev_set in sources if name.startswith(f"{dev_set}_")), key=len)
-    # What each evaluation with the metric logged, the last one of each step. Scores on a dev set that was changed on
-    # purpose cannot be compared with those before.
+        return selecting
+    return headline
+
+
+def _evaluations(state: TrainerState, metric: str, changes: Sequence[Mapping[str, Any]]) -> list[Scored]:
+    """Return the evaluations that logged a metric, the last one of each step.
+
+    Scores on a dev set that was changed on purpose cannot be compared with those before.
+    """
     begin = 0
     for change in changes:
         if any(setting.startswith("dev set ") for setting in change["settings"]):
             begin = change["step"]
     by_step = {}
     for entry in state.log_history:
-        step = entry["step"]
-        if f"eval_{name}" in entry and step >= begin:
-            logged = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
-            by_step[step] = {"step": step, **logged}
-    if not by_step:
-        return {}
-    evaluations = list(by_step.values())
-    initial = evaluations[0]
-    later = evaluations[1:] or evaluations
-    saved = later[-1]
-    kept = evaluations
-    chooses = args.load_best_model_at_end and selecting == name
-    if args.load_best_model_at_end:
-        # The weights that are saved at the end are those of the best checkpoint; the others were not saved.
-        best_checkpoint = Path(state.best_model_checkpoint or "").name
-        for entry in later:
-            if f"checkpoint-{entry['step']}" == best_checkpoint:
-                saved = entry
-        kept = [initial, saved, later[-1]]
-    choose = max if higher_is_better(name) else min
-    best = choose(kept, key=lambda entry: entry[name])
-    metrics = {"initial": initial, "best": best, "final": later[-1]}
-    # The run is compared with its start as one would use it: an encoder that names no pooler is used with the better
-    # of `PLAIN_POOLERS`, and not through a head that was drawn a minute ago.
-    start: dict[str, Any] = {"step": initial["step"], "pooler": None, "metric": name, name: initial[name]}
+        step = int(entry["step"])
+        if f"eval_{metric}" in entry and step >= begin:
+            metrics = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
+            by_step[step] = Scored(step, metrics)
+    return list(by_step.values())
+
+
+def _start(initial: Scored, metric: str) -> Start:
+    """Return the start as one would use it: with the run's pooler, or with a plain one that scores better."""
+    start = Start(initial.step, {metric: initial.metrics[metric]}, metric)
     for pooler in PLAIN_POOLERS:
-        metric = start_metric(pooler, name)
-        if metric in initial and _is_better(name, initial[metric], start[name]):
-            start |= {"pooler": pooler, "metric": metric, name: initial[metric]}
-    return {
-        "dev_set": sources[dev_set],
-        "dev_metric": name,
-        name: {when: entry[name] for when, entry in metrics.items()},
-        **metrics,
-        "start": start,
-        "saved": saved,
-        "chosen_among": [entry["step"] for entry in later] if chooses else [],
-    }
-
-
-def _is_better(metric: str, value: float, other: float) -> bool:
-    return value > other if higher_is_better(metric) else value < other
-
-
-def describe_change(change: dict[str, Any]) -> str:
-    """Say in words what [`dev_change`] returned."""
-    return describe_difference(change["difference"], change["low"], change["high"], change["confidence"])
-
-
-def _print_summary(results: dict[str, Any], best_is_saved: bool, path: Path) -> None:
-    values = {**results, "best_is_saved": best_is_saved, "path": path}
-    name = results["dev_metric"]
-    if name is not None:
-        start = results["start"][name]
-        values["scale"] = with_scale(name)
-        values["change"] = results["change"] and describe_change(results["change"])
-        values["is_worse"] = _is_better(name, start, results["saved"][name])
-        values["was_better"] = _is_better(name, results["best"][name], start)
-    pages = Path(__file__).parent
-    print(read_template(pages / "results_of_run.txt").render(values))
-    if values.get("is_worse"):
-        warning = read_template(pages / "worse_than_start.txt").render(values)
-        logger.warning(" ".join(warning.split()))
+        name = start_metric(pooler, metric)
+        value = initial.metrics.get(name)
+        if value is not None and is_better(metric, value, start.metrics[metric]):
+            start = Start(initial.step, {metric: value}, name, pooler)
+    return start

@@ -1,28 +1,20 @@
-"""The arguments of the training commands: words of a command line and a recipe become values."""
+"""The arguments of the commands `train unsup` and `train sup`, beside those of the Trainer."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import logging
+from transformers import PreTrainedConfig
 
-from ..data.read import is_labelled
-from ..models.checkpoint import HEAD_CHOICES, Checkpoint
+from ..models.checkpoint import HEAD_CHOICES
 from ..models.pooling import TEMPLATE_POOLER
-from ..models.resolve import resolve_command
 from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
 from ..names import POOLER_TYPES
 from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from ..ops.loading import load_pretrained
-from .parser import fill, given_arguments, option
-from .training_args import SimCSETrainingArguments
-
-logger = logging.get_logger(__name__)
+from .parser import option
 
 
 @dataclass
@@ -121,7 +113,7 @@ class ModelArguments:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
-        names = (SETTING_NAMES | set(LOSS_OPTIONS) | {"head", "unpadded"}) & vars(self).keys()
+        names = (SETTING_NAMES | set(LOSS_OPTIONS)) & vars(self).keys()
         values = {name: getattr(self, name) for name in names}
         values["temperature"] = self.temp
         values["objective_options"] = self.objective_options or None
@@ -165,8 +157,10 @@ class DataArguments:
         "seeds. The model of the best one on the dev set is saved in --output_dir.",
     )
 
-
-ARGUMENT_CLASSES = (ModelArguments, DataArguments, SimCSETrainingArguments)
+    def __post_init__(self) -> None:
+        """Refuse a number of rows below 1."""
+        if self.max_train_samples is not None and self.max_train_samples < 1:
+            raise ValueError(f"--max_train_samples must be at least 1, got {self.max_train_samples}")
 
 
 def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, float]:
@@ -190,126 +184,3 @@ def dropout_settings(config: PreTrainedConfig, rate: float | None) -> dict[str, 
     if not names:
         raise ValueError(f"--dropout {rate}: a {config.model_type} encoder has no dropout rate in its config")
     return dict.fromkeys(names, rate)
-
-
-@dataclass(frozen=True)
-class CommandArguments:
-    """The arguments of a training command.
-
-    Args:
-        model (`ModelArguments`): The model to start from.
-        data (`DataArguments`): The training texts and the dev set.
-        training (`SimCSETrainingArguments`): The arguments of the Trainer.
-        decided_by (`Mapping[str, str]`): Who decided each argument.
-    """
-
-    model: ModelArguments
-    data: DataArguments
-    training: SimCSETrainingArguments
-    decided_by: Mapping[str, str]
-
-    @property
-    def tables(self) -> dict[str, dict[str, Any]]:
-        """What is said about each of several data sets, by its name."""
-        tables: Any = self.training.datasets or {}
-        return tables
-
-    def load_options(self) -> dict[str, Any]:
-        """Return all keyword arguments for `AutoModelForCL.from_pretrained`: settings, dropout rates, revision.
-
-        Returns:
-            `dict[str, Any]`: The keyword arguments.
-
-        Raises:
-            ValueError: If no model is named, there is none under that name, or a value is invalid.
-        """
-        model = self.model
-        if model.model_name_or_path is None:
-            raise ValueError("--model_name_or_path is missing: name the encoder to start from")
-        config = load_config(model.model_name_or_path, model.model_revision)
-        return {**model.settings(), **dropout_settings(config, model.dropout), "revision": model.model_revision}
-
-
-def parse_arguments(
-    argv: Sequence[str],
-    defaults: dict[str, Any] | None = None,
-    sample: dict[str, Any] | None = None,
-    supervised: bool = False,
-    **fixed: Any,
-) -> CommandArguments:
-    """Parse the arguments of a contrastive training run.
-
-    An argument on the command line wins over the YAML file. What neither names is decided by `models.resolve`: by the
-    starting checkpoint, the objective's paper, or the defaults of the command.
-
-    Args:
-        argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a file of
-            argument names and values, or a recipe.
-        defaults (`dict[str, Any]`, *optional*): Defaults of the command, where they differ from the dataclasses'.
-        sample (`dict[str, Any]`, *optional*): Values for a run without a model and texts.
-        supervised (`bool`, *optional*, defaults to `False`): Whether training texts with class labels choose the
-            objective `class_labels`, if the arguments name none.
-        fixed (`Any`): Values that win over the command line.
-
-    Returns:
-        [`CommandArguments`]: The arguments.
-
-    Raises:
-        ValueError: If the YAML file is no table of known arguments, or values contradict each other.
-    """
-    defaults = defaults or {}
-    given = given_arguments(argv, ARGUMENT_CLASSES, defaults) | fixed
-    texts = ("model_name_or_path", "train_file", "dataset_name", "datasets")
-    if sample is not None and not any(given.get(name) for name in texts):
-        sample = dict(sample)
-        if "objective" in given:  # whose paper has a pooler of its own
-            sample.pop("pooler_type", None)
-        given = sample | given
-    if "seed" in given and given.get("seeds") is not None:
-        raise ValueError(
-            f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or --seeds "
-            "with the list of seeds for several"
-        )
-    source = given.get("train_file") or given.get("dataset_name")
-    if supervised and "objective" not in given and source and is_labelled(source, columns=given.get("columns")):
-        given["objective"] = "class_labels"
-    name: Any = given.get("model_name_or_path")
-    revision = given.get("model_revision", "main")
-    config = None
-    pooler_type = None
-    if name:
-        with suppress(ValueError):  # no model there: `load_options` refuses the name
-            config = load_config(name, revision)
-    if config is not None:
-        pooler_type = Checkpoint.find(name, config, revision=revision).section["pooling"].get("pooler_type")
-    values, decided_by = resolve_command(given, defaults, config, pooler_type)
-
-    # Log the values that the checkpoint and the paper decide and that change something.
-    for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
-        listed = []
-        for name, value in values.items():
-            if decided_by[name] == layer and value != defaults.get(name):
-                listed.append(f"{name}={value!r}")
-        if listed:
-            logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
-    model, data, training = fill(ARGUMENT_CLASSES, values)
-    return CommandArguments(model, data, training, decided_by)
-
-
-def load_config(name: str, revision: str) -> PreTrainedConfig:
-    """Load the config of an encoder.
-
-    Args:
-        name (`str`): A directory, or the name of a model on the hub.
-        revision (`str`): The branch, tag or commit on the hub.
-
-    Returns:
-        `PreTrainedConfig`: The config.
-
-    Raises:
-        ValueError: If there is no model under this name.
-    """
-    try:
-        return load_pretrained(AutoConfig.from_pretrained, name, revision=revision)
-    except OSError as error:
-        raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error

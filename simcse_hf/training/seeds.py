@@ -4,7 +4,8 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from transformers.utils import logging
 
-from ..evaluation.metrics import higher_is_better, with_scale
+from ..evaluation.metrics import higher_is_better
 from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
 from ..ops.errors import refuse_changes
-from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, read_template, write_json
+from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_sets import DEV_SCORES, dev_change
-from .output_folder import RESULTS, SEEDS, check_output_dir, clear_output_dir
-from .run_record import describe_change, hyperparameter_values
-from .script_arguments import CommandArguments
+from .output_folder import SEEDS, check_output_dir, clear_output_dir
+from .run_record import hyperparameter_values
+from .run_results import RESULTS, Results
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -83,14 +84,23 @@ def seed_folder(directory: str | Path, seed: int) -> Path:
     return Path(directory, f"seed-{seed}")
 
 
-def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites: bool) -> dict[int, str]:
+def prepare_seeds(
+    seeds: Sequence[int],
+    args: SimCSETrainingArguments,
+    chosen: Mapping[str, Any],
+    inputs: Sequence[tuple[str, str | None]],
+    overwrites: bool,
+) -> dict[int, str]:
     """Check and clear the output directory, and say what the run of each seed still needs.
 
-    A run with a `results.json` is finished. One with a whole checkpoint was interrupted and will be resumed.
+    A run with a `results.json` and a model is finished. One with a whole checkpoint was interrupted and will be
+    resumed.
 
     Args:
         seeds (`Sequence[int]`): The seeds.
-        arguments (`CommandArguments`): The arguments of the command.
+        args (`SimCSETrainingArguments`): The arguments of the Trainer.
+        chosen (`Mapping[str, Any]`): Those of the model and of the data.
+        inputs (`Sequence[tuple[str, str]]`): Options that name a file or folder that a run reads, with its path.
         overwrites (`bool`): Whether earlier runs are deleted.
 
     Returns:
@@ -99,7 +109,6 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
     Raises:
         ValueError: If `output_dir` holds an earlier run that cannot be continued.
     """
-    args = arguments.training
     directory = Path(str(args.output_dir))
     record = directory / SEEDS
     if args.resume_from_checkpoint is not None:
@@ -112,23 +121,23 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
 
     # 1. What all runs have in common, in types that JSON can hold.
-    values = vars(arguments.model) | vars(arguments.data) | hyperparameter_values(args)
+    values = dict(chosen) | hyperparameter_values(args)
     for name in ("overwrite_output_dir", "seeds", "seed"):
         values.pop(name, None)
     values["processes"] = args.world_size
-    paths: list[Any] = [path for _, path in inputs_of(arguments)]
+    paths: list[str | Path | None] = [path for _, path in inputs]
     for name in [*(args.teacher or ()), *(args.guide or ())]:
         paths.append(Path(split_weight(name)[0], MANIFEST))
     for path in paths:
         if path is not None and Path(path).is_file():
             values[f"digest of {path}"] = digest(path)
-    for file in sorted(Path(str(arguments.model.model_name_or_path)).glob("*.safetensors")):
+    for file in sorted(Path(str(chosen["model_name_or_path"])).glob("*.safetensors")):
         values[f"digest of {file.name}"] = digest(file)
     settings = json.loads(json.dumps(values, default=str))
 
     # 2. The directory is cleared, or holds runs with the same settings.
     if overwrites or not record.exists():
-        check_output_dir(args, overwrites, inputs_of(arguments))
+        check_output_dir(args, overwrites, inputs)
         clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
@@ -144,7 +153,8 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
     states = {}
     for seed in seeds:
         folder = seed_folder(directory, seed)
-        if (folder / RESULTS).exists():
+        # Training writes the results, and the model is saved after it.
+        if (folder / RESULTS).exists() and any(folder.glob("*.safetensors")):
             states[seed] = "finished"
             continue
         checkpoint = None
@@ -160,22 +170,6 @@ def prepare_seeds(seeds: Sequence[int], arguments: CommandArguments, overwrites:
     return states
 
 
-def inputs_of(arguments: CommandArguments) -> list[tuple[str, str | None]]:
-    """Return the options that name a file or folder that a run reads, with its path."""
-    data = arguments.data
-    inputs = [
-        ("--model_name_or_path", arguments.model.model_name_or_path),
-        ("--train_file", data.train_file),
-        ("--dev_file", data.dev_file),
-    ]
-    for task in data.dev_task:
-        kind, _, path = task.partition("=")
-        inputs.append((f"--dev_task {kind}", path))
-    for name, own in arguments.tables.items():
-        inputs.append((f"datasets, {name}:", own.get("train_file")))
-    return inputs
-
-
 def release(args: SimCSETrainingArguments) -> None:
     """Give back what a finished run leaves in memory: its model, its compiled code and its run in a tracker."""
     clear_device_cache(garbage_collection=True)
@@ -186,7 +180,7 @@ def release(args: SimCSETrainingArguments) -> None:
             getattr(sys.modules[name], end)()
 
 
-def publish_best(directory: Path, seeds: Sequence[int]) -> None:
+def publish_best(directory: Path, seeds: Sequence[int]) -> Results:
     """Copy the model of the best run into `directory`, and write `results.json` over all seeds.
 
     `results.json` is that of the published run with `seeds` (see [`summarise`]), and time and change of all runs.
@@ -197,40 +191,37 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> None:
         directory (`Path`): The folder that holds the folders of the runs.
         seeds (`Sequence[int]`): The seeds, whose runs are finished.
 
+    Returns:
+        [`Results`]: The results over all seeds.
+
     Raises:
         ValueError: If the results of a run cannot be read.
     """
-    advice = "Delete it and repeat the command."
-    path = directory / RESULTS
-    runs = {seed: read_json_object(seed_folder(directory, seed) / RESULTS, advice=advice) for seed in seeds}
+    runs = {seed: Results.read(seed_folder(directory, seed)) for seed in seeds}
     summary = summarise(runs)
-    results = {
-        **runs[summary["published"]],
-        "model": str(directory.resolve()),
-        "command": hide_secrets(sys.argv),
-        "train_seconds": sum(run["train_seconds"] or 0 for run in runs.values()),
-        "change": dev_change([(seed_folder(directory, seed), run) for seed, run in runs.items()]),
-        "seeds": summary,
-    }
-    if not path.exists() or read_json_object(path, advice=advice).get("seeds") != summary:
+    published = summary["published"]
+    results = replace(
+        runs[published],
+        model=str(directory.resolve()),
+        command=hide_secrets(sys.argv),
+        train_seconds=sum(run.train_seconds or 0 for run in runs.values()),
+        change=dev_change([(seed_folder(directory, seed), run) for seed, run in runs.items()]),
+        seeds=summary,
+    )
+    path = directory / RESULTS
+    if not path.exists() or Results.read(directory).seeds != summary:
         path.unlink(missing_ok=True)  # It is written last: until then the model is incomplete.
-        best = seed_folder(directory, summary["published"])
         with replace_model(directory) as folder:
-            shutil.copytree(best, folder, ignore=_NOT_PUBLISHED, dirs_exist_ok=True)
-        write_json(path, results)
-
-    # Say which model was published, and why.
-    metric = summary["chosen_by"]
-    change = results["change"] and describe_change(results["change"])
-    values = {**summary, "scale": metric and with_scale(metric), "change": change, "path": path}
-    print(read_template(Path(__file__).with_name("results_of_seeds.txt")).render(values))
+            shutil.copytree(seed_folder(directory, published), folder, ignore=_NOT_PUBLISHED, dirs_exist_ok=True)
+        write_json(path, results.to_dict())
+    return results
 
 
-def summarise(runs: dict[int, dict]) -> dict:
+def summarise(runs: Mapping[int, Results]) -> dict[str, Any]:
     """Summarise the results of several seeds.
 
     Args:
-        runs (`dict[int, dict]`): For each seed the content of its `results.json`.
+        runs (`Mapping[int, Results]`): The results of each seed.
 
     Returns:
         `dict[str, Any]`: `runs` (for each seed, in the order given: `seed`, `train_seconds`, and its evaluations
@@ -238,17 +229,18 @@ def summarise(runs: dict[int, dict]) -> dict:
         the sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
     """
-    metric = next(iter(runs.values()))["dev_metric"]
     listed = []
     for seed, run in runs.items():
-        evaluations = {when: run[when] for when in _EVALUATIONS}
-        listed.append({"seed": seed, "train_seconds": run["train_seconds"], **evaluations})
-    summary: dict = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": metric}
-    if metric is None:
+        content = run.to_dict()
+        evaluations = {when: content[when] for when in _EVALUATIONS}
+        listed.append({"seed": seed, "train_seconds": run.train_seconds, **evaluations})
+    first = next(iter(runs.values())).dev
+    summary: dict[str, Any] = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
+    if first is None:
         return summary
     for when in _EVALUATIONS:
-        mean: dict = {}
-        sd: dict = {}
+        mean: dict[str, float] = {}
+        sd: dict[str, float | None] = {}
         for name in listed[0][when]:
             values = [run[when][name] for run in listed if name in run[when]]
             if name not in _NOT_METRICS and len(values) == len(listed):
@@ -256,6 +248,7 @@ def summarise(runs: dict[int, dict]) -> dict:
                 sd[name] = statistics.stdev(values) if len(values) > 1 else None
         summary["mean"][when] = mean
         summary["sd"][when] = sd
-    choose = max if higher_is_better(metric) else min
-    summary["published"] = choose(listed, key=lambda run: run["saved"][metric])["seed"]
+    summary["chosen_by"] = first.metric
+    choose = max if higher_is_better(first.metric) else min
+    summary["published"] = choose(listed, key=lambda run: run["saved"][first.metric])["seed"]
     return summary

@@ -49,7 +49,6 @@ from ..models.checkpoint import (
 )
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
-from ..models.resolve import Run, resolve_run, with_values
 from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
@@ -67,12 +66,14 @@ from .checkpoints import (
     WholeCheckpointTrainer,
     resolve_checkpoint,
 )
+from .decide import Run, Start, decide_run, with_values
 from .dev_sets import (
     DevSetCallback,
     SimilarityEvalCallback,
     check_dev_sets,
     keep_dev_scores,
     make_dev_sets,
+    warn_of_overlap,
 )
 from .rows import (
     Reader,
@@ -80,6 +81,7 @@ from .rows import (
     has_names,
     is_streamed,
     make_collator,
+    names_of,
     read_evaluation_rows,
     read_training_rows,
 )
@@ -88,10 +90,11 @@ from .run_record import (
     changed_arguments,
     compare_settings,
     last_logged,
+    make_results,
     run_settings,
-    weights_digest,
-    write_results,
+    starting_weights,
 )
+from .run_results import Results
 from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
@@ -118,11 +121,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
     Args:
         model (`str`, `os.PathLike` or `ContrastiveModel`, *optional*): A contrastive model, or a directory or hub name
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
-        args (`SimCSETrainingArguments`, *optional*): The training arguments. What they leave open is decided in a
-            copy, `trainer.args`.
-        train_dataset (`Dataset`, `list` or `dict`, *optional*): Texts, with columns named as in `load_text_dataset`,
-            or token ids in one column `input_ids` (see `tokenize_dataset`); or several such data sets by name, each
-            batch from one of them (see `datasets` and `dataset_shares` of the arguments).
+        args (`SimCSETrainingArguments` or `Run`, *optional*): The training arguments. What they leave open is decided
+            in a copy, `trainer.args`. A recipe passes a run that it has decided.
+        train_dataset (`str`, `Dataset`, `list` or `dict`, *optional*): A file of texts or a data set on the hub; or
+            texts, with columns named as in `load_text_dataset`; or token ids in one column `input_ids` (see
+            `tokenize_dataset`); or several such data sets by name, each batch from one of them (see `datasets` and
+            `dataset_shares` of the arguments).
         eval_dataset (`Dataset`, `list` or `dict`, *optional*): Data of the same form, for `eval_loss`; or several by
             name. The dev set of scored pairs is `dev_set`.
         dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs, or their file, for a
@@ -141,6 +145,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         run (`Run`): What was decided for the run, and who decided it.
         rows (`Rows`): The training rows, `None` without any.
         resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
+        results (`Results`): What the last call of `train` wrote into `results.json`, `None` before.
     """
 
     model: ContrastiveModel
@@ -152,7 +157,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def __init__(
         self,
         model: str | os.PathLike[str] | ContrastiveModel | None = None,
-        args: SimCSETrainingArguments | None = None,
+        args: SimCSETrainingArguments | Run | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         dev_set: Any = None,
@@ -164,18 +169,20 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # 1. The arguments, which stay as the caller made them.
         if args is None:
             args = SimCSETrainingArguments(output_dir="outputs/simcse")
-        if not isinstance(args, SimCSETrainingArguments):
+        if not isinstance(args, (SimCSETrainingArguments, Run)):
             raise TypeError(
                 f"args is a {type(args).__name__}, but SimCSETrainer needs SimCSETrainingArguments: create them with "
                 "the same values, SimCSETrainingArguments(output_dir=...)"
             )
         if (model is None) == (kwargs.get("model_init") is None):
             raise ValueError("SimCSETrainer needs either a model or model_init")
+        seed = args.arguments.seed if isinstance(args, Run) else args.seed
 
         # 2. The model and its tokenizer.
-        set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
+        set_seed(seed)  # A fresh head is drawn when the model is loaded.
         self.model_init: Any = kwargs.get("model_init")
         start = _load_model(super().call_model_init() if model is None else model)
+        start.draw_fresh_layers(seed)  # also those of a model that the caller has loaded under another seed
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
         # 3. The dev sets.
@@ -183,14 +190,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
-        names = list(train_dataset) if has_names(train_dataset) else []
-        self.run: Run = resolve_run(
-            args,
-            start,
-            dataset_names=names,
-            headline=dev_sets[0].headline if dev_sets else None,
-            is_stream=is_streamed(train_dataset),
-        )
+        if isinstance(args, Run):
+            self.run = args
+        else:
+            self.run = decide_run(
+                args,
+                Start.of_model(start),
+                dataset_names=list(train_dataset) if has_names(train_dataset) else [],
+                headline=dev_sets[0].headline if dev_sets else None,
+                is_stream=is_streamed(train_dataset),
+            )
         args = self.run.arguments
         check_dev_sets(dev_sets, args, eval_dataset is not None)
 
@@ -198,13 +207,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
         _prepare_model(start, self.run, tokenizer)
         for callback in dev_sets:
             callback.use_prompts(start.settings)
-        self.start_digest = weights_digest(start)
+        self.start_digest = starting_weights(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
         self.reader = Reader(tokenizer, start.settings, args)
         self.rows: Rows | None = None
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
+            for texts in self.rows.texts:
+                warn_of_overlap(texts, dev_sets)
         collator = kwargs.pop("data_collator", None)
         if collator is not None:
             collator = CheckedCollator(collator, start.objective.num_views)
@@ -231,6 +242,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
+        self.train_texts, self.hub_datasets = names_of(train_dataset)
+        self.results: Results | None = None
+        #: The optimizer and the schedule of the caller, who may have made none.
+        self.own_optimizers: tuple[Any, Any] | None = None
         self.settings: dict[str, Any] = {}
         self.changes: list[dict[str, Any]] = []
         #: Weights, random state and optimizer at the start of a run that looks for its batch size.
@@ -287,7 +302,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
     # --- a run ------------------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: CheckpointName | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Check the run, and train as transformers does.
+        """Check the run, train as transformers does, and write `results.json` into `output_dir`.
+
+        With a dev set, the first process prints what it scored before and after, with the interval of the change, and
+        warns if the saved weights score worse than the start. A further call begins as a new process would: with the
+        noise of the seed, and an optimizer and a schedule of the present arguments.
 
         Args:
             resume_from_checkpoint (`str`, `os.PathLike` or `bool`, *optional*): A checkpoint, or `True` for the newest
@@ -325,6 +344,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                     for name, value in own.pop(0).get("attributes", {}).items():
                         setattr(callback, name, value)
         self.start_of_attempts = None
+        self._begin_anew()
 
         # 3. Train, with the folder held and signals caught.
         if self.args.device.type == "cpu":
@@ -335,7 +355,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
         with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
             try:
-                return super().train(self.resumed_from, *args, **kwargs)
+                output = super().train(self.resumed_from, *args, **kwargs)
             except FloatingPointError:
                 if self.optimizer is not None:
                     self.optimizer.state.clear()  # Its averages are not finite either, and would break the next run.
@@ -347,6 +367,28 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 raise
             finally:
                 self.args = decided
+        if self.hp_search_backend is None:
+            self._say_results()
+        return output
+
+    def _begin_anew(self) -> None:
+        """Forget the optimizer and the schedule of an earlier call, and draw the noise that a new process draws."""
+        set_seed(self.args.seed)
+        if self.own_optimizers is None:
+            self.own_optimizers = (self.optimizer, self.lr_scheduler)
+        self.optimizer, self.lr_scheduler = self.own_optimizers
+
+    def _say_results(self) -> None:
+        """Write the results, and say what the dev set scored."""
+        self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets)
+        if not self.is_world_process_zero():
+            return
+        verdict = self.results.verdict()
+        if verdict and not self.is_silent:
+            print(verdict, end="", flush=True)
+        warning = self.results.warning()
+        if warning is not None:
+            logger.warning(warning)
 
     def _check_run(self) -> None:
         """Check the rows, the batch, the objective and the sharding of a run.
@@ -871,25 +913,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "decided_by": self.run.decided_by,
-        }
-
-    def write_results(self, train_texts: str | None = None, hub_datasets: Sequence[str] = ()) -> dict[str, Any]:
-        """Write `results.json` into `output_dir` after training, and print a summary.
-
-        Args:
-            train_texts (`str`, *optional*): Name of the training texts, for the record.
-            hub_datasets (`Sequence[str]`, *optional*, defaults to `()`): Those that are data sets on the hub.
-
-        Returns:
-            `dict[str, Any]`: The contents of `results.json`, see [`~run_record.write_results`].
-        """
-        record = {
-            **self.describe_run(),
-            "train_texts": train_texts,
-            "hub_datasets": [*hub_datasets],
+            "train_texts": self.train_texts,
+            "hub_datasets": self.hub_datasets,
             "settings": asdict(self.model.settings),
         }
-        return write_results(record, self.args, self.state, self.dev_sets)
 
     def create_model_card(
         self,
@@ -965,11 +992,8 @@ def _prepare_model(model: Any, run: Run, tokenizer: PreTrainedTokenizerBase) -> 
         settings |= template_settings(model.settings.templates, tokenizer)
     model.use_settings(replace(model.settings, **settings))
     vars(model.config).pop(THRESHOLD, None)
-    if (args.lora is not None or args.lora_r is not None) and not model.has_adapter():
-        lora = dict(args.lora or {})
-        lora.setdefault("r", args.lora_r)
-        lora.setdefault("lora_alpha", 2 * lora["r"])
-        add_lora(model, lora)
+    if args.lora_settings and not model.has_adapter():
+        add_lora(model, args.lora_settings)
     model.save_adapter = args.save_adapter
     if model.save_adapter or model.has_adapter():
         check_adapter(model)

@@ -113,6 +113,9 @@ class SimCSETrainingArguments(TrainingArguments):
         False, "Passed to DistributedDataParallel; every trainable parameter is used."
     )
 
+    eval_on_start: bool | None = option(  # type: ignore[assignment]
+        None, "Evaluate before the first step; default: if there is a dev set, and the run evaluates."
+    )
     dataloader_num_workers: int | None = option(  # type: ignore[assignment]
         None,
         "Processes that make batches; default: 4 on a GPU if the machine has as many cores for each of its GPUs, 0 on "
@@ -128,6 +131,20 @@ class SimCSETrainingArguments(TrainingArguments):
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
+
+    @property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What `datasets` says about each data set."""
+        return self.datasets if isinstance(self.datasets, dict) else {}
+
+    @property
+    def lora_settings(self) -> dict[str, Any]:
+        """The arguments of peft's `LoraConfig`, empty without an adapter. By default `lora_alpha` is twice `r`."""
+        given = self.lora if isinstance(self.lora, dict) else {}
+        if self.lora is None and self.lora_r is None:
+            return {}
+        rank = given.get("r", self.lora_r)
+        return {"r": rank, "lora_alpha": 2 * (rank or 0), **given}
 
     @property
     def rows_seed(self) -> int:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import pytest
 
+import simcse_hf
 from simcse_hf.cli import signature
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.cli.options import Command, make_parser, run_command
@@ -19,8 +20,6 @@ from simcse_hf.names import TaskKind
 from simcse_hf.ops.results import Result
 
 FUNCTIONS = {name: command for name, command in COMMANDS.items() if isinstance(command, Command)}
-#: Commands that are not one function.
-OTHERS = "train adapt".split()
 
 
 def function_of(command):
@@ -28,8 +27,12 @@ def function_of(command):
     return getattr(importlib.import_module(f"simcse_hf.{module}"), name)
 
 
-def test_every_other_command_is_a_function():
-    assert set(COMMANDS) - set(FUNCTIONS) <= set(OTHERS)
+def test_every_command_but_train_is_a_public_function():
+    assert set(COMMANDS) - set(FUNCTIONS) == {"train"} and callable(simcse_hf.train)
+    for command in FUNCTIONS.values():
+        function = function_of(command)
+        name = function.__name__  # simcse_hf.search is a subpackage
+        assert getattr(simcse_hf.search if name == "search" else simcse_hf, name) is function
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -133,7 +136,7 @@ def test_words_become_values_of_the_types(command):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("", "the following arguments are required: MODEL"),
+        ("", "the following arguments are required: model"),
         ("m --cuont 5", "did you mean --count"),
         ("m --count 2.5", "--count: must be an integer, got 2.5"),
         ("m --kind c", "invalid choice: 'c'"),
@@ -156,10 +159,10 @@ def test_help_is_the_docstring(command, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "Show what each type becomes. More about it. positional arguments" in shown
     for words in (
-        "WORDS words to read",
-        "--count N how many, of 100%. 0 is none; default: 3",
+        "words words to read",
+        "--count COUNT how many, of 100%. 0 is none; default: 3",
         "--kind {a,b} a kind; default: a",
-        "--threshold X the lowest score; default: none",
+        "--threshold THRESHOLD the lowest score; default: none",
         "--tasks KIND=FILE tasks, see --count",
         "--no_normalize do not scale embeddings to unit length",
     ):

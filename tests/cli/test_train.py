@@ -7,28 +7,20 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from cli_helpers import status
 from conftest import tiny_config
-from transformers import BertModel, TrainingArguments
+from transformers import BertModel
 
 import simcse_hf
 from simcse_hf import SimCSE
 from simcse_hf.data.sample import sample_files
-from simcse_hf.training import run
-from simcse_hf.training.parser import RECIPES
-from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments
-from simcse_hf.training.run import SUP_DEFAULTS, UNSUP_DEFAULTS
-from simcse_hf.training.script_arguments import ARGUMENT_CLASSES, parse_arguments
+from simcse_hf.training.parser import DEFAULTS, RECIPES
+from simcse_hf.training.recipe import ARGUMENTS
 
 SAMPLE = sample_files()[1]
-METHODS = {
-    "unsup": (ARGUMENT_CLASSES, UNSUP_DEFAULTS),
-    "sup": (ARGUMENT_CLASSES, SUP_DEFAULTS),
-    "mlm": ((PretrainingArguments, TrainingArguments), MLM_DEFAULTS),
-}
+METHODS = {method: (classes, DEFAULTS[method]) for method, classes in ARGUMENTS.items()}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -101,13 +93,6 @@ def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, wo
     assert status("train", method, *line.split()) == 2
     assert "nosuch.csv: there is no such file" in capsys.readouterr().err.splitlines()[-1]
     assert Path("out/results.json").exists() and Path("out/checkpoint-1").exists()
-
-
-def test_the_results_name_the_hub_data_sets_of_several(tmp_path):
-    (tmp_path / "run.yaml").write_text("datasets: {a: {dataset_name: org/a:train}, b: {train_file: b.txt}}\n")
-    trainer = Mock()
-    run.train_and_save(trainer, parse_arguments([str(tmp_path / "run.yaml"), "--use_cpu"]))
-    trainer.write_results.assert_called_once_with(None, ["org/a"])
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from simcse_hf.models.resolve import resolve_settings, settings_of_config
 from simcse_hf.models.settings import SECTION, SETTING_NAMES, TABLES
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import OBJECTIVES, build_objective
-from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.recipe import Recipe
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 LAYER = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": IDENTITY}
@@ -95,7 +95,8 @@ def test_python_command_line_yaml_and_checkpoints_have_the_same_defaults(objecti
     start = save_checkpoint(BertForMaskedLM(tiny_config()), "start")
     (tmp_path / "run.yaml").write_text(f"objective: {objective}\nmodel_name_or_path: {start}\nuse_cpu: true\n")
     line = f"--objective {objective} --model_name_or_path {start} --use_cpu --output_dir {tmp_path / 'run'}".split()
-    arguments = [parse_arguments(argv).model for argv in (line, [str(tmp_path / "run.yaml"), *line[-2:]])]
+    commands = (line, [str(tmp_path / "run.yaml"), *line[-2:]])
+    arguments = [Recipe.read("sup", words).decide().model for words in commands]
     model = AutoModelForCL.from_pretrained(start, objective=objective)
     others = [AutoModelForCL.from_pretrained(start, **values.settings()) for values in arguments]
     others.append(AutoModelForCL.from_pretrained(save_checkpoint(model, "saved")))

@@ -9,15 +9,13 @@ import pytest
 import yaml
 from docs_workspace import ROOT
 from safetensors.torch import load_file
-from transformers import TrainingArguments
 
 import simcse_hf
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.data.views import VIEWS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.objectives import OBJECTIVES
-from simcse_hf.training.pretraining import PretrainingArguments
-from simcse_hf.training.script_arguments import ARGUMENT_CLASSES
+from simcse_hf.training.recipe import ARGUMENTS
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -86,7 +84,7 @@ def known_options(reference):
     for section in reference["commands"]().split("\n## ")[0:]:
         command = section.removeprefix("## ").split()[0]
         options.setdefault(command, set()).update(re.findall(r"--\w+", section))
-    for cls in (*ARGUMENT_CLASSES, PretrainingArguments, TrainingArguments):
+    for cls in {cls for classes in ARGUMENTS.values() for cls in classes}:
         options["train"].update(f"--{field.name}" for field in fields(cls))
     options["train"].update(("--no_unpadded", "--model"))
     return options

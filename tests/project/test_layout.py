@@ -18,7 +18,7 @@ SUBPACKAGES = (
 #: File names that may occur in several folders, because they play the same part in each.
 SHARED_NAMES = {"__init__.py", "base.py"}
 #: The file that decides what a run is. No other one changes the arguments of training.
-RESOLVE = "models/resolve.py"
+RESOLVE = "training/decide.py"
 #: Any release of transformers may change its private methods.
 MOST_PRIVATE_METHODS = 5
 

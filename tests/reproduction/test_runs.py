@@ -17,6 +17,7 @@ from reproduction.__main__ import main
 from reproduction.report import format_markdown
 from reproduction.reproduce import Options, dry_run, plan, reproduce
 from reproduction.specs import Sources
+from simcse_hf.training.recipe import Recipe
 
 SMALL = {
     "model_name_or_path": "tiny",
@@ -89,7 +90,7 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
     """At the small scale it repeats the run that was killed; at the paper's it continues at the last checkpoint."""
     table = table_of(tmp_path, **DEFAULTS | {"small": SMALL | {"save_only_model": not whole_checkpoints}})
     options = Options(Sources(data_dir, tmp_path / "out"), seeds=1)
-    make, steps = runs_module.make_trainer, []
+    make, steps = Recipe.trainer, []
 
     class CountsAndKills(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -97,12 +98,12 @@ def test_a_killed_command_continues_and_ends_as_if_it_had_not_been_killed(
             if len(steps) == 4:
                 raise KeyboardInterrupt
 
-    def make_and_watch(*args):
-        trainer = make(*args)
+    def make_and_watch(recipe):
+        trainer = make(recipe)
         trainer.add_callback(CountsAndKills())
         return trainer
 
-    monkeypatch.setattr(runs_module, "make_trainer", make_and_watch)
+    monkeypatch.setattr(Recipe, "trainer", make_and_watch)
     with pytest.raises(KeyboardInterrupt):
         reproduce(table, options)
     partial = json.loads((tmp_path / "out/test.json").read_text())

@@ -7,13 +7,12 @@ import pytest
 import torch
 from datasets import Dataset
 from trainer_helpers import make as make_trainer
-from trainer_helpers import model_of, scored, sentences, texts
+from trainer_helpers import model_of, scored, sentences, texts, train_command
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.collator import PermutedSampler
 from simcse_hf.data.mixture import MixtureSampler
 from simcse_hf.publishing import write_card
-from simcse_hf.training.run import train_sup
 
 
 def mixture():
@@ -176,7 +175,7 @@ def test_a_recipe_names_several_data_sets(tmp_path, save_checkpoint):
         f"  pairs: {{train_file: {files['pairs']}, columns: [a, b], prompts: {{anchor: 'the '}}, share: 1}}\n"
         f"  sts: {{train_file: {files['sts']}, objective: cosent, share: 1}}\n"
     )
-    assert train_sup([str(recipe)]) == 0
+    train_command("sup", [str(recipe)])
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["datasets"] == {"plain": 24, "pairs": 24, "sts": 16} and results["train_rows"] == 64
     write_card(tmp_path / "out")

@@ -96,18 +96,18 @@ def test_dev_tasks_are_logged_and_select_the_best_model(files, model, tokenizer,
     trainer = make(tmp_path, tokenizer, model=model, dev_tasks=tasks, **options)
     trainer.train()
     entries = [entry for entry in trainer.state.log_history if metric in entry]
-    assert [entry["step"] for entry in entries] == [2, 4]
+    assert [entry["step"] for entry in entries] == [0, 2, 4]
     names = {name for name in entries[0] if name.endswith(("accuracy", "precision"))}
     assert names == {
         *(f"eval_classification{more}_{knn}accuracy" for more in ("", "_more") for knn in ("", "knn_")),
         "eval_pairs_average_precision",
     }
-    best = max(entries, key=lambda entry: entry[metric])
+    best = max(entries[1:], key=lambda entry: entry[metric])  # the start is no checkpoint
     assert trainer.state.best_metric == best[metric] and trainer.state.best_global_step == best["step"]
-    results = trainer.write_results()
-    assert results["dev_metric"] == metric.removeprefix("eval_") and results["dev_set"].endswith("more.csv")
-    assert results[results["dev_metric"]]["best"] == best[metric]
-    assert f"{results['dev_metric']} x 100" in capsys.readouterr().out
+    dev = trainer.results.dev
+    assert dev.metric == metric.removeprefix("eval_") and dev.dev_set.endswith("more.csv")
+    assert dev.value(dev.saved) == best[metric]
+    assert f"{dev.metric} x 100" in capsys.readouterr().out
 
 
 def test_the_first_task_selects_the_best_model_if_there_are_no_scored_pairs(files, model, tokenizer, tmp_path):
@@ -168,6 +168,7 @@ def test_the_best_model_is_the_best_in_the_direction_of_its_metric(tmp_path, tok
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), **options)
     trainer.train()
     values = logged(trainer, "eval_" + changes.get("metric_for_best_model", "stsb_spearman").removeprefix("eval_"))
+    _, *values = values  # the start is no checkpoint
     assert len(set(values)) > 1 and trainer.state.best_metric == best(values)
 
 
@@ -177,7 +178,7 @@ def test_the_last_step_is_evaluated_and_logs_eval_loss_and_dev_spearman(tmp_path
     trainer = make(tmp_path, tokenizer, dev_set=pairs(), eval_dataset=rows, **options)
     trainer.train()
     entries = [entry for entry in trainer.state.log_history if "eval_stsb_spearman" in entry]
-    assert [entry["step"] for entry in entries] == [4, 5]
+    assert [entry["step"] for entry in entries] == [0, 4, 5]
     assert all("eval_loss" in entry for entry in entries)
 
 
@@ -207,12 +208,11 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenize
     model = AutoModelForCL.from_pretrained(start, pooler_type="cls")
     with model.pooled_by("avg"):
         dev_set = scored_by(model, tokenizer)
-    options = KEEPS_BEST | {"eval_on_start": True}
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **options)
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **KEEPS_BEST)
     with caplog.at_level(logging.INFO, "simcse_hf"):
         trainer.train()
     trainer.save_model()
-    results = trainer.write_results()
+    results = trainer.results.to_dict()
     assert results["start"]["pooler"] == "avg" and results["start"]["stsb_spearman"] == pytest.approx(100)
     own = results["initial"]["stsb_spearman"]
     assert own == logged(trainer, "eval_stsb_spearman")[0] < 100
@@ -222,7 +222,7 @@ def test_a_run_is_compared_with_its_start_as_one_would_use_it(tmp_path, tokenize
     assert "made the model worse: stsb_spearman was 100.00 at step 0 with the pooler avg" in caplog.text
     printed = capsys.readouterr().out
     assert f"100.00   (pooler avg; {own:.2f} as this run pools the start)" in printed
-    assert "which is worse than the start, is saved" in printed
+    assert "which is worse than the start, is saved" in trainer.results.where()
     trainer.create_model_card()
     card = (tmp_path / "run" / "README.md").read_text()
     assert "before training, pooler `avg`" in card and "before training with the pooler `avg`" in card
@@ -232,9 +232,9 @@ def test_a_start_that_names_its_pooler_is_used_with_it(tmp_path, tokenizer, save
     model = AutoModelForCL.from_pretrained(save_checkpoint(model_of(pooler_type="cls"), "start"))
     with model.pooled_by("avg"):
         dev_set = scored_by(model, tokenizer)
-    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, eval_on_start=True, **EVALUATES)
+    trainer = make(tmp_path, tokenizer, model=model, dev_set=dev_set, **EVALUATES)
     trainer.train()
-    results = trainer.write_results()
+    results = trainer.results.to_dict()
     assert results["start"] == {"step": 0, "pooler": None, "metric": "stsb_spearman"} | {
         "stsb_spearman": results["initial"]["stsb_spearman"]
     }

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, tiny_config
-from trainer_helpers import SAVES, logged, make, model_of, texts, vectors_of
+from trainer_helpers import SAVES, logged, make, model_of, texts, train_command, vectors_of
 from transformers import BertTokenizer
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.training.run import train_sup, train_unsup
 
 SENTENCES = texts(24)
 TRIPLETS = texts(24, 3)
@@ -44,15 +43,15 @@ def test_the_command_trains_with_the_vectors_of_a_folder_and_records_them(tmp_pa
     line = f"--model {start} --max_steps 2 --per_device_train_batch_size 8 --use_cpu --report_to none"
     words = f"{line} --train_file {tmp_path / 'texts.csv'} --output_dir {tmp_path / 'run'} --objective distill".split()
     with pytest.raises(ValueError, match="objective 'distill' learns from a teacher: name a model, or the folder"):
-        train_unsup(words)
+        train_command("unsup", words)
     folder = vectors_of(tmp_path / "teacher", SENTENCES)
-    assert train_unsup([*words, "--teacher", f"{folder}:0.3", f"{folder}:0.7"]) == 0
+    train_command("unsup", [*words, "--teacher", f"{folder}:0.3", f"{folder}:0.7"])
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["arguments"]["teacher"] == [f"{folder}:0.3", f"{folder}:0.7"]
     TRIPLETS.to_csv(tmp_path / "rows.csv")
     words = f"{line} --train_file {tmp_path / 'rows.csv'} --output_dir {tmp_path / 'sup'}".split()
     with pytest.raises(ValueError, match=r"teacher holds the vectors of other texts, .* \(24 there, 72 here\)"):
-        train_sup([*words, "--guide", folder])
+        train_command("sup", [*words, "--guide", folder])
 
 
 def test_a_run_does_not_resume_with_other_vectors(tmp_path):

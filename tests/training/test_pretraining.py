@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.training.pretraining import MaskedLMTrainer, parse_pretraining_arguments, pretrain
+from simcse_hf.training.pretraining import MaskedLMTrainer, pretrain, pretraining_arguments
+from simcse_hf.training.recipe import Recipe
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def sentences(tmp_path):
 
 
 def parse(line):
-    return parse_pretraining_arguments(line.split())
+    return pretraining_arguments(Recipe.read("mlm", line.split()).completed().given)
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def run(sentences, tmp_path):
 
     def run(line, output="out"):
         common = f"--train_file {sentences} --output_dir {tmp_path / output}"
-        return pretrain(*parse(f"{common} --use_cpu true --disable_tqdm true --report_to none {line}"))
+        words = f"{common} --use_cpu true --disable_tqdm true --report_to none {line}"
+        return pretrain(Recipe.read("mlm", words.split()).completed().given).to_dict()
 
     return run
 
@@ -124,7 +126,7 @@ def test_too_few_sentences_are_refused(run, sentences):
 
 
 def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(monkeypatch, capsys):
-    options, args = parse("pretrain-mlm-small --hidden_size 64")
+    options, args = pretraining_arguments(Recipe.read("mlm", ["pretrain-mlm-small", "--hidden_size", "64"]).given)
     assert (options.hidden_size, options.vocab_size, options.train_tokenizer) == (64, 16384, True)
     assert args.learning_rate == 5e-4
     script = str(Path(__file__).parents[2] / "examples" / "pretrain_mlm.py")

@@ -9,12 +9,21 @@ import torch
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset, DatasetDict
 from torch.utils.data import TensorDataset
-from trainer_helpers import EVALUATES, make, model_of, pairs, refuses, sentences, texts, vectors_of
+from trainer_helpers import (
+    EVALUATES,
+    make,
+    model_of,
+    pairs,
+    refuses,
+    sentences,
+    texts,
+    train_command,
+    vectors_of,
+)
 from transformers import BertModel, TrainingArguments
 
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
-from simcse_hf.training.run import train_sup, train_unsup
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
 TRIPLETS = [{"query": "cat sat", "positive": "dog ran on the mat", "negative": "big man"}] * 16
@@ -208,22 +217,22 @@ def start(tmp_path, monkeypatch, save_checkpoint):
 
 #: (the command, its words and its recipe, what the message names)
 COMMANDS = [
-    (train_sup, "--train_file pairs.csv --objective angle --columns a b", "", "--columns score"),
-    (train_sup, "--train_file wrong.csv --objective angle", "", "wrong.csv 2 'much'"),
-    (train_sup, "--train_file nli.csv --objective supcon --columns a b", "", "--columns NLI"),
-    (train_sup, "--train_file nli.csv --objective supcon --max_train_samples 0", "", "--max_train_samples 0"),
-    (train_sup, "--train_file texts.txt", "datasets: {a: {train_file: texts.txt}}", "datasets --train_file"),
-    (train_sup, "", "datasets: {a: {share: 1}}", "'a'"),
-    (train_sup, "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
-    (train_sup, "", "datasets: [a, b]", "datasets"),
-    (train_unsup, "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
-    (train_unsup, "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
-    (train_unsup, "--train_file texts.txt --streaming --max_steps 3 --view next_sentence", "", "--streaming --view"),
+    ("sup", "--train_file pairs.csv --objective angle --columns a b", "", "--columns score"),
+    ("sup", "--train_file wrong.csv --objective angle", "", "wrong.csv 2 'much'"),
+    ("sup", "--train_file nli.csv --objective supcon --columns a b", "", "--columns NLI"),
+    ("sup", "--train_file nli.csv --objective supcon --max_train_samples 0", "", "--max_train_samples 0"),
+    ("sup", "--train_file texts.txt", "datasets: {a: {train_file: texts.txt}}", "datasets --train_file"),
+    ("sup", "", "datasets: {a: {share: 1}}", "'a'"),
+    ("sup", "", "datasets: {a: {train_file: missing.csv}}", "datasets a missing.csv"),
+    ("sup", "", "datasets: [a, b]", "datasets"),
+    ("unsup", "--dataset_name org/texts --view next_sentence", "", "documents org/texts --train_file"),
+    ("unsup", "--train_file texts.txt --streaming", "", "--streaming --max_steps"),
+    ("unsup", "--train_file texts.txt --streaming --max_steps 3 --view next_sentence", "", "--streaming --view"),
 ]
 
 
-@pytest.mark.parametrize("train, words, recipe, named", COMMANDS)
-def test_options_that_do_not_fit_the_texts_are_refused(start, train, words, recipe, named):
+@pytest.mark.parametrize("method, words, recipe, named", COMMANDS)
+def test_options_that_do_not_fit_the_texts_are_refused(start, method, words, recipe, named):
     Path("run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n")
     with refuses(named):
-        train(["run.yaml", *words.split()])
+        train_command(method, ["run.yaml", *words.split()])

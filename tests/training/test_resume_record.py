@@ -104,7 +104,7 @@ EVERY_2 = EVALUATED | {"eval_steps": 2, "learning_rate": 1e-2}
 
 def _results(trainer):
     """What results.json says, without times and places."""
-    results = {k: v for k, v in trainer.write_results().items() if k not in ("train_seconds", "model")}
+    results = {k: v for k, v in trainer.results.to_dict().items() if k not in ("train_seconds", "model")}
     for when in ("initial", "best", "final", "saved"):
         results[when] = {k: v for k, v in results[when].items() if not k.endswith(("runtime", "_per_second"))}
     return results
@@ -131,13 +131,13 @@ def test_the_seconds_and_the_loss_of_a_run_are_those_of_all_its_parts(tmp_path, 
     monkeypatch.setattr(type(trainer).__mro__[1], "training_step",
                         lambda *args: losses.append(step(*args)) or losses[-1])  # fmt: skip
     trainer.train()
-    results = trainer.write_results()
+    results = trainer.results.to_dict()
     assert results["train_loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
     state = checkpoints(tmp_path / "run")[0] / "trainer_state.json"
     before = json.loads(state.read_text())["stateful_callbacks"]["run_so_far"]["seconds"]
     again = make_trainer(NAME, tmp_path / "run", **EVERY_2)
     again.train(resume_from_checkpoint=True)
-    assert again.write_results()["train_seconds"] > before > 0
+    assert again.results.train_seconds > before > 0
 
 
 @pytest.mark.parametrize("scores, saved, best", [((10, 90, 20, 30, 40), 8, 8), ((10, 20, 50, 90, 40), 4, 4)])
@@ -148,7 +148,7 @@ def test_weights_that_were_never_saved_are_neither_best_nor_saved(tmp_path, monk
     options = {"eval_steps": 2, "save_steps": 4, "load_best_model_at_end": True, "save_total_limit": None}
     trainer = make_trainer(NAME, tmp_path / "run", **EVALUATED | options)
     trainer.train()
-    results = trainer.write_results()
+    results = trainer.results.to_dict()
     assert (results["saved"]["step"], results["best"]["step"]) == (saved, best)
     weights = load_file(tmp_path / "run" / f"checkpoint-{saved}" / "model.safetensors")
     assert all(torch.equal(weights[name], x) for name, x in trainer.model.state_dict().items() if name in weights)
@@ -164,5 +164,5 @@ def test_another_dev_set_taken_on_purpose_is_compared_with_itself(tmp_path):
     other = ScoredPairs("stsb", pairs.sentences1[:6], pairs.sentences2[:6], [float(i) for i in range(6)])
     trainer.add_callback(SimilarityEvalCallback(other))
     trainer.train(resume_from_checkpoint=True)
-    results = trainer.write_results()
+    results = trainer.results.to_dict()
     assert results["initial"]["step"] == 4 and results["changes"][0]["step"] == 4

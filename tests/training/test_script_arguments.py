@@ -1,6 +1,7 @@
 """Arguments of the training scripts: names of the reference, and command line before YAML before defaults."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,12 +10,13 @@ from trainer_helpers import refuses
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import main
+from simcse_hf.data.sample import sample_files
 from simcse_hf.models.resolve import resolve_settings
 from simcse_hf.models.settings import LOSS_OPTIONS, SETTING_NAMES
 from simcse_hf.objectives import OBJECTIVES, build_objective
-from simcse_hf.training.parser import RECIPES
-from simcse_hf.training.run import UNSUP_DEFAULTS, UNSUP_SAMPLE
-from simcse_hf.training.script_arguments import dropout_settings, parse_arguments
+from simcse_hf.training.parser import DEFAULTS, RECIPES
+from simcse_hf.training.recipe import Recipe
+from simcse_hf.training.script_arguments import dropout_settings
 
 OF_SIMCSE = sorted(RECIPES.glob("*sup-simcse*.yaml"))
 OF_OTHERS = [x for x in sorted(RECIPES.glob("*.yaml")) if x not in OF_SIMCSE and not x.stem.startswith("pretrain")]
@@ -22,15 +24,21 @@ OF_OTHERS = [x for x in sorted(RECIPES.glob("*.yaml")) if x not in OF_SIMCSE and
 
 @pytest.fixture
 def parse(tmp_path, monkeypatch):
-    """`parse(words, recipe="temp: 0.1")` returns the arguments of a run on a CPU, in an empty folder."""
+    """`parse(words, recipe="temp: 0.1")` returns the arguments of a run on a CPU, in an empty folder.
+
+    A run that names no model that is there starts from the encoder of the sample.
+    """
     monkeypatch.chdir(tmp_path)
 
-    def parse(words, *args, recipe=None):
+    def parse(words, recipe=None):
         words = words.split() if isinstance(words, str) else list(map(str, words))
         if recipe is not None:
             (tmp_path / "run.yaml").write_text(recipe)
             words = ["run.yaml", *words]
-        return parse_arguments([*words, "--use_cpu", "--output_dir", "out"], *args)
+        recipe = Recipe.read("unsup", [*words, "--use_cpu", "--output_dir", "out"])
+        if not Path(recipe.given.get("model_name_or_path", "none")).is_dir():
+            recipe = recipe.but(model_name_or_path=str(sample_files()[1]), model_revision="main")
+        return recipe.decide()
 
     return parse
 
@@ -78,7 +86,7 @@ def test_options_prompts_and_lengths_can_be_set_on_the_command_line_or_in_yaml(p
     settings, training = arguments.model.settings(), arguments.training
     assert settings["objective"] == "vicreg" and settings["matryoshka_dims"] == [64, 32]
     assert settings["objective_options"] == {"projector_dim": 64, "covariance_weight": 0.5}
-    assert settings["unpadded"] is False
+    assert arguments.model.unpadded is False
     assert (training.view, training.view_rate) == ("eda", 0.2)
     assert training.max_seq_length == {"anchor": 32, "positive": 256}
     assert training.prompts == {"anchor": "query: ", "positive": "passage: "}
@@ -90,17 +98,17 @@ def test_a_recipe_may_ask_for_no_matryoshka_dimensions(parse):
 
 def test_a_recipe_of_the_package_is_found_by_its_name(parse, tmp_path):
     for name in ("sup-simcse-roberta-base", "sup-simcse-roberta-base.yaml"):
-        arguments = parse([name, "--bf16", "false", "--model", "m"])
-        assert arguments.training.learning_rate == 5e-5 and arguments.model.model_name_or_path == "m"
+        assert parse([name, "--bf16", "false"]).training.learning_rate == 5e-5
     (tmp_path / "sup-simcse-roberta-base.yaml").write_text("learning_rate: 1\n")  # a file of the user goes first
     assert parse("sup-simcse-roberta-base.yaml").training.learning_rate == 1
     with pytest.raises(ValueError, match="(?s)something-else.* tsdae-bert-base-uncased"):
         parse("something-else")
 
 
-def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse):
+def test_yaml_overrides_the_defaults_and_the_command_line_overrides_yaml(parse, monkeypatch):
     recipe = "learning_rate: 3e-5\ntemp: 0.1\nmlp_only_train: true\ncolumns: [a, b]\n"
-    arguments = parse("--temp 0.2", {"learning_rate": 1.0, "max_seq_length": 64}, recipe=recipe)
+    monkeypatch.setitem(DEFAULTS, "unsup", {"learning_rate": 1.0, "max_seq_length": 64})
+    arguments = parse("--temp 0.2", recipe=recipe)
     assert arguments.training.learning_rate == 3e-5  # YAML reads 3e-5 as a string
     assert arguments.training.max_seq_length == 64
     assert arguments.model.temp == 0.2 and arguments.model.mlp_only_train
@@ -146,7 +154,8 @@ def test_a_papers_length_is_limited_to_what_the_encoder_can_take(parse, save_che
         assert parse(words).training.max_seq_length == 40
     assert "max_seq_length is 40" in caplog.text
     assert parse(f"{words} --max_seq_length 16").training.max_seq_length == 16
-    assert parse("--objective tsdae", UNSUP_DEFAULTS, UNSUP_SAMPLE).training.max_seq_length == 32
+    sample = Recipe("unsup", {"objective": "tsdae", "use_cpu": True})
+    assert sample.completed().decide().training.max_seq_length == 32
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,15 +15,15 @@ import torch
 from conftest import fast_first, tiny_config
 from process_helpers import launch
 from safetensors.torch import load_file
-from trainer_helpers import scored, sentences
+from trainer_helpers import scored, sentences, train_command
 from transformers import AutoModel, BertForMaskedLM
 
 from simcse_hf import SimCSE
 from simcse_hf.ops.files import entries
 from simcse_hf.publishing.hub import files_to_push
-from simcse_hf.training import run as run_module
-from simcse_hf.training.run import UNSUP_DEFAULTS, train_unsup
-from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training import recipe as recipe_module
+from simcse_hf.training.recipe import Recipe, inputs_of
+from simcse_hf.training.run_results import DevHistory, Results, Scored, Start
 from simcse_hf.training.seeds import prepare_seeds, release, seed_list, summarise
 from simcse_hf.training.trainer import SimCSETrainer
 
@@ -51,7 +51,7 @@ def train(tmp_path, words):
     """`train(more, output="out")` trains with these arguments and further ones, and returns the output directory."""
 
     def train(more="", output="out"):
-        train_unsup([*words, "--output_dir", str(tmp_path / output), *more.split()])
+        train_command("unsup", [*words, "--output_dir", str(tmp_path / output), *more.split()])
         return tmp_path / output
 
     return train
@@ -85,7 +85,7 @@ def test_a_seed_gives_the_same_bits_alone_and_after_another_seed(train, objectiv
     assert a == b
 
 
-def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(train, capsys):
+def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(train):
     out = train("--seeds 3")
     runs = {seed: _results(out / f"seed-{seed}") for seed in (42, 43, 44)}
     figures = {seed: run["saved"]["stsb_spearman"] for seed, run in runs.items()}
@@ -105,13 +105,13 @@ def test_the_best_run_on_dev_is_published_with_the_mean_and_deviation_of_all(tra
     assert SimCSE(out, device="cpu").encode("the cat").shape == (32,)
     _, info = AutoModel.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert f"{mean:6.2f} ± {sd:.2f}" in capsys.readouterr().out
+    assert f"{mean:6.2f} ± {sd:.2f}" in str(Results.read(out))
     assert not [path for path in files_to_push(out) if "seed" in path], "only the published model is pushed"
 
 
 def test_repeating_the_command_trains_nothing_and_a_further_seed_is_added(tmp_path, train, monkeypatch):
     trained = []
-    monkeypatch.setattr(run_module, "release", lambda args: trained.append(args.seed))  # called after each training
+    monkeypatch.setattr(recipe_module, "release", lambda args: trained.append(args.seed))  # called after each training
     out = train("--max_steps 2 --seeds 2")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     train("--max_steps 2 --seeds 2")
@@ -149,18 +149,20 @@ def test_an_interrupted_seed_is_resumed_and_ends_with_the_same_bits(tmp_path, tr
     assert first == second
 
 
-def test_without_a_dev_set_the_first_seed_is_published(train, words, capsys):
+def test_without_a_dev_set_the_first_seed_is_published(train, words):
     at = words.index("--dev_file")
     del words[at : at + 2]
-    summary = _results(train("--max_steps 1 --seeds 7 8"))["seeds"]
+    results = Results.read(train("--max_steps 1 --seeds 7 8"))
+    summary = results.seeds
     assert (summary["published"], summary["chosen_by"], summary["mean"]) == (7, None, {})
-    assert "nothing says which seed is best" in capsys.readouterr().out
+    assert "nothing says which seed is best" in str(results)
 
 
 def test_a_model_is_chosen_by_what_it_saved_and_not_by_a_better_evaluation_on_the_way():
     def run(saved, best):
-        figures = {"initial": 1.0, "start": 1.0, "saved": saved, "best": best, "final": saved}
-        return {"dev_metric": "m", "train_seconds": 1.0, **{k: {"step": 1, "m": v} for k, v in figures.items()}}
+        start = Start(0, {"m": 1.0}, "m")
+        initial, saved, best = (Scored(1, {"m": value}) for value in (1.0, saved, best))
+        return Results(DevHistory("dev.csv", "m", start, initial, best, saved, saved), model="out", run={})
 
     assert summarise({1: run(3.0, 9.0), 2: run(4.0, 5.0)})["published"] == 2
 
@@ -195,7 +197,10 @@ def test_seeds_are_not_added_to_those_of_other_texts_or_weights(tmp_path, words,
     words = [*words, "--output_dir", str(tmp_path / "out"), "--dev_task", f"classification={tmp_path}/labels.csv"]
 
     def prepare():
-        return prepare_seeds([42], parse_arguments(words, UNSUP_DEFAULTS), False)
+        recipe = Recipe.read("unsup", words)
+        decided = recipe.decide()
+        chosen = vars(decided.model) | vars(decided.data)
+        return prepare_seeds([42], decided.training, chosen, inputs_of(recipe.given), False)
 
     assert prepare() == prepare() == {42: "new"}
     file = tmp_path / changed
@@ -231,7 +236,7 @@ def test_a_tracker_begins_a_run_of_its_own_for_each_seed(monkeypatch):
 
 def train_in_process(words):
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    train_unsup(words)
+    train_command("unsup", words)
 
 
 @pytest.mark.slow

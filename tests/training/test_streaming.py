@@ -3,11 +3,10 @@
 import pytest
 from conftest import fast_first, tiny_config
 from datasets import IterableDataset
-from trainer_helpers import SAVES, logged, make, sentences, texts, train_and_resume
+from trainer_helpers import SAVES, logged, make, sentences, texts, train_and_resume, train_command
 
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.stream import load_text_stream
-from simcse_hf.training.run import train_unsup
 
 
 def write_texts(path, rows=27, columns=1):
@@ -58,4 +57,4 @@ def test_the_command_streams_a_file(tmp_path, tokenizer, save_checkpoint):
     path = write_texts(tmp_path / "texts.csv.gz")
     model = save_checkpoint(AutoModelForCL.from_config(tiny_config()))
     line = f"--model {model} --train_file {path} --output_dir {tmp_path / 'out'} --streaming --max_steps 3"
-    assert train_unsup(f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split()) == 0
+    train_command("unsup", f"{line} --use_cpu --per_device_train_batch_size 4 --disable_tqdm true".split())

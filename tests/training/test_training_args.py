@@ -8,9 +8,8 @@ import torch
 from transformers import TrainingArguments
 
 from simcse_hf import SimCSETrainingArguments
-from simcse_hf.models import resolve
-from simcse_hf.models.resolve import default_loader_workers
-from simcse_hf.training import pretraining, training_args
+from simcse_hf.training import decide, pretraining, training_args
+from simcse_hf.training.decide import default_loader_workers
 
 
 def test_data_parallel_is_refused_and_the_error_shows_the_launch_command(tmp_path, monkeypatch):
@@ -36,7 +35,7 @@ def test_bf16_on_a_machine_without_a_gpu_needs_no_further_option(tmp_path, monke
     monkeypatch.setattr(training_args, "has_only_cpu", lambda: True)
     monkeypatch.setattr(pretraining, "has_only_cpu", lambda: True)
     assert SimCSETrainingArguments(output_dir=str(tmp_path), bf16=True).device.type == "cpu"
-    assert pretraining.parse_pretraining_arguments(["--bf16", "true"])[1].device.type == "cpu"
+    assert pretraining.pretraining_arguments({"bf16": True, "output_dir": str(tmp_path)})[1].device.type == "cpu"
 
 
 def test_the_access_token_is_not_pickled_with_the_arguments(tmp_path):
@@ -65,7 +64,7 @@ def test_on_a_gpu_batches_are_pinned_and_copied_without_blocking(tmp_path, monke
 @pytest.mark.parametrize("cores, gpus, workers", [(16, 1, 4), (16, 8, 2), (2, 1, 2), (1, 1, 1), (4, 8, 0), (16, 0, 0)])
 def test_loader_workers_share_the_cores_of_a_machine_with_gpus(monkeypatch, cores, gpus, workers):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
-    monkeypatch.setattr(resolve, "has_only_cpu", lambda: gpus == 0)
+    monkeypatch.setattr(decide, "has_only_cpu", lambda: gpus == 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert default_loader_workers() == workers

@@ -9,9 +9,7 @@ from transformers import AutoModel
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.data.views import DATASET_VIEWS
 from simcse_hf.objectives import OBJECTIVES
-from simcse_hf.training import run
-from simcse_hf.training.run import SUP_DEFAULTS
-from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.recipe import Recipe
 
 
 @pytest.fixture
@@ -65,7 +63,7 @@ def texts_of(tmp_path, start):
 
     def texts_of(words, supervised):
         line = f"--output_dir {tmp_path / 'out'} --use_cpu --model {start} --max_seq_length 12 {words}"
-        trainer = run.make_trainer(parse_arguments(line.split(), supervised=supervised), supervised)
+        trainer = Recipe.read("sup" if supervised else "unsup", line.split()).trainer()
         return next(iter(trainer.rows.texts), trainer.train_dataset)
 
     return texts_of
@@ -95,13 +93,14 @@ def test_scored_pairs_are_read_in_the_formats_of_a_dev_set(tmp_path, texts_of):
     assert labelled["score"][:] == [1.0, 0.0], "the pairs that do not belong together stay"
 
 
-def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of):
+def test_texts_with_class_labels_choose_their_objective(tmp_path, texts_of, start):
     file = tmp_path / "tickets.csv"
     file.write_text("text,label\na cat,animal\na dog,animal\na car,thing\na bus,thing\n")
-    line = f"--output_dir {tmp_path / 'out'} --use_cpu --train_file {file}"
+    line = f"--output_dir {tmp_path / 'out'} --use_cpu --train_file {file} --model {start}"
 
     def chosen(words="", supervised=True):
-        return parse_arguments(f"{line} {words}".split(), SUP_DEFAULTS, None, supervised)
+        read = Recipe.read("sup" if supervised else "unsup", f"{line} {words}".split())
+        return read.completed().decide()
 
     assert chosen().model.objective == "class_labels" and chosen().training.per_device_train_batch_size == 64
     assert texts_of(f"--train_file {file}", True)["label"][:] == [0, 0, 1, 1]

@@ -9,14 +9,13 @@ import pytest
 import torch
 from conftest import tiny_config
 from process_helpers import held_elsewhere
-from trainer_helpers import files_of
+from trainer_helpers import files_of, train_command
 from transformers import BertConfig, PreTrainedTokenizerBase
 
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.ops import files
 from simcse_hf.ops.files import STAGING, hold
-from simcse_hf.training.run import train_unsup
 
 NAME = "dropout as the view"
 
@@ -37,7 +36,7 @@ def test_a_command_that_would_overwrite_a_run_in_progress_leaves_its_files(tmp_p
     words = f"--output_dir {tmp_path} --overwrite_output_dir --use_cpu --max_steps 1"
     for seeds in ("", "--seeds 2"):
         with held_elsewhere(tmp_path) as child, pytest.raises(ValueError, match=f"process {child} on"):
-            train_unsup(f"{words} {seeds}".split())
+            train_command("unsup", f"{words} {seeds}".split())
     assert checkpoint.is_dir()
 
 

@@ -11,8 +11,9 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
+from ...data.columns import resolve_columns
 from ...data.scored_pairs import read_scored_pairs
-from ...data.table import Table, open_table
+from ...data.table import open_table
 from ...indexes.exact import ExactIndex, comparable
 from ...ops.similarity import similarity_matrix
 from ..embeddings import SentenceEmbeddings
@@ -315,7 +316,8 @@ def read_retrieval(path: Path) -> RetrievalTask:
 
     judged: dict = {}
     columns = ["query-id", "corpus-id", "score"]
-    table = _open(qrels, columns)
+    table = open_table(qrels)
+    resolve_columns(table.columns, name=f"{qrels}, line 1", columns=columns)
     for number, (query, document, score) in table.rows(columns):
         where = table.at(number)
         query = str(query)
@@ -340,20 +342,12 @@ def read_retrieval(path: Path) -> RetrievalTask:
     return RetrievalTask(str(path), short_name(folder), list(judged.values()), documents)
 
 
-def _open(path: Path, columns: list) -> Table:
-    """Open a table that must have some columns."""
-    table = open_table(path)
-    missing = [column for column in columns if column not in table.columns]
-    if missing:
-        raise ValueError(f"{path}, line 1: no column {missing[0]!r}. {LAYOUT}")
-    return table
-
-
 def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
     path = file_of(folder, stem, f"there is no {stem}.jsonl. {LAYOUT}")
     columns = ["_id", "text"]
-    table = _open(path, columns)
+    table = open_table(path)
+    resolve_columns(table.columns, name=f"{path}, line 1", columns=columns)
     if stem == "corpus" and "title" in table.columns:
         columns.append("title")
     texts: dict = {}

@@ -141,15 +141,11 @@ class ClassLabels(Objective):
         """
         has_labels = "label" in rows.columns
         if not has_labels and "relations" not in rows.columns:
-            raise ValueError(
-                f"objective {self.name!r} learns from texts with a class label or from anchors with a list of "
-                "positives: give the columns text and label, or anchor and positives"
-            )
+            columns = "the columns text and label, or anchor and positives (a list)"
+            raise ValueError(f"objective {self.name!r} learns from classes: give {columns}")
         if rows.global_batch < 4 or (has_labels and rows.global_batch % 2):
-            raise ValueError(
-                f"objective {self.name!r} compares classes, and a batch holds two texts of each: give batches of an "
-                f"even number of rows, at least 4, instead of {rows.global_batch} (per_device_train_batch_size)"
-            )
+            wanted = f"an even number of rows, at least 4, instead of {rows.global_batch}"
+            raise ValueError(f"objective {self.name!r} needs batches of {wanted} (per_device_train_batch_size)")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss of the global batch; see [`Objective.forward`].
@@ -198,24 +194,21 @@ def row_relations(rows: TrainingRows) -> Sequence[list[int]]:
     """
     if "relations" not in rows.columns:
         raise ValueError(
-            "the objectives softmax and supcon need a column `relations`: rows of a premise and its "
-            "labelled hypotheses. build_nli_groups makes them from pairs with the labels entailment, neutral and "
-            "contradiction, such as SNLI's and MultiNLI's"
+            "the objectives softmax and supcon need a column `relations` of each premise to its hypotheses. "
+            "build_nli_groups makes them from labelled pairs, such as SNLI's and MultiNLI's"
         )
     table = rows.dataset.with_format("arrow").select_columns(["input_ids", "relations"])[:]
     relations = table["relations"].to_pylist()
     sentences = list_value_length(table["input_ids"]).to_pylist()
     for number, (row, count) in enumerate(zip(relations, sentences, strict=True), 1):
         if not row or len(row) != count - 1:
+            found = f"{count} texts and {len(row or ())} relation(s)"
             raise ValueError(
-                f"training row {number} has {count} texts and {len(row or ())} relation(s): it must be a premise and "
-                "at least one hypothesis, with one relation for each hypothesis"
+                f"training row {number} has {found}: give a premise, hypotheses, and one relation for each"
             )
         if not {0, 1, 2}.issuperset(row):
-            raise ValueError(
-                f"training row {number} has the relations {row}: each must be 0 (entailment), 1 (neutral) or "
-                "2 (contradiction)"
-            )
+            known = "0 (entailment), 1 (neutral) or 2 (contradiction)"
+            raise ValueError(f"training row {number} has the relations {row}: each must be {known}")
     return relations
 
 
@@ -292,7 +285,7 @@ class NLIObjective(Objective):
         row, column = (relations != ABSENT).nonzero(as_tuple=True)
         same_premise = premise_ids[:, None] == gather_rows(premise_ids, self.training)
         labels = torch.where(same_premise[:, row], relations[row, column], NEGATIVE)
-        # argmax returns the first row of the batch with this premise, perhaps one of another process.
+        # argmax returns the first row of the batch with this premise, which may be of another process.
         is_first = same_premise.int().argmax(1) == own_rows(premise_ids, self.training)
         is_anchor = is_first & (labels == POSITIVE).any(1)
         labels = labels[is_anchor]
@@ -455,16 +448,11 @@ class SupCon(NLIObjective):
         """
         relations = row_relations(rows)
         if not any(POSITIVE in row for row in relations):
-            raise ValueError(
-                f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0), so no premise "
-                "has a positive: check the labels of the training file"
-            )
+            found = f"none of the {len(relations)} training rows has an entailed hypothesis (relation 0)"
+            raise ValueError(f"{found}, so no premise has a positive: check the labels")
         alone = [number for number, row in enumerate(relations, 1) if len(row) == 1]
-        if alone and rows.global_batch == 1:
-            raise ValueError(
-                f"training row {alone[0]}: a batch of one premise with one hypothesis has nothing to contrast, so its "
-                "loss is 0: raise per_device_train_batch_size"
-            )
+        if alone:
+            rows.check_batch(f"training row {alone[0]}: a batch of one premise with one hypothesis has the loss 0")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         """Compute the loss; it is 0, with a gradient of 0, if no premise of the batch has a positive.

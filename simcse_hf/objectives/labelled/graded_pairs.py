@@ -60,33 +60,23 @@ class CoSENT(Objective):
                 number, all scores are equal, or a batch holds a single pair.
         """
         if rows.num_sentences != 2:
-            raise ValueError(
-                f"objective {self.name!r} learns from pairs with a score, but a training row holds "
-                f"{rows.num_sentences} sentence(s): give the columns sentence1, sentence2 and score"
-            )
+            found = f"learns from pairs, but a training row holds {rows.num_sentences} sentence(s)"
+            raise ValueError(f"objective {self.name!r} {found}: give the columns sentence1, sentence2 and score")
         if "score" not in rows.columns:
-            raise ValueError(
-                f"objective {self.name!r} needs a score for each pair, but the training rows have no column 'score': "
-                "add it to the file or the dataset, beside sentence1 and sentence2"
-            )
+            problem = "needs a score for each pair, but the training rows have no column 'score'"
+            raise ValueError(f"objective {self.name!r} {problem}: add it beside sentence1 and sentence2")
         column = rows.dataset.with_format(None)["score"][:]
         scores = np.array(column, dtype=np.float64)
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             row = wrong[0]
             raise ValueError(
-                f"training row {row + 1}: the score {scores[row]:g} is not a finite number: correct or remove the row"
+                f"training row {row + 1}: the score {scores[row]:g} is not a finite number: remove the row"
             )
         if (scores == scores[0]).all():
-            raise ValueError(
-                f"all {len(scores)} training pairs have the score {scores[0]:g}, so objective {self.name!r} has no "
-                "order to learn: give pairs with different scores"
-            )
-        if rows.global_batch == 1:
-            raise ValueError(
-                f"objective {self.name!r} compares the pairs of a batch, and a batch of 1 has none to compare: raise "
-                "per_device_train_batch_size to at least 2"
-            )
+            found = f"all {len(scores)} training pairs have the score {scores[0]:g}"
+            raise ValueError(f"{found}: objective {self.name!r} needs pairs with different scores")
+        rows.check_batch(f"objective {self.name!r} compares pairs, and a batch of 1 has none to compare")
 
     def forward(self, batch: EncodedBatch) -> Loss:
         """Compute the loss of the global batch, as a scalar; see [`Objective.forward`]."""
@@ -181,8 +171,7 @@ class AnglE(CoSENT):
         super().__init__(dim, temperature)
         if dim % 2:
             raise ValueError(
-                f"objective 'angle' splits an embedding into a real and an imaginary half, so its size must be even, "
-                f"got {dim}: choose other dimensions"
+                f"objective 'angle' halves an embedding, so its size must be even, got {dim}: choose another"
             )
         check_values(
             "a number of 0 or more",
@@ -211,10 +200,8 @@ class AnglE(CoSENT):
         super().check(rows)
         highest = max(rows.dataset.with_format(None)["score"][:])
         if self.in_batch_weight and highest < self.positive_score:
-            raise ValueError(
-                f"no training pair has a score of positive_score = {self.positive_score:g} or more (the highest is "
-                f"{highest:g}), so none is positive: lower positive_score, or set in_batch_weight to 0"
-            )
+            limit = f"positive_score = {self.positive_score:g} or more (the highest is {highest:g})"
+            raise ValueError(f"no pair has a score of {limit}: lower positive_score, or set in_batch_weight to 0")
 
     def forward(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """Compute the three weighted losses of the global batch; see [`Objective.forward`]."""

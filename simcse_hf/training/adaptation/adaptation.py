@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,22 +19,21 @@ from ...evaluation.user_tasks import TaskResult, UserTask
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
-from ...ops.errors import refuse_changes
-from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
+from ...names import PoolerType, TaskKind
+from ...ops.files import digest, entries, hold, remove, write_atomically, write_json
+from ...ops.identity import Record
 from ...ops.launch import check_together
 from ...publishing.card import write_card
 from ...publishing.card_measured import ADAPTATION
-from ..output_folder import RESULTS
 from ..parser import check_files
 from .arms import ARM_NAMES, START, UNTRAINED, Arm, make_arms, train_arm, train_stage
 from .inputs import prepare_labels, read_corpus, read_tasks, write_rows
-from .verdict import GAIN, choose, compare, describe, draw
+from .verdict import Adaptation, choose, compare, describe, draw
 
 logger = logging.get_logger(__name__)
 
 #: The record of an adaptation, beside the files that it works with.
 RECORD = "search/record.json"
-_START_AGAIN = "Start again with --overwrite."
 _ADVICE = "Continue it as it began, start again with --overwrite, or name another --output."
 Value = TypeVar("Value")
 
@@ -51,126 +50,162 @@ _FAILURES = (ValueError, FloatingPointError, NotImplementedError, torch.OutOfMem
 
 
 @dataclass(frozen=True)
-class AdaptationSettings:
-    """What the user of `simcse-hf adapt` asks for.
-
-    Args:
-        corpus (`str`): File of unlabelled texts of the domain.
-        model (`str`): Folder or hub name of the present model.
-        output (`str`): Output directory.
-        tasks (`Sequence[tuple[str, str]]`): Kind and file of each task. The first one decides.
-        labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on with labels, one after the other.
-        pretrained (`str`, *optional*): An encoder that is not yet a sentence encoder.
-        arms (`Sequence[str]`, *optional*, defaults to `()`): Names in `ARM_NAMES` to try; by default all.
-        steps (`int`, *optional*, defaults to `400`): Steps of an arm.
-        batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
-        seeds (`int`, *optional*, defaults to `3`): Runs of the verdict, for the chosen arm and for its control.
-        budget (`float`, *optional*, defaults to `40.0`): Minutes that the adaptation may take.
-        column (`str`, *optional*): Column of texts, if the corpus has several.
-        pooler_type (`str`, *optional*): Pooler of the present model, in place of its own.
-        bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
-        extend_tokenizer (`int`, *optional*): Frequent words of the text that the masked-LM stage makes whole tokens.
-    """
+class Asked:
+    """What somebody asked [`adapt`] for; it has to be the same when an adaptation continues. See there."""
 
     corpus: str
     model: str
-    output: str
-    tasks: Sequence[tuple[str, str]]
-    labels: Sequence[str] = ()
-    pretrained: str | None = None
-    arms: Sequence[str] = ()
-    steps: int = 400
-    batch_size: int = 16
-    seeds: int = 3
-    budget: float = 40.0
-    column: str | None = None
-    pooler_type: str | None = None
-    bf16: bool = False
-    extend_tokenizer: int | None = None
+    task: list[tuple[str, str]]
+    labels: list[str]
+    pretrained: str | None
+    arms: list[str]
+    steps: int
+    batch_size: int
+    seeds: int
+    budget: float
+    column: str | None
+    pooler_type: str | None
+    bf16: bool
+    extend_tokenizer: int | None
 
-    def arguments(self) -> dict:
-        """Return what has to be the same when an adaptation continues, under the names of the command's options."""
-        given = asdict(self) | {"labels": list(self.labels), "arms": list(self.arms)}
-        given["task"] = ["=".join(task) for task in given.pop("tasks")]
-        given.pop("output")
-        return given
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as it stands on a command line."""
+        return {**asdict(self), "task": ["=".join(each) for each in self.task]}
 
 
-def adapt(settings: AdaptationSettings, overwrite: bool = False) -> dict:
-    """Try the arms, choose one on a third of the task, judge it on the rest, and keep what helps.
+def adapt(
+    corpus: str,
+    *,
+    model: str,
+    task: Sequence[tuple[TaskKind, str]],
+    output: str,
+    labels: Sequence[str] = (),
+    pretrained: str | None = None,
+    arms: Sequence[str] = (),
+    steps: int = 400,
+    batch_size: int = 16,
+    seeds: int = 3,
+    budget: float = 40.0,
+    column: str | None = None,
+    pooler_type: PoolerType | None = None,
+    bf16: bool = False,
+    extend_tokenizer: int | None = None,
+    overwrite: bool = False,
+) -> Adaptation:
+    """Adapt a model to a domain, and keep it only if it helps.
+
+    A fixed list of arms is tried with the same number of steps. One is chosen on a third of the task, and judged on
+    the rest by new runs. The same call continues an interrupted adaptation; finished runs are not repeated, and a
+    finished adaptation returns its result.
 
     The output directory gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
     scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
-    there is no gain. An interrupted adaptation continues when it is called again with the same settings, and a
-    finished one returns its result.
+    there is no gain.
 
     Args:
-        settings (`AdaptationSettings`): The text, the model, the labels, the tasks and the budget.
-        overwrite (`bool`, *optional*, defaults to `False`): Delete an earlier adaptation in the output directory.
+        corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
+        model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
+        task (`Sequence[tuple[str, str]]`): Kind and file of each task, of which the first one decides; a kind is
+            classification, clustering, pairs, reranking or retrieval.
+        output (`str`): Folder for the verdict, a picture of the arms, and the model.
+        labels (`Sequence[str]`, *optional*, defaults to `()`): Triplets, pairs, scored pairs (sentence1, sentence2,
+            score) or texts with a class (text, label) to train on; files are trained on one after the other.
+        pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
+            the labels.
+        arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
+            pretrained pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
+        steps (`int`, *optional*, defaults to `400`): Training steps of an arm.
+        batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
+        seeds (`int`, *optional*, defaults to `3`): New runs for the verdict, each with another seed.
+        budget (`float`, *optional*, defaults to `40.0`): Minutes that everything may take; arms that would not fit are
+            left out before training.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
+        bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
+        extend_tokenizer (`int`, *optional*): Before mlm-labels, make this many of the most frequent words that the
+            tokenizer splits whole tokens.
+        overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
-        `dict[str, Any]`: The content of `adaptation.json`.
+        [`Adaptation`]: The verdict.
 
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
     """
-    # 1. What is asked for must make sense, and what is named must be there before anything is deleted.
+    # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
-    unknown = sorted(set(settings.arms) - set(ARM_NAMES))
+    unknown = sorted(set(arms) - set(ARM_NAMES))
     if unknown:
         raise ValueError(f"--arms knows {', '.join(ARM_NAMES)}, not {', '.join(unknown)}.")
-    if settings.pretrained is not None and not settings.labels:
+    if pretrained is not None and not labels:
         raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
-    inputs = [("CORPUS", settings.corpus)]
-    inputs += [("--labels", file) for file in settings.labels]
-    inputs += [(f"--task {kind}", file) for kind, file in settings.tasks]
+    inputs = [("CORPUS", corpus)]
+    inputs += [("--labels", file) for file in labels]
+    inputs += [(f"--task {kind}", file) for kind, file in task]
     check_files(inputs)
 
-    output = Path(settings.output).expanduser()
-    with hold(output):
+    asked = Asked(
+        corpus=corpus,
+        model=model,
+        task=list(task),
+        labels=list(labels),
+        pretrained=pretrained,
+        arms=list(arms),
+        steps=steps,
+        batch_size=batch_size,
+        seeds=seeds,
+        budget=budget,
+        column=column,
+        pooler_type=pooler_type,
+        bf16=bf16,
+        extend_tokenizer=extend_tokenizer,
+    )
+    directory = Path(output).expanduser()
+    with hold(directory):
         # 2. The output directory is empty, or holds an adaptation to continue or to delete.
-        if entries(output) and not (output / RECORD).is_file():
+        if entries(directory) and not (directory / RECORD).is_file():
             raise ValueError(f"{output} holds something else (there is no {RECORD} in it): name another --output.")
         if overwrite:
-            for path in entries(output):
+            for path in entries(directory):
                 remove(path)
-        given = settings.arguments()
+        digests = {}
         for _, source in inputs:
-            for file in [Path(source), *Path(source).rglob("*")]:
+            for each in [Path(source), *Path(source).rglob("*")]:
                 # The output may lie within the folder of a task.
-                if file.is_file() and output.resolve() not in file.resolve().parents:
-                    given[f"digest of {file}"] = digest(file)
-        record = Record(output, given)
-        if (output / ADAPTATION).is_file():
+                if each.is_file() and directory.resolve() not in each.resolve().parents:
+                    digests[f"digest of {each}"] = digest(each)
+        steps_done = StepsDone(directory, asked.to_dict() | digests)
+        if (directory / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
-            return read_json_object(output / ADAPTATION, advice=_START_AGAIN)
+            return Adaptation.read(directory)
 
         # 3. Adapt.
-        result = _Adaptation(settings, record).run()
-        write_json(output / ADAPTATION, result)  # last, because it marks the adaptation as finished
-        for path in record.path.parent.iterdir():
+        result = _Adaptation(asked, steps_done).run()
+        write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
+        for path in steps_done.path.parent.iterdir():
             if path.is_dir():
                 remove(path)
         return result
 
 
-class Record:
-    """The record by which an interrupted adaptation continues: finished measurements by name, in a file.
+class StepsDone:
+    """The finished measurements of an adaptation by name, in a file by which it continues after an interruption.
 
     Args:
         directory (`Path`): The output directory of the adaptation.
-        arguments (`Mapping[str, Any]`): What the user asked for and digests of the files, in types that JSON can hold.
+        arguments (`Mapping[str, Any]`): What was asked for and digests of the files, in types that JSON can hold.
 
     Raises:
         ValueError: If the directory holds an adaptation with other arguments.
     """
 
-    def __init__(self, directory: Path, arguments: Mapping):
+    def __init__(self, directory: Path, arguments: Mapping[str, Any]):
         self.path = directory / RECORD
-        self._state: dict = {"arguments": dict(arguments), "done": {}}
+        self._arguments = arguments
+        self._done: dict[str, Any] = {}
+        self._record = Record(self.path, f"The adaptation in {directory}", _ADVICE, section="arguments")
         if self.path.exists():
-            self._state = read_json_object(self.path, *self._state, advice=_START_AGAIN)
-            refuse_changes(self._state["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
+            self._done = self._record.compare(arguments)["done"]
 
     def once(self, name: str, compute: Callable[[], Value]) -> Value:
         """Return what is recorded under a name; compute and record it if there is nothing yet.
@@ -182,30 +217,29 @@ class Record:
         Returns:
             `Value`: The value.
         """
-        done = self._state["done"]
-        if name not in done:
-            done[name] = compute()
+        if name not in self._done:
+            self._done[name] = compute()
             self.save()
-        return done[name]
+        return self._done[name]
 
     def save(self) -> None:
         """Write the record."""
         self.path.parent.mkdir(exist_ok=True)
-        write_json(self.path, self._state)
+        self._record.write(self._arguments, done=self._done)
 
 
 class _Adaptation:
     """The inputs, the arms and the record of an adaptation."""
 
-    def __init__(self, settings: AdaptationSettings, record: Record):
+    def __init__(self, asked: Asked, steps_done: StepsDone):
         began = time.monotonic()
-        self.settings = settings
-        self.record = record
-        self.work = record.path.parent
+        self.asked = asked
+        self.steps_done = steps_done
+        self.work = steps_done.path.parent
 
         # 1. The present model, and the pooler to train it with if that is not its own.
-        name = settings.model
-        pooler = settings.pooler_type
+        name = asked.model
+        pooler = asked.pooler_type
         try:
             model = AutoModelForCL.from_pretrained(name)
         except OSError as error:
@@ -222,12 +256,12 @@ class _Adaptation:
         self.present = SimCSE(name, pooler_type=pooler)
 
         # 2. Tasks, texts and labels.
-        dev, self.held_out, scored = read_tasks(settings.tasks)
+        dev, self.held_out, scored = read_tasks(asked.task)
         self.first, self.dev = next(iter(dev.items()))  # the task that chooses an arm
-        texts, self.corpus = read_corpus(settings.corpus, scored, settings.column)
-        record.save()  # before other files, because it marks their folder as that of an adaptation
+        texts, self.corpus = read_corpus(asked.corpus, scored, asked.column)
+        steps_done.save()  # before other files, because it marks their folder as that of an adaptation
         labels = {}
-        for number, source in enumerate(settings.labels, start=1):
+        for number, source in enumerate(asked.labels, start=1):
             file = self.work / f"labels{number}-{short_name(Path(source))}.jsonl"
             labels[file] = prepare_labels(source, scored, file)
 
@@ -235,30 +269,30 @@ class _Adaptation:
         self.rows = [{"text": text} for text in texts]
         text = self.work / "text.jsonl"
         write_rows(self.rows, text)
-        arms = make_arms(name, self.present.pooler_type, pooler, settings.pretrained, text, labels, settings.steps)
+        arms = make_arms(name, self.present.pooler_type, pooler, asked.pretrained, text, labels, asked.steps)
         self.arms = {arm.name: arm for arm in arms}
         lengths = [len(ids) for ids in self.present.tokenize(texts[:_TOKENIZED_TEXTS])]
         longest = min(MAX_LENGTH, self.present.max_length or MAX_LENGTH)
         length = int(np.quantile(lengths, 0.95, method="lower"))
         self.options = {
-            "per_device_train_batch_size": settings.batch_size,
+            "per_device_train_batch_size": asked.batch_size,
             "max_seq_length": min(longest, max(32, length)),
-            "bf16": settings.bf16,
-            "extend_tokenizer": settings.extend_tokenizer,
+            "bf16": asked.bf16,
+            "extend_tokenizer": asked.extend_tokenizer,
         }
         self.present_dev = evaluate(self.present, self.dev)
         self.scoring_seconds = time.monotonic() - began
 
-    def run(self) -> dict:
+    def run(self) -> Adaptation:
         """Measure the arms on dev, choose one, judge it, and write the model and the picture."""
         # 1. Measure the arms that fit into the budget on dev, and choose one.
-        plan = self.record.once("plan", self._plan)
+        plan = self.steps_done.once("plan", self._plan)
         for name, reason in plan["left_out"].items():
             logger.warning(f"The arm {name} is left out: {reason}")
         measured = {}
         scores = {}
         for name in plan["arms"]:
-            measured[name] = self.record.once(f"dev {name}", partial(self._measure, name))
+            measured[name] = self.steps_done.once(f"dev {name}", partial(self._measure, name))
             if measured[name]["dev"] is not None:
                 scores[name] = measured[name]["dev"]
         chosen = self.arms[choose(scores)]
@@ -281,18 +315,23 @@ class _Adaptation:
 
         # 3. Keep the model of the chosen arm after a gain, and else the files of the present model.
         seeds = self._seeds(chosen)
-        result = describe(self.arms, measured, chosen, seeds, judged)
-        result["left_out"] = plan["left_out"]
-        result["corpus"] = self.corpus
-        result["arguments"] = self.settings.arguments()
+        result = replace(
+            describe(self.arms, measured, chosen, seeds, judged),
+            left_out=plan["left_out"],
+            corpus=self.corpus,
+            arguments=self.asked.to_dict(),
+            output=str(self.work.parent),
+        )
         output = self.work.parent
-        start = self.settings.model
+        start = self.asked.model
         with write_atomically(output / "model") as folder:
-            if result["verdict"] == GAIN:
+            if result.helped:
                 model = self._open(chosen, seeds[0])
                 model.save_pretrained(folder)
-                result["identity"] = replace(model.identity(), name_or_path=None).to_dict()
-                write_json(folder / ADAPTATION, {name: result[name] for name in result if name != "arguments"})
+                result = replace(result, identity=replace(model.identity(), name_or_path=None).to_dict())
+                content = result.to_dict()
+                del content["arguments"]
+                write_json(folder / ADAPTATION, content)
                 write_card(folder, repo_id=f"your-name/{output.resolve().name}")
             else:
                 source = start if Path(start).is_dir() else snapshot_download(start, local_files_only=True)
@@ -302,18 +341,18 @@ class _Adaptation:
 
     def _plan(self) -> dict:
         """Return the names of the arms that fit into the budget, and why the others are left out."""
-        wanted = self.settings.arms or ARM_NAMES
+        wanted = self.asked.arms or ARM_NAMES
         possible = [name for name in ARM_NAMES if name in wanted and name in self.arms]
         if not possible and UNTRAINED not in wanted:
             raise ValueError(f"no arm of {', '.join(wanted)} can be tried: give --labels and --pretrained")
         left_out = {}
-        for name in self.settings.arms:
+        for name in self.asked.arms:
             if name not in (UNTRAINED, *possible):
                 left_out[name] = "it needs --labels, or --labels and --pretrained"
         kept = [START]
         if UNTRAINED in wanted:
             kept = [arm.name for arm in self.arms.values() if not arm.stages]
-        left = self.settings.budget - self.scoring_seconds * (1 + 2 * len(kept)) / 60
+        left = self.asked.budget - self.scoring_seconds * (1 + 2 * len(kept)) / 60
         costs = dict.fromkeys(["", *kept], 0.0)
         for name in possible:
             try:
@@ -325,7 +364,7 @@ class _Adaptation:
                 continue
             tried = [*kept, name]
             verdict = max(costs[each] + costs[self.arms[each].control] for each in tried)
-            minutes = (sum(costs[each] for each in tried) + self.settings.seeds * verdict) / 60
+            minutes = (sum(costs[each] for each in tried) + self.asked.seeds * verdict) / 60
             if minutes <= left:
                 kept = tried
             else:
@@ -339,8 +378,9 @@ class _Adaptation:
             began = time.monotonic()
             few = replace(stage, steps=_PROBE_STEPS)
             with tempfile.TemporaryDirectory(dir=self.work) as folder:
-                train_stage(few, arm.model, FIRST_SEED, Path(folder), options=self.options, pooler=arm.pooler)
-                seconds = read_json_object(Path(folder, RESULTS))["train_seconds"]
+                output = Path(folder)
+                results = train_stage(few, arm.model, FIRST_SEED, output, options=self.options, pooler=arm.pooler)
+            seconds = results.train_seconds or 0.0
             total += time.monotonic() - began + seconds * (stage.steps / _PROBE_STEPS - 1)
         return total
 
@@ -364,7 +404,7 @@ class _Adaptation:
     def _seeds(self, arm: Arm) -> range:
         """Return the seeds of the verdict, which are new ones. An arm that does not train is the same under any."""
         first = FIRST_SEED + 1
-        number = self.settings.seeds if arm.stages else 1
+        number = self.asked.seeds if arm.stages else 1
         return range(first, first + number)
 
     def _open(self, arm: Arm, seed: int) -> SimCSE:

@@ -1,18 +1,18 @@
 """The arms of an adaptation: what is done to which model, and how it is trained by the training commands."""
 
-import contextlib
-import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ...ops.files import write_atomically
-from ..pretraining import parse_pretraining_arguments, pretrain
-from ..run import SUP_DEFAULTS, UNSUP_DEFAULTS, make_trainer, train_and_save
-from ..script_arguments import parse_arguments
+from ...ops.messages import errors_only
+from ..pretraining import MaskedLMResults, pretrain
+from ..recipe import Recipe
+from ..run_results import Results
 
 START, LABELS, CONTROL = "present", "labels", "pretrained-labels"
 MASKED_LM = "mlm"
@@ -27,7 +27,8 @@ POOLERS = ("avg", "cls_before_pooler", "avg_first_last")
 UNTRAINED = "untrained"
 #: What `--arms` names; those that train are in the order in which they get a part of the budget.
 ARM_NAMES = (UNTRAINED, LABELS, CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels", "simcse")
-_QUIET = "--save_strategy no --logging_strategy no --report_to none --disable_tqdm true".split()
+#: Standard output belongs to the result of the adaptation.
+_SILENT = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True}
 _HELD_OUT = 64  # texts whose masked-LM loss `train mlm` measures
 
 
@@ -147,9 +148,9 @@ def train_stage(
     seed: int,
     output: Path,
     *,
-    options: Mapping,
+    options: Mapping[str, Any],
     pooler: str | None,
-) -> None:
+) -> Results | MaskedLMResults:
     """Train as `simcse-hf train mlm`, `train unsup` or `train sup` does.
 
     Args:
@@ -158,34 +159,26 @@ def train_stage(
         seed (`int`): Seed of the order of rows, dropout and masks.
         output (`Path`): Folder for the model.
         options (`Mapping[str, Any]`): Further options of these commands, such as `max_seq_length`; `extend_tokenizer`
-            is for masked-LM only. One that is `None` keeps its default.
+            is for masked-LM only.
         pooler (`str`, *optional*): The pooler to train with; by default the model's own.
+
+    Returns:
+        [`Results`] or [`MaskedLMResults`]: The results.
     """
-    words: dict = {
+    values = {
         "model_name_or_path": model,
-        "train_file": stage.file,
-        "output_dir": output,
+        "train_file": str(stage.file),
+        "output_dir": str(output),
         "max_steps": stage.steps,
         "learning_rate": stage.learning_rate,
         "seed": seed,
         "use_cpu": not torch.cuda.is_available(),
+        **_SILENT,
         **options,
     }
-    if stage.method == MASKED_LM:
-        words["held_out"] = _HELD_OUT
-    else:
-        words["objective"] = stage.objective
-        words["eval_strategy"] = "no"
-        words["pooler_type"] = pooler
-        words["extend_tokenizer"] = None
-    argv = list(_QUIET)
-    for name, value in words.items():
-        if value is not None:
-            argv += [f"--{name}", str(value)]
-    with contextlib.redirect_stdout(io.StringIO()):  # standard output belongs to the result of the adaptation
+    with errors_only():
         if stage.method == MASKED_LM:
-            pretrain(*parse_pretraining_arguments(argv))
-        else:
-            is_supervised = stage.method == LABELS
-            arguments = parse_arguments(argv, SUP_DEFAULTS if is_supervised else UNSUP_DEFAULTS)
-            train_and_save(make_trainer(arguments, is_supervised), arguments)
+            return pretrain({**values, "held_out": _HELD_OUT})
+        del values["extend_tokenizer"]
+        recipe = Recipe("sup" if stage.method == LABELS else "unsup", values)
+        return recipe.but(objective=stage.objective, eval_strategy="no", pooler_type=pooler).train()

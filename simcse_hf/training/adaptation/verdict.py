@@ -1,16 +1,19 @@
 """Choose an arm on one part of a task, judge it on the other, and say and draw what came out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 import transformers
 
 from ..._version import __version__
 from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
-from ...ops.files import write_atomically
+from ...ops.files import read_json_object, write_atomically
+from ...ops.results import Result
+from ...publishing.card_measured import ADAPTATION
 from ...publishing.card_subject import hub_id, public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
@@ -101,14 +104,90 @@ def compare(
     return Comparison(verdict, name, task.metric, len(task), against, old, new, difference, [low, high])
 
 
+@dataclass(frozen=True)
+class Adaptation(Result):
+    """The verdict of an adaptation: the content of `adaptation.json`.
+
+    Args:
+        summary (`str`): The verdict in a sentence.
+        comparisons (`list[Comparison]`): The verdicts. The first one, against the present model, decides.
+        chosen (`dict[str, Any]`): The chosen arm, with its `model`, `stages` and the `seed` of the model that is kept.
+        seeds (`list[int]`): The seeds of its runs in the verdict, if it trains.
+        arms (`list[dict]`): `name` and `stages` of each arm that was tried, and its score on `dev`.
+        model (`str`): The present model.
+        versions (`dict[str, str]`): Versions of the packages.
+        left_out (`dict[str, str]`): The arms that were not tried, and why.
+        corpus (`dict[str, Any]`): The text of the domain.
+        arguments (`dict[str, Any]`): What was asked for.
+        identity (`dict[str, Any]`, *optional*): The identity of the model that is kept after a gain.
+        output (`str`): The output directory, which is not written into the file.
+    """
+
+    summary: str
+    comparisons: list[Comparison]
+    chosen: dict[str, Any]
+    seeds: list[int]
+    arms: list[dict[str, Any]]
+    model: str | None
+    versions: dict[str, str]
+    left_out: dict[str, str] = field(default_factory=dict)
+    corpus: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any] | None = None
+    output: str = ""
+
+    @property
+    def verdict(self) -> Comparison:
+        """The comparison that decides."""
+        return self.comparisons[0]
+
+    @property
+    def helped(self) -> bool:
+        """Whether the chosen model is better, and was kept."""
+        return self.verdict.verdict == GAIN
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of adaptation.json, which begins with the verdict."""
+        content = asdict(self)
+        del content["output"]
+        return {"summary": self.summary, **asdict(self.verdict), "confidence": CONFIDENCE, **content}
+
+    @classmethod
+    def read(cls, folder: Path) -> "Adaptation":
+        """Read the verdict of a finished adaptation.
+
+        Args:
+            folder (`Path`): Its output directory.
+
+        Returns:
+            [`Adaptation`]: The verdict.
+
+        Raises:
+            ValueError: If adaptation.json is damaged.
+        """
+        content = read_json_object(folder / ADAPTATION, "comparisons", advice="Start again with --overwrite.")
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+        known["comparisons"] = [Comparison(**each) for each in content["comparisons"]]
+        return cls(**known, output=str(folder))
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        for each in self.comparisons:
+            if each.task != self.verdict.task:
+                lines.append(f"  also {each.task} ({each.metric}): {each.difference:+.2f} over {each.against}")
+        kept = "the adapted model" if self.helped else "the present model, unchanged"
+        lines.append(f"{self.output}/model holds {kept}; {self.output}/arms.png shows the arms.")
+        return "\n".join(lines)
+
+
 def describe(
     arms: Mapping[str, Arm],
-    measured: Mapping,
+    measured: Mapping[str, dict[str, Any]],
     chosen: Arm,
     seeds: Sequence[int],
     judged: Sequence[Comparison],
-) -> dict:
-    """Collect what `adaptation.json` says.
+) -> Adaptation:
+    """Say what came out of an adaptation.
 
     Args:
         arms (`Mapping[str, Arm]`): All arms by name.
@@ -118,7 +197,7 @@ def describe(
         judged (`Sequence[Comparison]`): The verdicts. The first one, against the present model, decides.
 
     Returns:
-        `dict[str, Any]`: The document.
+        [`Adaptation`]: The verdict.
     """
     # 1. In a sentence: the chosen arm against the present model, and the text of the domain against its control.
     first = judged[0]
@@ -136,48 +215,50 @@ def describe(
         stages[arm.name] = [asdict(stage) | {"file": stage.file.name} for stage in arm.stages]
     seeds = list(seeds) if chosen.stages else []
     trained = {"model": hub_id(chosen.model), "stages": stages[chosen.name], "seed": seeds[0] if seeds else None}
-    comparisons = [asdict(each) for each in judged]
-    return {
-        "summary": summary,
-        **comparisons[0],
-        "confidence": CONFIDENCE,
-        "chosen": asdict(chosen) | trained,
-        "seeds": seeds,
-        "comparisons": comparisons,
-        "arms": [{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
-        "model": public_name(arms[START].model),
-        "versions": {
+    return Adaptation(
+        summary=summary,
+        comparisons=list(judged),
+        chosen=asdict(chosen) | trained,
+        seeds=seeds,
+        arms=[{"name": name, "stages": stages[name], **found} for name, found in measured.items()],
+        model=public_name(arms[START].model),
+        versions={
             "simcse_hf": __version__,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
-    }
+    )
 
 
-def draw(result: dict, output: Path) -> None:
+def draw(result: Adaptation, output: Path) -> None:
     """Write `arms.png` if matplotlib is installed: what each arm changes on dev, and the verdicts, with intervals.
 
     Args:
-        result (`dict[str, Any]`): The content of `adaptation.json`.
+        result (`Adaptation`): The verdict.
         output (`Path`): The output directory.
     """
-    # The label of a bar, its figures, and the kind of its mark.
-    bars = [(arm["name"], arm, 0) for arm in result["arms"] if arm["dev"] is not None]
-    for each in result["comparisons"]:
-        if each["task"] == result["task"]:
-            bars.append((f"held out: {result['chosen']['name']} over {each['against']}", each, 1))
+    # The label of a bar, its difference and interval, and the kind of its mark.
+    bars = []
+    for arm in result.arms:
+        if arm["dev"] is not None:
+            bars.append((arm["name"], arm["difference"], arm["interval"], 0))
+    decides = result.verdict
+    for each in result.comparisons:
+        if each.task == decides.task:
+            label = f"held out: {result.chosen['name']} over {each.against}"
+            bars.append((label, each.difference, each.interval, 1))
     try:
         figure = new_figure(8, 1.0 + 0.28 * len(bars))
     except ImportError:
         return
     axes = figure.subplots()
-    for row, (_, found, kind) in enumerate(bars):
-        axes.plot(found["interval"], [row, row], color=COLOURS[kind], linewidth=1.5)
-        axes.plot(found["difference"], row, MARKERS[kind], color=COLOURS[kind], markersize=5)
+    for row, (_, difference, interval, kind) in enumerate(bars):
+        axes.plot(interval, [row, row], color=COLOURS[kind], linewidth=1.5)
+        axes.plot(difference, row, MARKERS[kind], color=COLOURS[kind], markersize=5)
     axes.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
-    axes.set_yticks(range(len(bars)), [label for label, _, _ in bars], fontsize=8)
+    axes.set_yticks(range(len(bars)), [label for label, *_ in bars], fontsize=8)
     axes.invert_yaxis()
     key = "circles: one run over the present model on dev; squares: new runs on held-out rows; bars: 95% intervals"
-    figure.supxlabel(f"change of {result['task']} ({result['metric']} × 100)\n{key}", fontsize=8)
+    figure.supxlabel(f"change of {decides.task} ({decides.metric} × 100)\n{key}", fontsize=8)
     with write_atomically(output / "arms.png") as temporary:
         figure.savefig(temporary, dpi=120, format="png")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 from conftest import tiny_config
@@ -15,7 +14,7 @@ from simcse_hf.cli.main import main
 from simcse_hf.training.adaptation import adaptation as adapt_module
 from simcse_hf.training.adaptation import arms as arms_module
 from simcse_hf.training.adaptation import verdict as verdict_module
-from simcse_hf.training.adaptation.adaptation import AdaptationSettings, adapt
+from simcse_hf.training.adaptation.adaptation import adapt
 from simcse_hf.training.adaptation.arms import ARM_NAMES, CONTROL, START
 
 
@@ -34,11 +33,11 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
     pairs = write_rows(tmp_path / "pairs.csv", ["sentence1", "sentence2", "label"], rows)
     labels = tmp_path / "triplets.csv"
     texts(24, 3, seed=3).to_csv(labels)
-    return AdaptationSettings(
+    return dict(
         corpus=str(corpus),
         model=str(start),
         output=str(tmp_path / "out"),
-        tasks=(("pairs", str(pairs)),),
+        task=[("pairs", str(pairs))],
         labels=(str(labels),),
         pretrained=str(save_checkpoint(BertForMaskedLM(tiny_config()), "pretrained")),
         arms=("untrained", CONTROL, "mlm-labels"),
@@ -48,10 +47,15 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
     )
 
 
+def adapted(**settings):
+    """The content of adaptation.json of an adaptation with these settings."""
+    return adapt(**settings).to_dict()
+
+
 @pytest.fixture
 def run(settings):
     """`run(arms=("untrained",))` adapts with these settings in place of the usual ones."""
-    return lambda **changes: adapt(replace(settings, **changes))
+    return lambda **changes: adapted(**settings | changes)
 
 
 @pytest.fixture
@@ -102,7 +106,7 @@ def test_text_first_and_labels_then_is_judged_against_the_present_model_and_labe
 ):
     judged(monkeypatch, 0.5, -0.5)
     prefer(monkeypatch, "mlm-labels")
-    result = adapt(settings)
+    result = adapted(**settings)
     assert result == json.loads((tmp_path / "out" / "adaptation.json").read_text())
     names = [arm["name"] for arm in result["arms"]]
     assert names[0] == START and names[-2:] == [CONTROL, "mlm-labels"]
@@ -156,7 +160,7 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
 ):
     prefer(monkeypatch, "mlm-labels")
     judged(monkeypatch, *[0.5, -0.5] * 3)
-    whole = adapt(settings)
+    whole = adapted(**settings)
     model = files_of(tmp_path / "out" / "model")
     shutil.rmtree(tmp_path / "out")
 
@@ -177,7 +181,7 @@ def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_o
     kills = 0
     while True:
         try:
-            continued = adapt(settings)
+            continued = adapted(**settings)
             break
         except KeyboardInterrupt:
             kills += 1
@@ -249,13 +253,13 @@ def test_the_arms_follow_from_labels_and_the_pretrained_encoder(run, settings, m
     monkeypatch.setattr(adapt_module._Adaptation, "_training_seconds", lambda self, arm: 1e9)
     assert list(run(arms=())["left_out"]) == [name for name in ARM_NAMES if name != "untrained"]
     text_only = {"labels": (), "pretrained": None}
-    assert list(run(**text_only, arms=(), output=settings.output + "2")["left_out"]) == ["simcse"]
-    left_out = run(**text_only, arms=("labels", "simcse"), output=settings.output + "3")["left_out"]
+    assert list(run(**text_only, arms=(), output=settings["output"] + "2")["left_out"]) == ["simcse"]
+    left_out = run(**text_only, arms=("labels", "simcse"), output=settings["output"] + "3")["left_out"]
     assert "--labels" in left_out["labels"], "an arm that was asked for is not dropped"
 
 
 def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler_a_whitening(run, settings):
-    result = run(model=settings.pretrained, arms=("untrained",))
+    result = run(model=settings["pretrained"], arms=("untrained",))
     others = ["cls_before_pooler", "cls_before_pooler, whitening"]
     assert [arm["name"] for arm in result["arms"]] == [START, "avg, whitening", *others]
 
@@ -263,12 +267,12 @@ def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"tasks": ()}, "--task classification=labelled.csv"),
+        ({"task": ()}, "--task classification=labelled.csv"),
         ({"arms": ("mlm-label",)}, "--arms untrained labels mlm-label"),
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
         ({"model": "nowhere/at-all"}, "--model nowhere/at-all"),
-        ({"tasks": (("pairs", "few.csv"),)}, "few.csv dev held-out"),
+        ({"task": (("pairs", "few.csv"),)}, "few.csv dev held-out"),
         ({"labels": ("corpus.txt",)}, "corpus.txt label"),
     ],
 )
@@ -280,12 +284,12 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, chan
 
 
 @pytest.mark.parametrize(
-    "missing", [{"corpus": "nosuch.csv"}, {"labels": ["nosuch.csv"]}, {"tasks": [("pairs", "nosuch.csv")]}]
+    "missing", [{"corpus": "nosuch.csv"}, {"labels": ["nosuch.csv"]}, {"task": [("pairs", "nosuch.csv")]}]
 )
 def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(settings, tmp_path, missing):
     record = write(tmp_path / "out/search/record.json", ["{}"])
     with pytest.raises(ValueError, match="nosuch.csv: there is no such file"):
-        adapt(replace(settings, **missing), overwrite=True)
+        adapted(**settings | missing, overwrite=True)
     assert record.exists()
 
 
@@ -293,7 +297,7 @@ def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(setting
 def test_files_of_something_else_are_neither_used_nor_deleted(settings, tmp_path, overwrite):
     write(tmp_path / "out/thesis.tex", ["years of work"])
     with pytest.raises(ValueError, match="out holds something else"):
-        adapt(settings, overwrite)
+        adapted(**settings, overwrite=overwrite)
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work\n"
 
 
@@ -308,13 +312,13 @@ def test_an_output_folder_within_the_folder_of_a_task_is_no_input(run, tmp_path)
     documents = {f"d{number}": text for number, text in enumerate(sentences(12, 4))}
     queries = {f"q{number}": text for number, text in enumerate(sentences(12, 5))}
     folder = write_beir(tmp_path / "task", documents, queries, {f"q{n}": {f"d{n}": 1} for n in range(12)})
-    again = {"tasks": (("retrieval", str(folder)),), "output": str(folder / "out"), "arms": ("untrained",)}
+    again = {"task": (("retrieval", str(folder)),), "output": str(folder / "out"), "arms": ("untrained",)}
     assert run(**again) == run(**again)
 
 
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
-    words = ["adapt", settings.corpus, "--model", settings.model, "--output", settings.output, "--json", "--quiet"]
-    words += ["--arms", "untrained", "--task", "=".join(settings.tasks[0])]
+    words = ["adapt", settings["corpus"], "--model", settings["model"], "--output", settings["output"]]
+    words += ["--json", "--quiet", "--arms", "untrained", "--task", "=".join(settings["task"][0])]
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["arms"] and result["arguments"]["budget"] == 40.0

@@ -12,9 +12,8 @@ from trainer_helpers import make
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.models.resolve import resolve_run
-from simcse_hf.training.run import UNSUP_DEFAULTS
-from simcse_hf.training.script_arguments import parse_arguments
+from simcse_hf.training.decide import Start, decide_run
+from simcse_hf.training.recipe import Recipe
 
 COSINE = {"similarity": "cosine", "temperature": 0.05}
 DOT = {"similarity": "dot", "temperature": 1.0}
@@ -24,9 +23,14 @@ def arguments(tmp_path, **values):
     return SimCSETrainingArguments(str(tmp_path / "run"), use_cpu=True, report_to="none", **values)
 
 
+def decide(args, model, names=()):
+    """The run of a loaded model with these arguments."""
+    return decide_run(args, Start.of_model(model), names)
+
+
 def losses(model, tables, tmp_path):
     """The similarity and the temperature of each data set's objective in a run."""
-    run = resolve_run(arguments(tmp_path, datasets=tables), model, list(tables))
+    run = decide(arguments(tmp_path, datasets=tables), model, list(tables))
     model.use_settings(dataclasses.replace(model.settings, **run.settings))
     model.objective = None
     objective = model.prepare_objective()
@@ -69,9 +73,9 @@ def test_an_option_of_a_data_set_brings_the_temperature_of_its_similarity(tmp_pa
 
 def test_a_model_trained_with_the_dot_product_is_saved_as_such(tmp_path):
     model = BertForCL(tiny_config(), objective="supcon")
-    assert resolve_run(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
+    assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
     given = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
-    assert "similarity_fn_name" not in resolve_run(arguments(tmp_path), given).settings
+    assert "similarity_fn_name" not in decide(arguments(tmp_path), given).settings
 
 
 def test_projectors_go_with_the_names_of_their_data_sets(tmp_path, tokenizer):
@@ -121,16 +125,16 @@ def test_a_trainer_never_changes_the_arguments_of_its_caller(tmp_path, tokenizer
 def test_a_default_of_the_command_gives_way_to_what_is_given(words, expected, tmp_path, save_checkpoint):
     start = save_checkpoint(BertForMaskedLM(tiny_config()))
     line = f"--model {start} --train_file x.txt --dev_file dev.csv --use_cpu --output_dir {tmp_path} {words}"
-    args = parse_arguments(line.split(), UNSUP_DEFAULTS).training
+    args = Recipe.read("unsup", line.split()).decide().training
     assert {name: getattr(args, name) for name in expected} == expected
 
 
 def test_a_run_knows_who_decided_each_setting(tmp_path, save_checkpoint):
     start = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg", temperature=0.2))
     model = AutoModelForCL.from_pretrained(start, hard_negative_weight=0.5)
-    decided = resolve_run(arguments(tmp_path, view="crop"), model).decided_by
+    decided = decide(arguments(tmp_path, view="crop"), model).decided_by
     assert decided["pooler_type"] == decided["temperature"] == decided["max_seq_length"] == "checkpoint"
     assert decided["hard_negative_weight"] == decided["view"] == "given" and decided["symmetric"] == "checkpoint"
     fresh = AutoModelForCL.from_config(tiny_config(), objective="cosent")
-    decided = resolve_run(arguments(tmp_path), fresh).decided_by
+    decided = decide(arguments(tmp_path), fresh).decided_by
     assert (decided["objective"], decided["pooler_type"], decided["mlm_weight"]) == ("given", "paper", "default")

@@ -1,0 +1,407 @@
+"""A recipe: what somebody wrote about a training run, and the way from there to a trainer and its results.
+
+Everything that trains is a short program over it: `simcse_hf.train`, the command `simcse-hf train`, `--seeds`, the
+arms of `adapt`, the tables of `reproduction` and the benchmarks.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+from transformers.utils import logging
+
+from ..data.kinds import Source
+from ..data.read import is_labelled
+from ..data.sample import sample_files
+from ..models.checkpoint import Checkpoint
+from ..models.modeling import AutoModelForCL
+from ..ops.distributed import hold_together, on_first_process
+from ..ops.suggestions import did_you_mean
+from ..publishing import CARD, is_written_by_hand, write_card
+from ..publishing.hub import push_model
+from .decide import Start, decide_command, decide_run, with_values
+from .dev_sets import make_dev_sets
+from .output_folder import SEEDS, check_output_dir, clear_output_dir
+from .parser import DEFAULTS, TEXTS, argument_names, check_files, convert_values, fill, over, read_recipe, read_words
+from .pretraining import MLM_ARGUMENTS, MaskedLMResults, pretrain
+from .run_results import Results
+from .script_arguments import DataArguments, ModelArguments, dropout_settings
+from .seeds import prepare_seeds, publish_best, release, seed_folder, seed_list
+from .trainer import SimCSETrainer
+from .training_args import SimCSETrainingArguments
+
+logger = logging.get_logger(__name__)
+
+_CONTRASTIVE = (ModelArguments, DataArguments, SimCSETrainingArguments)
+#: The argument classes of each command.
+ARGUMENTS: dict[str, tuple[type, ...]] = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": MLM_ARGUMENTS}
+#: What the table of a data set says about its file, as the arguments of the same names.
+OF_FILES = (*TEXTS, "columns", "max_train_samples")
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The arguments of a recipe, each decided, before the weights of the model are loaded.
+
+    Args:
+        checkpoint (`Checkpoint`): The model to start from.
+        model (`ModelArguments`): What was chosen for it.
+        data (`DataArguments`): The training texts and the dev set.
+        training (`SimCSETrainingArguments`): The arguments of the Trainer.
+        decided_by (`Mapping[str, str]`): The layer that decided each argument.
+    """
+
+    checkpoint: Checkpoint
+    model: ModelArguments
+    data: DataArguments
+    training: SimCSETrainingArguments
+    decided_by: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What somebody wrote about a run. Nothing is decided, read or loaded yet.
+
+    Example:
+        >>> recipe = Recipe.read("unsup", {"train_file": "sentences.txt", "max_steps": 100})
+        >>> runs = [recipe.but(seed=seed, output_dir=f"outputs/{seed}") for seed in (1, 2)]
+        >>> runs[1].given["seed"]
+        2
+
+    Args:
+        command (`str`): `"unsup"`, `"sup"` or `"mlm"`: whose defaults fill in what nobody wrote.
+        given (`Mapping[str, Any]`): The arguments by their names, as in the argument classes of the command.
+
+    Raises:
+        ValueError: If the command or an argument is unknown.
+    """
+
+    command: str
+    given: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what is unknown."""
+        if self.command not in ARGUMENTS:
+            raise ValueError(f"{self.command!r} is no way to train; there are {', '.join(ARGUMENTS)}")
+        known = argument_names(ARGUMENTS[self.command])
+        unknown = sorted(self.given.keys() - known)
+        if unknown:
+            raise ValueError(f"unknown argument(s) {', '.join(unknown)}{did_you_mean(unknown, known)}")
+
+    @classmethod
+    def read(cls, command: str, *sources: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str]) -> "Recipe":
+        """Read a recipe from several sources, of which the later ones take precedence.
+
+        Args:
+            command (`str`): `"unsup"`, `"sup"` or `"mlm"`.
+            sources (`str`, `Mapping` or `Sequence[str]`): The name of a recipe of the package or of a YAML file, a
+                table of arguments, or the words of a command line, of which the first may be such a name.
+
+        Returns:
+            [`Recipe`]: The recipe.
+
+        Raises:
+            ValueError: If there is no such file or recipe, or an argument is unknown or of another type.
+        """
+        classes = ARGUMENTS.get(command, _CONTRASTIVE)
+        given: dict[str, Any] = {}
+        for source in sources:
+            if isinstance(source, Mapping):
+                own = convert_values("the arguments", source, classes)
+            elif isinstance(source, (str, os.PathLike)):
+                own = read_recipe(str(source), classes)
+            else:
+                own = read_words(source, classes, DEFAULTS[command])
+            given = over(given, own)
+        return cls(command, given)
+
+    def but(self, **values: Any) -> "Recipe":
+        """Return the recipe with other values: a seed, an arm, a cell of a table."""
+        return replace(self, given={**self.given, **values})
+
+    # What nobody wrote
+
+    @cached_property
+    def is_sample(self) -> bool:
+        """Whether neither a model nor texts are named, so that the run trains on the sample of the package."""
+        names = ("train_file",) if self.command == "mlm" else ("model_name_or_path", *TEXTS, "datasets")
+        return not any(self.given.get(name) for name in names)
+
+    def completed(self) -> "Recipe":
+        """Name the sample of the package where nothing is named, and the objective that learns from labelled texts.
+
+        Returns:
+            [`Recipe`]: The recipe with these names.
+
+        Raises:
+            ValueError: If a file that is named is not there.
+        """
+        given = dict(self.given)
+        check_files(inputs_of(given))
+        if self.is_sample:
+            sample = sample_of(self.command)
+            if "objective" in given:  # whose paper has a pooler of its own
+                sample.pop("pooler_type", None)
+            given = sample | given
+        if self.is_sample and self.command == "mlm":
+            given.setdefault("overwrite_output_dir", "output_dir" not in self.given)
+        source = given.get("train_file") or given.get("dataset_name")
+        if self.command == "sup" and "objective" not in given and source:
+            if is_labelled(source, columns=given.get("columns")):
+                given["objective"] = "class_labels"
+        return replace(self, given=given)
+
+    def decide(self) -> Decided:
+        """Look at the starting checkpoint, and decide each argument.
+
+        Returns:
+            [`Decided`]: The arguments.
+
+        Raises:
+            ValueError: If the model is not there, or values contradict each other.
+        """
+        # 1. Refuse what contradicts itself or is not there.
+        given = dict(self.given)
+        if "seed" in given and given.get("seeds") is not None:
+            raise ValueError(
+                f"seed is {given['seed']} and seeds {given['seeds']}: give one of the two, --seed for one run or "
+                "--seeds with the list of seeds for several"
+            )
+        name = given.get("model_name_or_path")
+        if name is None:
+            raise ValueError("--model_name_or_path is missing: name the encoder to start from")
+        try:
+            checkpoint = Checkpoint.find(name, revision=given.get("model_revision", "main"))
+        except OSError as error:
+            raise ValueError(f"--model_name_or_path {name}: no model there. {error}") from error
+
+        # 2. Decide.
+        defaults = DEFAULTS[self.command]
+        values, decided_by = decide_command(given, defaults, checkpoint)
+        for layer, source in {"checkpoint": "The starting checkpoint", "paper": "The objective's paper"}.items():
+            changed = {name: value for name, value in values.items() if value != defaults.get(name)}
+            listed = [f"{name}={value!r}" for name, value in changed.items() if decided_by[name] == layer]
+            if listed:
+                logger.info(f"{source} decides {', '.join(listed)}. Arguments that are given override it.")
+        model, data, training = fill(_CONTRASTIVE, values)
+        return Decided(checkpoint, model, data, training, decided_by)
+
+    # The run
+
+    def trainer(self) -> SimCSETrainer:
+        """Load the model and the texts, and make the trainer.
+
+        Returns:
+            [`SimCSETrainer`]: The trainer, before training.
+
+        Raises:
+            ValueError: If the model or the texts do not fit the arguments.
+        """
+        return self._trainer(self.completed().decide())
+
+    def _trainer(self, decided: Decided) -> SimCSETrainer:
+        # 1. What trains and what evaluates.
+        data = decided.data
+        args = decided.training
+        given = None if args.datasets is None else args.tables
+        texts = named_texts(data, given, supervised=self.command == "sup")
+        dev_sets = make_dev_sets(data.dev_file, data.dev_task)
+        # 2. The run is decided, once. What the tables of data sets say about files is not for the Trainer.
+        tables = {}
+        for name, own in args.tables.items():
+            tables[name] = {key: value for key, value in own.items() if key not in OF_FILES}
+        start = Start.of_checkpoint(decided.checkpoint, decided.model.settings())
+        run = decide_run(
+            with_values(args, datasets=tables or None),
+            start,
+            dataset_names=list(tables),
+            headline=dev_sets[0].headline if dev_sets else None,
+            is_stream=data.streaming,
+            decided_by=decided.decided_by,
+        )
+        # 3. The model and its trainer.
+        set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
+        rates = dropout_settings(decided.checkpoint.config, decided.model.dropout)
+        settings = decided.model.settings() | rates
+        model = AutoModelForCL.from_checkpoint(
+            decided.checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
+        )
+        return SimCSETrainer(model, run, train_dataset=texts, callbacks=[*dev_sets])
+
+    def train(self) -> Results:
+        """Train, save the model and write its results into `output_dir`; with `seeds`, once for each.
+
+        Returns:
+            [`Results`]: The results, of several seeds those of the published run.
+
+        Raises:
+            ValueError: If something cannot be trained as it is asked for, or `output_dir` holds another run.
+        """
+        recipe = self.completed()
+        # 1. What is named must be there before anything is deleted or loaded.
+        decided = recipe.decide()
+        data = decided.data
+        args = decided.training
+        directory = Path(str(args.output_dir))
+        if data.dev_file is None and not data.dev_task:
+            logger.warning(
+                "No --dev_file and no --dev_task: nothing is evaluated during training, and the last weights are "
+                "saved."
+            )
+        overwrites = data.overwrite_output_dir
+        if self.is_sample:
+            logger.info("Neither a model nor texts are named: this run trains offline on the sample of the package.")
+            # The default output directory of the sample belongs to it: nothing else is lost there.
+            continues = data.seeds is not None and (directory / SEEDS).exists()
+            overwrites |= "output_dir" not in self.given and not continues
+
+        # 2. One run, or one for each seed.
+        with hold_together(directory):
+            if data.seeds is not None:
+                return recipe._train_seeds(decided, overwrites)
+            check_output_dir(args, overwrites, inputs_of(recipe.given))
+            trainer = recipe._trainer(decided)
+            clear_output_dir(args)  # now that nothing is wrong with the new run
+            results = train_and_save(trainer)
+            if args.push_to_hub:
+                trainer.push_to_hub()
+        return results
+
+    def _train_seeds(self, decided: Decided, overwrites: bool) -> Results:
+        """Train once for each seed, and publish the model of the best one."""
+        args = decided.training
+        directory = Path(str(args.output_dir))
+        assert decided.data.seeds is not None
+        seeds = seed_list(decided.data.seeds, args.seed)
+        settings = vars(decided.model) | vars(decided.data)
+        inputs = inputs_of(self.given)
+        states = on_first_process(lambda: prepare_seeds(seeds, args, settings, inputs, overwrites))
+        for number, seed in enumerate(seeds, start=1):
+            folder = seed_folder(directory, seed)
+            if states[seed] == "finished":
+                logger.info(f"{folder} is finished and not repeated.")
+                continue
+            logger.info(f"Seed {seed} ({number} of {len(seeds)}) in {folder}")
+            one = self.but(
+                seed=seed,
+                seeds=None,
+                output_dir=str(folder),
+                run_name=None if args.run_name is None else f"{args.run_name}-seed-{seed}",
+                resume_from_checkpoint="true" if states[seed] == "interrupted" else None,
+                push_to_hub=False,
+            )
+            trainer = one.trainer()
+            train_and_save(trainer)
+            release(trainer.args)
+        results = on_first_process(lambda: publish_best(directory, seeds))
+        if args.push_to_hub and args.process_index == 0:
+            if not is_written_by_hand(directory / CARD):
+                write_card(directory, repo_id=args.hub_model_id)
+            name = args.hub_model_id or directory.resolve().name
+            push_model(directory, name, private=args.hub_private_repo, token=args.hub_token)
+        return results
+
+
+def train(
+    method: str = "unsup", recipe: str | os.PathLike[str] | None = None, **arguments: Any
+) -> Results | MaskedLMResults:
+    """Train a model, as `simcse-hf train` does: everything that nobody wrote is decided in the same way.
+
+    Example:
+        >>> from simcse_hf import train
+        >>> results = train("unsup", model_name_or_path="bert-base-uncased", train_file="sentences.txt",
+        ...                 dev_file="sts-dev.csv", output_dir="outputs/my-unsup")  # doctest: +SKIP
+        >>> print(results.change)  # doctest: +SKIP
+        +14.94 [+8.46, +20.07]: significant at 95%
+
+    Args:
+        method (`str`, *optional*, defaults to `"unsup"`): `"unsup"` (a sentence predicts itself under another dropout
+            mask; SimCSE, section 3), `"sup"` (an anchor and its positive, with any number of hard negatives, or a text
+            and its label; section 4) or `"mlm"` (masked-LM pretraining).
+        recipe (`str` or `os.PathLike`, *optional*): A YAML file of arguments, or the name of a recipe of the package.
+        arguments (`Any`): The options of the command `simcse-hf train METHOD`, such as `model_name_or_path`,
+            `train_file`, `dev_file` and all fields of [`SimCSETrainingArguments`]. They take precedence over the
+            recipe. Without a model and texts, the run trains offline on the sample of the package.
+
+    Returns:
+        [`Results`]: The results, which also stand in `results.json` of `output_dir`.
+
+    Raises:
+        ValueError: If something cannot be trained as it is asked for, or `output_dir` holds another run.
+    """
+    sources = [arguments] if recipe is None else [recipe, arguments]
+    read = Recipe.read(method, *sources)
+    return pretrain(read.completed().given) if method == "mlm" else read.train()
+
+
+def train_and_save(trainer: SimCSETrainer) -> Results:
+    """Train one model, and save it with its results."""
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    trainer.save_model()
+    assert trainer.results is not None
+    return trainer.results
+
+
+# Steps ---------------------------------------------------------------------------------------------------------------
+
+
+def sample_of(command: str) -> dict[str, Any]:
+    """Return the arguments of a run on the sample of the package."""
+    corpus, encoder = sample_files()
+    values = dict(DEFAULTS[f"{command} sample"])
+    if command == "mlm":
+        return values | {"train_file": str(corpus.train_sentences)}
+    texts = corpus.train_sentences if command == "unsup" else corpus.train_triplets
+    return values | {"model_name_or_path": str(encoder), "dev_file": str(corpus.dev), "train_file": str(texts)}
+
+
+def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Return the options that name a file or folder that a run reads, with its path."""
+    inputs = [(f"--{name}", given.get(name)) for name in ("model_name_or_path", "train_file", "dev_file")]
+    for task in given.get("dev_task") or ():
+        if isinstance(task, str):
+            kind, _, path = task.partition("=")
+            inputs.append((f"--dev_task {kind}", path))
+    for name, own in (given.get("datasets") or {}).items():
+        inputs.append((f"datasets, {name}:", own.get("train_file")))
+    return inputs
+
+
+def named_texts(
+    data: DataArguments, tables: Mapping[str, Mapping[str, Any]] | None, supervised: bool
+) -> Source | dict[str, Source]:
+    """Return where the training texts of a run are.
+
+    Args:
+        data (`DataArguments`): Names the texts of one data set.
+        tables (`Mapping[str, Mapping]`, *optional*): Name those of several data sets.
+        supervised (`bool`): Whether a row of one data set holds more than a sentence.
+
+    Returns:
+        `Source` or `dict[str, Source]`: One source, or that of each data set by its name.
+
+    Raises:
+        ValueError: If the texts are not named in exactly one way.
+    """
+    if tables is None:
+        if (data.train_file is None) == (data.dataset_name is None):
+            raise ValueError("name the training texts with either --train_file or --dataset_name")
+        path = str(data.train_file or data.dataset_name)
+        return Source(path, data.columns, data.max_train_samples, supervised, streams=data.streaming)
+    if not tables:
+        raise ValueError("datasets is empty: name train_file or dataset_name of each data set")
+    if data.train_file or data.dataset_name or data.columns or data.streaming:
+        raise ValueError(
+            "datasets names the training texts: leave out --train_file, --dataset_name, --columns and --streaming"
+        )
+    sources = {}
+    for name, own in tables.items():
+        if ("train_file" in own) == ("dataset_name" in own):
+            raise ValueError(f"data set {name!r}: name the training texts with either train_file or dataset_name")
+        path = own.get("train_file") or own["dataset_name"]
+        sources[name] = Source(path, own.get("columns"), own.get("max_train_samples"))
+    return sources
