@@ -5,13 +5,13 @@ r"""Unsupervised SimCSE: a sentence predicts itself under another dropout mask (
     accelerate launch examples/run_unsup.py --model_name_or_path bert-base-uncased \
         --train_file data/wiki1m_for_simcse.txt --dev_file data/sts-dev.csv --output_dir outputs/my-model
 
-This is the command `simcse-hf train unsup`, and `--help` lists its arguments. `train` is the same in Python, to
-be copied and changed.
+This is the command `simcse-hf train unsup`, and `--help` lists its arguments. `train` is the same run with the Trainer,
+to be copied and changed.
 """
 
 import sys
 
-from simcse_hf import BertForCL, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf import BertForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.cli.main import main
 
 
@@ -20,15 +20,17 @@ def train(start="bert-base-uncased", sentences="data/wiki1m_for_simcse.txt", dev
         "learning_rate": 3e-5,
         "per_device_train_batch_size": 64,
         "num_train_epochs": 1,
+        "logging_steps": 25,
         "eval_strategy": "steps",
         "eval_steps": 125,
         "save_steps": 125,
+        "save_total_limit": 2,
         "load_best_model_at_end": True,
     }
     trainer = SimCSETrainer(
         BertForCL.from_pretrained(start, mlp_only_train=True),
         SimCSETrainingArguments(**{"output_dir": "outputs/my-unsup"} | settings | options),
-        train_dataset=load_text_dataset(sentences),  # one sentence on each line
+        train_dataset=sentences,  # one sentence on each line
         dev_set=dev,  # logs eval_stsb_spearman and chooses the best checkpoint by it
     )
     trainer.train()

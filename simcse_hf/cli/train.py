@@ -66,37 +66,7 @@ def train_main(argv: list[str]) -> int:
     if int(os.environ.get("RANK", "0")) == 0:
         print(shown)
         if recipe.is_sample and method != "mlm" and results.seeds is None:
-            _show_neighbours(results.folder)
+            from ..training.sample_run import describe_sample_run
+
+            print(describe_sample_run(results.folder))
     return 0
-
-
-#: A sentence of the sample's test set, which is searched before and after training.
-_QUERY = "The exhausted percussionist lost the lute at the auditorium."
-
-
-def _show_neighbours(folder: str) -> None:
-    """Show the sentences nearest to one of the sample before and after training, and the next commands."""
-    from ..data.sample import sample_files
-    from ..data.scored_pairs import read_scored_pairs
-    from ..inference.simcse import SimCSE
-    from ..names import POOLER_TYPES
-    from ..search import SentenceIndex
-
-    corpus, encoder = sample_files()
-    trained = SimCSE(folder, device="cpu")
-    if trained.pooler_type not in POOLER_TYPES:  # the start has no templates and no filters
-        return
-    # The sample's encoder has no head of its own.
-    pooler = "cls_before_pooler" if trained.pooler_type == "cls" else trained.pooler_type
-    start = SimCSE(encoder, pooler_type=pooler, device="cpu")
-    texts = set(read_scored_pairs(corpus.test).texts) - {_QUERY}
-    for when, model in (("before", start), ("after", trained)):
-        print(f"\nNearest to {_QUERY!r} {when} training, of {len(texts):,} sentences:")
-        for match in SentenceIndex.build(model, sorted(texts)).search(_QUERY, top_k=3):
-            print(f"  {match.score:.4f}  {match.sentence}")
-    print(
-        "\nNext, search your own sentences, or train on them:\n"
-        f"  simcse-hf index --model {folder} --input sentences.txt --output my-index\n"
-        "  simcse-hf search --index my-index\n"
-        "  simcse-hf train unsup --model bert-base-uncased --train_file sentences.txt"
-    )

@@ -43,7 +43,7 @@ def list_texts(texts: str | Iterable[str]) -> list[str]:
 
 
 def flatten(cells: Iterable) -> list:
-    """Return the texts of cells, of which each is a text or a list of them."""
+    """Return the texts of cells that are texts or lists of texts, in one list."""
     texts: list = []
     for cell in cells:
         texts += cell if is_list(cell) else [cell]
@@ -70,7 +70,7 @@ LABEL = "label"
 #: Columns of rows that hold no texts, and stay as they are when the texts are tokenized.
 NO_TEXT = (SCORE, LABEL, "relations")
 
-#: Names, in any case, by which a column of a dev set, a task or labelled pairs is known; messages use the first one.
+#: Case-insensitive column names of dev sets, tasks and labelled pairs; messages use the first one.
 PART_NAMES = {
     "score": ("score", "similarity_score", "relatedness_score", "label"),
     "sentence1": ("sentence1", "sent1", "sentence_a"),

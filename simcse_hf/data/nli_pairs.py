@@ -20,7 +20,7 @@ from .read import TextSource, open_source
 
 logger = logging.get_logger(__name__)
 
-#: Each label by its name, its number, and the letter that stands for it in ANLI.
+#: Labels by name, by number, and by ANLI's letter.
 _LABEL: dict[str, str] = {}
 for _number, _name in enumerate(NLI_LABELS):
     _LABEL |= {_name: _name, _name[0]: _name, str(_number): _name}

@@ -444,7 +444,7 @@ def load_class_rows(
     """Load texts with class labels, or anchors with several positives. A dataset of this form stays as it is.
 
     The columns are one of texts and one of labels (`label`, `category`, `class` or `intent`); or anchors, positives
-    and perhaps hard negatives, named as in [`~data.columns.resolve_columns`], whose cells may be lists.
+    and optionally hard negatives, named as in [`~data.columns.resolve_columns`]. Cells may be lists.
 
     Args:
         source (`str` or `datasets.Dataset`): A file, see [`open_table`], the name of a dataset on the hub, or a
@@ -493,7 +493,7 @@ def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
     try:
         [table, *_] = open_source(source)
         return class_columns(table.columns, table.sample(), columns) is not None
-    except ValueError:  # whoever loads the rows reports it
+    except ValueError:  # reported when the rows are loaded
         return False
 
 

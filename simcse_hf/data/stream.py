@@ -128,7 +128,7 @@ class StreamedRows(torch.utils.data.IterableDataset):
 
     Args:
         texts (`datasets.IterableDataset`): Columns `sent0`, `sent1`, ..., as from `load_text_stream`.
-        head (`datasets.Dataset` or `SeededDataset`): The first rows of token ids, by which a run is checked.
+        head (`datasets.Dataset` or `SeededDataset`): The first tokenized rows, for the checks of a run.
         make_rows (`Callable`): Turns rows of texts, each with its source of randomness, into rows of token ids.
         batch_size (`int`): Rows in a batch of one process.
         shuffle_buffer (`int`): Rows in a window; 1 keeps the order of the text.

@@ -44,10 +44,10 @@ SUFFIXES = ".txt, .csv, .tsv, .json, .jsonl, .parquet, or one of these followed 
 #: The number of a line or row, from 1, and its cells.
 Row = tuple[int, Sequence]
 
-#: What is no text: a byte that is not in the encoding of its file, as Python decodes it, and a NUL byte.
-_NO_TEXT = re.compile("[\udc80-\udcff\0]")
+#: How Python decodes a byte that is not in the encoding of its file.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
-#: The line by which Excel knows what separates cells.
+#: Excel's separator line.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
 
@@ -76,7 +76,8 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         for number, line in enumerate(lines, 1):
             if number == 1:
                 line = line.removeprefix("\ufeff")
-            if number == 1 or len(line) == limit or _NO_TEXT.search(line):
+            is_decoded = line.isascii() or not _UNDECODED.search(line)
+            if number == 1 or len(line) == limit or "\0" in line or not is_decoded:
                 _check_line(line, f"{path}, line {number}", encoding, limit)
             yield number, line
 
@@ -84,14 +85,14 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
 def _check_line(line: str, where: str, encoding: str, limit: int) -> None:
     """Refuse a line that is no text, too long, or meant for Excel."""
     problem = None
-    wrong = _NO_TEXT.search(line)
-    if wrong and wrong[0] == "\0":
-        problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
-    elif wrong:
+    wrong = _UNDECODED.search(line)
+    if wrong:
         problem = (
             f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. The "
             "text may be WINDOWS-1252 or UTF-16: convert it, for example with `iconv -f WINDOWS-1252 -t UTF-8`."
         )
+    elif "\0" in line:
+        problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
     elif len(line) == limit:
         problem = TOO_LONG
     elif _EXCEL.fullmatch(line):
@@ -102,7 +103,7 @@ def _check_line(line: str, where: str, encoding: str, limit: int) -> None:
 
 @contextmanager
 def _readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Raise a `ValueError` that names the file in place of the errors by which its damage is known."""
+    """Turn the errors of a damaged file into a `ValueError` that names it."""
     try:
         yield
     except errors as error:
@@ -170,8 +171,7 @@ class Table:
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
         refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
-            first rows, which name the columns, do not have. Where columns are chosen by their names, such a key would
-            be lost without a word.
+            first rows, which name the columns, do not have, and which would be ignored.
         has_names (`bool`, *optional*, defaults to `True`): Whether the columns have names of their own, and not those
             of their places.
     """
@@ -218,10 +218,10 @@ def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], uni
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
         for number, record in records():
-            late = record.keys() - keys.keys() if table.refuse_late_keys else ()
-            if late:
+            if table.refuse_late_keys and not record.keys() <= keys.keys():
+                late = next(key for key in record if key not in keys)
                 raise ValueError(
-                    f"{table.at(number)}: the key {min(late)!r} does not occur in the first {SAMPLE_ROWS} rows, whose "
+                    f"{table.at(number)}: the key {late!r} does not occur in the first {SAMPLE_ROWS} rows, whose "
                     f"keys are the columns. Add it to the first row (null is no text), or {_NAME_COLUMNS}."
                 )
             yield number, [record.get(column) for column in chosen]

@@ -39,8 +39,8 @@ def tokenize_dataset(
             column `texts` of lists with a column `relations` beside it, see `build_nli_groups`. The columns
             `score` and `label` stay as they are.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which adds its special tokens.
-        max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens; or one number
-            for the anchor, one for the positive, and one for all other texts, of which the last may be left out.
+        max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens; or one
+            number each for the anchor, the positive and all further texts; the last one given applies to the rest.
         templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into, see
             `read_template`: the first for `sent0` and the last for the other columns. A single column becomes one for
             each template.
@@ -48,7 +48,7 @@ def tokenize_dataset(
 
     Returns:
         `datasets.Dataset`: A column `input_ids` with a list of token ids for each sentence of a row; a column `length`
-        with the length of the row's longest sentence, by which `train_sampling_strategy="group_by_length"` groups;
+        with the length of the row's longest sentence, for `train_sampling_strategy="group_by_length"`;
         the columns that hold no texts; and where rows have fewer hard negatives than others, their `relations`.
 
     Raises:
@@ -182,7 +182,7 @@ class RowTokenizer:
         return tokenized
 
     def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
-        """Tokenize rows of texts. The last column stands for all texts from its place on."""
+        """Tokenize rows of texts. The settings of the last column apply to all further texts."""
         last = len(columns) - 1
         tokenized = []
         for number, column in enumerate(columns):
@@ -206,7 +206,7 @@ class RowTokenizer:
 
 
 def number_of(token_ids: Sequence[int]) -> int:
-    """Return a number by which equal token ids are known in all processes; 0 for an absent text."""
+    """Return a hash of token ids that is the same in all processes; 0 for an absent text."""
     # Python salts the hashes of strings but not those of integers.
     return hash(tuple(token_ids)) if token_ids else 0
 
@@ -242,10 +242,10 @@ def check_known(
     """Measure in a sample of texts whether the tokenizer knows their words, as it does not in a foreign script.
 
     Args:
-        token_ids (`Iterable[Sequence[int]]`): The token ids of the texts, of which the first 2,000 are read.
+        token_ids (`Iterable[Sequence[int]]`): The token ids of the texts; the first 2,000 are read.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer that made them.
         name (`str`): What messages call the texts.
-        refuses (`bool`, *optional*, defaults to `True`): Whether texts are refused of which more than half is unknown.
+        refuses (`bool`, *optional*, defaults to `True`): Whether to raise if more than half of the tokens are unknown.
 
     Returns:
         `bool`: Whether more than 5% of the tokens are unknown, which gives a warning.

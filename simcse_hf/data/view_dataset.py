@@ -66,7 +66,7 @@ class SeededDataset(torch.utils.data.Dataset):
         return random.Random(f"{self.seed} {int(self._epoch)} {index}")  # `Random` hashes a string with SHA-512
 
     def digest(self) -> str | None:
-        """Return a digest of what rows are made of, `None` if nobody knows it."""
+        """Return a digest of the data that rows are drawn from, `None` if it is unknown."""
         return None
 
     def describe_view(self) -> ViewDescription:

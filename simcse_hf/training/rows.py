@@ -7,7 +7,7 @@ What a row holds depends on its kind (`data.kinds`). How rows are drawn is a cla
 | [`Fixed`] | are tokenized once |
 | [`Drawn`] | are drawn whenever they are read, such as random views of a sentence and spans of a document |
 | [`Streamed`] | are read from a stream while training |
-| [`Mixed`] | are those of several data sets, of which each batch takes one |
+| [`Mixed`] | come from several data sets, each batch from one |
 """
 
 import itertools
@@ -108,8 +108,8 @@ class Rows:
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How these rows are read.
-        known (`Dataset` or `SeededDataset`): The rows of token ids; of a stream the first ones, by which a run is
-            checked and described.
+        known (`Dataset` or `SeededDataset`): The rows of token ids; of a stream the first ones, for checks and the
+            description.
         name (`str`): What messages call the data.
         says (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`. By default its texts are counted.
         texts (`Sequence[Dataset]`, *optional*, defaults to `()`): The texts of the rows, where they are known.
@@ -149,7 +149,7 @@ class Rows:
         return []
 
     def order(self, batch_size: int) -> PermutedSampler | None:
-        """Choose the order in which rows are drawn.
+        """Choose the sampler.
 
         Args:
             batch_size (`int`): Rows of a batch of one process.
@@ -170,7 +170,7 @@ class Rows:
             [`ContrastiveCollator`]: The collator.
 
         Raises:
-            ValueError: If the objective needs a teacher that nobody names, or does not read one that is named.
+            ValueError: If the objective needs a teacher and none is given, or one is given that it does not use.
         """
         check_frozen(objective, self.plan)
         shared = make_collator(self.reader, objective, self.longest)
@@ -183,8 +183,8 @@ class Rows:
             objective (`Objective`): The objective.
 
         Returns:
-            `list[Mapping[str, Any]]`: A row of single sentences whose views differ by dropout alone, for each data set
-            that has some.
+            `list[Mapping[str, Any]]`: The first row of each data set of single sentences without augmentation, for the
+            check of dropout.
 
         Raises:
             ValueError: If it cannot. The message says what to change.
@@ -215,11 +215,11 @@ class Rows:
         """Warn if many rows repeat an earlier one."""
 
     def digest(self) -> str | None:
-        """Return a digest of the training texts, `None` if nobody knows them."""
+        """Return a digest of the training texts, `None` if they are unknown."""
         raise NotImplementedError
 
     def digests(self) -> dict[str, str | None]:
-        """Return digests of what a run reads, by their names in its settings.
+        """Return the digests of the training data, by their names in the settings of the run.
 
         Returns:
             `dict[str, str]`: That of the rows in their order (the first ones of a stream; of rows that are drawn anew
@@ -263,7 +263,7 @@ class Fixed(Rows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        read, *_ = *self.texts, self.known
+        read = self.texts[0] if self.texts else self.known
         columns = check_texts(self.plan, self.name, read.column_names)
         for model, words in self.plan.frozen.items():
             self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
@@ -324,13 +324,13 @@ class Streamed(Rows):
         return [EpochOfStream()]
 
     def digest(self) -> str | None:
-        """Return a digest of the first rows, or of the texts of which their views are drawn."""
+        """Return a digest of the first rows; with a view, of their texts."""
         return self.known.digest() if isinstance(self.known, SeededDataset) else digest_rows(self.known)
 
 
 @dataclass(eq=False)
 class Mixed(Rows):
-    """Several data sets, of which each batch takes one. The plan is for rows of none, as in an evaluation.
+    """Several data sets; each batch comes from one. `plan` applies to rows of none of them, as in an evaluation.
 
     Args:
         parts (`Mapping[str, Rows]`): The rows of each data set.
@@ -577,7 +577,7 @@ def _drawn(reader: Reader, plan: RowPlan, tokens: SeededDataset, name: str) -> D
 
 
 def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Streamed:
-    """Open a stream, with its first rows as a data set by which the run is checked."""
+    """Open a stream, and tokenize its first rows for the checks of the run."""
     args = reader.args
     check_stream(source, plan, args)
     texts = read_stream(source)
@@ -684,7 +684,7 @@ def check_frozen(objective: Objective, plan: RowPlan) -> None:
 
 
 def check_grouping(rows: Dataset | SeededDataset, args: SimCSETrainingArguments) -> None:
-    """Refuse to group rows without their lengths, for which transformers would take their numbers of texts."""
+    """Refuse `group_by_length` without a column of lengths: transformers would take the number of texts for it."""
     column = args.length_column_name
     if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
         found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
@@ -706,7 +706,7 @@ def says_of_templates(reader: Reader, columns: Sequence[str]) -> str | None:
 
 
 def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
-    """Make the collator of rows of texts that an objective learns from, of which none is longer than `longest`."""
+    """Make the collator of an objective, for texts of up to `longest` tokens."""
     return ContrastiveCollator(
         reader.tokenizer,
         pad_to=longest if reader.args.pad_to_max_length else None,

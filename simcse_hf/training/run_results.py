@@ -226,7 +226,7 @@ class Results:
         if dev.start.pooler is not None:
             own = dev.value(dev.initial)
             start = f"   (pooler {dev.start.pooler}; {own:.2f} as this run pools the start)"
-        saved = "best" if dev.saved.step == dev.best.step else "saved"
+        saved = "best" if dev.saved.step == dev.best.step and not dev.is_worse else "saved"
         lines = [
             "",
             f"Dev set {Path(dev.dev_set).name}, {scale}",

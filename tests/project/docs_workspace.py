@@ -17,8 +17,11 @@ from simcse_hf.cli.main import main
 ROOT = Path(__file__).parents[2]
 
 
-def make_workspace(folder):
-    """Write every file and model that the documentation names; the current directory must be `folder`."""
+def make_workspace(folder, with_model=True):
+    """Write every file and model that the documentation names; the current directory must be `folder`.
+
+    Without `with_model`, nothing is trained or evaluated.
+    """
     first, second, third = (sentences(64, seed, words=5) for seed in range(3))
     (folder / "sentences.txt").write_text("\n".join(first) + "\n")
     (folder / "corpus.txt").write_text("\n".join(second) + "\n")
@@ -59,6 +62,8 @@ def make_workspace(folder):
     decoder = {"vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     decoder |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 128}
     save_encoder(folder / "Qwen/Qwen3-0.6B", Qwen3ForCausalLM, Qwen3Config(**decoder))
+    if not with_model:
+        return
     run_command(TRAIN + " --output_dir outputs/my-unsup")
     for name in ("my-model", "sample-unsup"):
         os.symlink("my-unsup", folder / "outputs" / name)

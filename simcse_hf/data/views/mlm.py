@@ -17,7 +17,7 @@ _CROP = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:210
 
 
 class ReplaceTokens(TextView):
-    """The text as it is, of which [`MaskedLMView`] replaces tokens; the rate is that of the masked-LM."""
+    """The text unchanged; [`MaskedLMView`] replaces tokens of it on the device, at the rate of this view."""
 
     name = "mlm"
     usual_rate = 0.15
@@ -27,7 +27,7 @@ class ReplaceTokens(TextView):
 
 
 class CropAndReplaceTokens(Crop):
-    """A tenth of the words is cut off, and [`MaskedLMView`] replaces tokens; the rate is that of the masked-LM."""
+    """A crop of 10%; [`MaskedLMView`] replaces tokens of it on the device, at the rate of this view."""
 
     name = "crop+mlm"
     usual_rate = 0.15
@@ -73,7 +73,7 @@ class MaskedLMView(nn.Module):
         num_known = masked_lm.config.vocab_size
         if len(tokenizer) > num_known:
             known = f"{masked_lm.name_or_path} knows {num_known} tokens, and the tokenizer has {len(tokenizer)}"
-            raise ValueError(f"view mlm: {known}. Take a masked-LM with the vocabulary of the model in training.")
+            raise ValueError(f"view mlm: {known}. Take a masked-LM with the same vocabulary.")
         self.model = masked_lm.eval().requires_grad_(False)
         self.mask_token_id = tokenizer.mask_token_id
         self.vocabulary = len(tokenizer)
