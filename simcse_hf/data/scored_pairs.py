@@ -125,7 +125,10 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
     lines = read_lines(path)
     first = next(filter(str.strip, lines), "")
     delimiter = "\t" if "\t" in first else ","
-    header = next(csv.reader([first], delimiter=delimiter))
+    try:
+        header = next(csv.reader([first], delimiter=delimiter))
+    except csv.Error:  # a carriage return within a text, or a text of more characters than csv allows
+        header = []
     picks = [header.index(column) for column in find_parts(header, _PARTS).values()]
     has_header = len(picks) == len(_PARTS)
     if delimiter == "\t" and (unpacked.suffix == ".txt" or not has_header):

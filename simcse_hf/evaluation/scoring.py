@@ -229,7 +229,7 @@ def evaluate(
         if output is not None:
             evaluation.write(output)
     if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
-        path = write_threshold(encoder.name_or_path, evaluation.threshold, encoder.probe_cosines())
+        path = write_threshold(encoder, evaluation.threshold)
         evaluation = replace(evaluation, threshold_file=str(path))
     return evaluation
 

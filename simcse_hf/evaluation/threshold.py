@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
+from ..inference.simcse import SimCSE
 from ..models.settings import THRESHOLD
 from ..ops.files import StrPath, read_json_object, write_json
 from .bootstrap import (
@@ -212,8 +213,19 @@ def check_can_save(folder: StrPath, threshold: str | None) -> None:
         raise ValueError(f"{folder} is a checkpoint, whose files must stay: name the saved model")
 
 
-def save_threshold(folder: StrPath, threshold: Threshold, probe: list[float]) -> Path:
-    """Write a threshold into the config.json of a model, with cosines that tell its embeddings; return the file."""
-    path = Path(folder).expanduser() / "config.json"
-    write_json(path, read_json_object(path) | {THRESHOLD: {**threshold, "probe": probe}})
+def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
+    """Keep a threshold in a model and in the config.json of its folder, with cosines that tell its embeddings.
+
+    Args:
+        model (`SimCSE`): The model with which it was measured.
+        threshold (`Threshold`): The threshold.
+
+    Returns:
+        `Path`: The config.json.
+    """
+    saved = {**threshold, "probe": model.probe_cosines()}
+    path = Path(model.name_or_path).expanduser() / "config.json"
+    write_json(path, read_json_object(path) | {THRESHOLD: saved})
+    setattr(model.model.config, THRESHOLD, saved)
+    vars(model).pop("threshold", None)  # an earlier one
     return path

@@ -28,17 +28,9 @@ _DIGESTS = {"weights": "other weights", "tokenizer": "another tokenizer"}
 # Digests ------------------------------------------------------------------------------------------------------------
 
 
-def digest_value(value: object, size: int = 16) -> str:
-    """Return a digest of a value that `repr` shows completely, such as nested lists of texts and numbers.
-
-    Args:
-        value (`object`): The value.
-        size (`int`, *optional*, defaults to `16`): Bytes of the digest.
-
-    Returns:
-        `str`: The digest, in hexadecimal.
-    """
-    return blake2b(repr(value).encode(), digest_size=size).hexdigest()
+def digest_value(value: object) -> str:
+    """Return a digest of a value that `repr` shows completely, such as nested lists of texts and numbers."""
+    return blake2b(repr(value).encode(), digest_size=16).hexdigest()
 
 
 def digest_weights(tensors: Iterable[tuple[str, Tensor]], *, reads_all: bool = False) -> str:
@@ -54,12 +46,14 @@ def digest_weights(tensors: Iterable[tuple[str, Tensor]], *, reads_all: bool = F
     """
     total = blake2b(digest_size=64 if reads_all else 16)
     for name, tensor in tensors:
-        if not tensor.is_meta:
-            step = 1 if reads_all else max(1, tensor.numel() // _READ_NUMBERS)
-            numbers = tensor.detach().flatten()[::step].cpu().contiguous()
-            numbers = numbers if reads_all else numbers.double()
-            total.update(name.encode())
-            total.update(numbers.view(torch.uint8).numpy().data)
+        if tensor.is_meta:
+            continue
+        numbers = tensor.detach().flatten()
+        if not reads_all:
+            step = max(1, len(numbers) // _READ_NUMBERS)
+            numbers = numbers[::step].double()
+        total.update(name.encode())
+        total.update(numbers.cpu().contiguous().view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
@@ -174,11 +168,11 @@ class Identity:
         left_out = {*_NAMES, *may_change}
         if (self.dtype, self.backend) != (now.dtype, now.backend):
             left_out.add("weights")
-        found = []
-        for name, (before, after) in changes(self.to_dict(), now.to_dict()).items():
-            if name not in left_out:
-                found.append(_DIGESTS.get(name, f"{name} {before!r} there, {after!r} here"))
-        return found
+        return [
+            _DIGESTS.get(name, f"{name} {before!r} there, {after!r} here")
+            for name, (before, after) in changes(self.to_dict(), now.to_dict()).items()
+            if name not in left_out
+        ]
 
 
 # Records ------------------------------------------------------------------------------------------------------------
@@ -200,14 +194,6 @@ class Record:
     advice: str
     section: str = "settings"
 
-    def read(self) -> dict[str, Any]:
-        """Return the whole document.
-
-        Raises:
-            ValueError: If the file is damaged.
-        """
-        return read_json_object(self.path, self.section, advice=self.advice)
-
     def compare(self, now: Mapping[str, Any], may_change: Collection[str] = ()) -> dict[str, Any]:
         """Refuse to go on with other settings than the recorded ones.
 
@@ -221,7 +207,7 @@ class Record:
         Raises:
             ValueError: If the file is damaged, or a setting differs. The message names each with both values.
         """
-        document = self.read()
+        document = read_json_object(self.path, self.section, advice=self.advice)
         before, after = dict(document[self.section]), dict(now)
         for name in may_change:
             before.pop(name, None)

@@ -186,9 +186,7 @@ def fit_flow(
     check_values("an integer above 0", epochs=epochs, batch_size=batch_size)
     check_values("a number above 0", learning_rate=learning_rate)
     if count <= dim:
-        raise ValueError(
-            f"a flow over {dim} dimensions needs more than {dim} embeddings, better thousands, got {count}"
-        )
+        raise ValueError(f"a flow over {dim} dimensions needs more than {dim} embeddings, got {count}: give thousands")
     vectors = vectors.to(torch.get_default_dtype())
     largest = vectors.abs().amax(dim=0)
     constant = vectors.double().std(dim=0) <= NOISE * largest

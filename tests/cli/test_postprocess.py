@@ -15,6 +15,7 @@ from evaluation_helpers import random_pairs, write
 from inference_helpers import perturb
 from transformers import BertForMaskedLM
 
+import simcse_hf
 from simcse_hf import BertForCL, SimCSE
 from simcse_hf.cli.main import main
 from simcse_hf.evaluation import evaluate
@@ -88,6 +89,17 @@ def test_adds_the_transform_to_the_folder_of_the_model(fit, save_checkpoint):
     assert before == {path: path.read_bytes() for path in files}
     with pytest.raises(ValueError, match="names pooler 'avg' in its files, and the transform is for 'avg_first_last'"):
         fit("whitening", "--overwrite", model=directory, output=directory, pooler="avg_first_last")
+
+
+def test_the_function_returns_what_it_fitted_and_takes_a_loaded_model(raw, sentences, tmp_path):
+    model = load(raw, pooler_type="avg")
+    result = simcse_hf.fit_postprocessing(model, sentences, tmp_path / "new", "whitening", dim=8)
+    assert (result.method, result.pooler_type, result.output_dim, result.sentences) == ("whitening", "avg", 8, 150)
+    assert torch.equal(load(tmp_path / "new").encode(TEXTS), model.encode(TEXTS))
+    with pytest.raises(ValueError, match="blocks: not an option of method whitening"):
+        simcse_hf.fit_postprocessing(raw, sentences, tmp_path / "other", "whitening", blocks=2)
+    with pytest.raises(ValueError, match="new is not an empty directory"):
+        simcse_hf.fit_postprocessing(raw, sentences, tmp_path / "new", "whitening", pooler_type="avg")
 
 
 # --- where it is applied ------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ RECORDS = [
         ),
         ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
         ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
+        ("x.csv", STSB.replace("a cat", "a\rcat")),
         ("x.tsv", '4.5\ta cat\ta dog\r\n0.0\the said "no"\tit is , red\r\n'),
         ("x.csv.gz", STSB),
         ("x.jsonl", data_helpers.content_of("jsonl", RECORDS)),

@@ -9,6 +9,7 @@ from cli_helpers import card_main, status
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
 
+import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index
 from simcse_hf.cli.main import main
 from simcse_hf.evaluation.bootstrap import divide_groups
@@ -154,6 +155,13 @@ def test_the_threshold_is_saved_and_used(model, pairs, tmp_path, capsys):
     assert loaded.is_similar(first, [first, second]).tolist() == similar.tolist()
     loaded.save_pretrained(tmp_path / "copy")
     assert SimCSE(tmp_path / "copy").threshold == loaded.threshold
+
+
+def test_a_loaded_model_knows_the_threshold_that_was_chosen_with_it(model, pairs):
+    loaded = SimCSE(model)
+    evaluation = simcse_hf.evaluate(loaded, task=[f"pairs={pairs}"], threshold="f1", save_threshold=True)
+    assert loaded.threshold == evaluation.threshold["cosine"] == SimCSE(model).threshold
+    assert evaluation.threshold_file == str(model / "config.json")
 
 
 def test_a_threshold_of_other_embeddings_is_refused(with_threshold):

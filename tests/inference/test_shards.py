@@ -18,6 +18,7 @@ from inference_helpers import random_texts
 from process_helpers import held_elsewhere, launch
 from transformers import BertModel
 
+import simcse_hf
 from simcse_hf.inference.encode import EncodeJob, encode
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.inference.shards import Shard, read_manifest, read_shards, remove_run
@@ -58,6 +59,16 @@ def test_an_empty_cell_keeps_its_row(model, tmp_path):
     encode(model, path, tmp_path / "out", column="said", shard_size=30)
     vectors = np.concatenate(list(read_shards(tmp_path / "out")))
     np.testing.assert_allclose(vectors, model.encode(texts, convert_to_numpy=True), atol=1e-6)
+
+
+def test_the_function_takes_a_name_or_a_loaded_model_and_returns_what_it_wrote(model, checkpoint, source, tmp_path):
+    result = simcse_hf.encode(checkpoint, source, tmp_path / "out", device="cpu", max_length=5)
+    assert str(result) == f"53 texts in 1 file(s) under {tmp_path / 'out'}"
+    assert result.to_dict() == {"output": tmp_path / "out", "texts": 53, "shards": ["vectors.npy"]}
+    expected = model.encode(random_texts(53), max_length=5, convert_to_numpy=True)
+    np.testing.assert_allclose(np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="the model is loaded already: leave out max_length"):
+        simcse_hf.encode(model, source, tmp_path / "out", max_length=5)
 
 
 # --- truncation and codes ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from simcse_hf import AutoModelForCL, BertForCL, SimCSE
 from simcse_hf.data.collator import length_sorted_batches
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.encode import encode
+from simcse_hf.inference.encoder import Encoder
 from simcse_hf.inference.encoding import encode_token_ids, tokenize_texts
 from simcse_hf.inference.shards import read_shards
 from simcse_hf.models.pooling import POOLERS
@@ -226,6 +227,15 @@ def test_texts_that_are_cut_or_have_unknown_tokens_are_counted_once(make, caplog
         model.encode(["猫 坐 在 垫子 上"] * 8)
     assert caplog.text.count("the texts to encode: 100% of the tokens are unknown") == 1
     assert caplog.text.count("fill the maximum length of 6 tokens") == 1 and "4 of 7 texts (57.1%)" in caplog.text
+
+
+def test_an_encoder_gives_the_embeddings_of_simcse_with_its_prompt_and_length(make):
+    model = make(pooler_type="avg", prompts={"query": "the dog : "}, default_prompt_name="query", max_length=9)
+    encoder = Encoder(model.model, model.tokenizer)
+    prefix = encoder.resolve_prompt()
+    found = encoder.embed(encoder.tokenize(TEXTS, prefix))
+    assert torch.equal(found, model.encode(TEXTS, normalize_embeddings=False))
+    assert encoder.reading(prefix) == model.reading(prefix) != encoder.reading()
 
 
 def test_dev_scores_of_training_use_the_length_of_inference(make):
