@@ -290,7 +290,7 @@ class SentenceIndex:
         # 2. Select rows, and find the nearest of them.
         embeddings, is_single = self._encode_queries(queries)
         among = self._select(filters) if filters else None
-        top_k = min(top_k, len(self) if among is None else int(among.sum()))
+        top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
         results: list[Results] = [[] for _ in embeddings]

@@ -19,8 +19,9 @@ logger = logging.get_logger(__name__)
 #: The record of `simcse-hf adapt` beside a model that it made.
 ADAPTATION = "adaptation.json"
 #: What a model may be measured with besides its own settings.
-_MAY_CHANGE = ("max_length", "long_texts", "dtype")
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_MAY_CHANGE = ("max_length", "long_texts")
+#: Digests of weights depend on their type, so the model is loaded with the type of the result.
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Weights:

@@ -56,6 +56,16 @@ class Measured(NamedTuple):
     document: dict
     seeds: list[dict]
 
+    @property
+    def results(self) -> dict:
+        """The results of the published model."""
+        return self.document["results"]
+
+    @property
+    def every(self) -> list[dict]:
+        """The results of the published model, and those of the model of every seed."""
+        return [self.results, *self.seeds]
+
 
 def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
     """Make the tables of everything that was measured.
@@ -177,18 +187,17 @@ def _adaptation(adaptation: dict) -> Table | None:
 
 def _average(model: Subject, measured: Measured, average: str, title: str) -> Table | None:
     """Make the table of the tasks that an average is over, and of the average."""
-    results = measured.document["results"]
+    results = measured.results
     if average not in results:
         return None
-    every = [results, *measured.seeds]
-    scored = [scores_of(measured.document, each) for each in every]
+    scored = [scores_of(measured.document, each) for each in measured.every]
     members = results[average]["tasks"]
     missing = results[average]["missing"]
     columns = {}
     for task in results:
         if task in members or task in missing:
             columns[SHORT_NAMES.get(task, task)] = [each[task] for each in scored]
-    columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in every]
+    columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
     protocol = protocol_of(measured.document, transfer=average == "average_transfer")
     if missing:
         protocol += " n/a: not measured and not part of the average."
@@ -196,11 +205,10 @@ def _average(model: Subject, measured: Measured, average: str, title: str) -> Ta
 
 
 def _geometry(model: Subject, measured: Measured) -> Table | None:
-    geometry = measured.document["results"].get("geometry")
+    geometry = measured.results.get("geometry")
     if not geometry:
         return None
-    every = [measured.document["results"], *measured.seeds]
-    columns = {name: [each["geometry"][name] for each in every] for name in GEOMETRY}
+    columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
     protocol = (
         f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored above "
         f"4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, lower is "
@@ -223,16 +231,14 @@ def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str,
 
 def _users_tasks(model: Subject, measured: Measured) -> Table | None:
     """Make the table of the tasks from a user's own files."""
-    results = measured.document["results"]
-    every = [results, *measured.seeds]
     rows = []
     protocols = []
-    for task, result in results.items():
+    for task, result in measured.results.items():
         if not is_user_task(result):
             continue
         protocols.append(f"{result['kind']}: {result['protocol']}")
         for metric in result["metrics"]:
-            values = [each[task][metric] for each in every]
+            values = [each[task][metric] for each in measured.every]
             cells = [format_scores(metric, part) for part in (values[:1], values[1:]) if part]
             rows.append([f"{result['kind']} ({result['name']})", metric, *cells, result["examples"]])
     if not rows:
@@ -246,7 +252,7 @@ def _users_tasks(model: Subject, measured: Measured) -> Table | None:
 
 
 def _mteb(model: Subject, measured: Measured) -> Table | None:
-    scores = measured.document["results"].get("mteb")
+    scores = measured.results.get("mteb")
     if not scores:
         return None
     protocol = f"Main scores, measured with the package `mteb`. {_origin_of_one_model(model)}"
@@ -254,7 +260,7 @@ def _mteb(model: Subject, measured: Measured) -> Table | None:
 
 
 def _mteb_averages(model: Subject, measured: Measured) -> Table | None:
-    averages = measured.document["results"].get("mteb_averages")
+    averages = measured.results.get("mteb_averages")
     if not averages:
         return None
     rows = []

@@ -211,14 +211,14 @@ def export_int8(
         listed = "; ".join(describe_form(form) for form in forms)
         if not accurate:
             raise ValueError(
-                f"nothing was written, because int8 loses more than --max_loss {max_loss:g}: {listed}. Allow more, or "
-                "give texts like yours with --calibrate."
+                f"nothing was written, because int8 loses more than max_loss {max_loss:g}: {listed}. Allow more, or "
+                "calibrate with texts like yours."
             )
         best = accurate[0]
         if best["speed"] < LEAST_SPEED and not allow_slow:
             raise ValueError(
                 f"nothing was written, because int8 does not pay on this processor: {listed}, and {LEAST_SPEED} times "
-                "is the least. --allow_slow writes it all the same."
+                "is the least. To write it nevertheless, set allow_slow."
             )
         for name in (best["backend"], f"{best['backend']}-{best['method']}"):
             shutil.copytree(Path(work, name), directory, dirs_exist_ok=True)

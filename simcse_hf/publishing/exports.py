@@ -94,9 +94,9 @@ def export(
     }
     unused = [name for name, value in of_int8.items() if value]
     if to not in INT8_EXPORTS and unused:
-        raise ValueError(f"{', '.join(unused)}: only for to {', '.join(INT8_EXPORTS)}")
+        raise ValueError(f"{', '.join(unused)}: only for exports to {', '.join(INT8_EXPORTS)}")
     if to in INT8_EXPORTS and texts is None and data_dir is None:
-        raise ValueError(f"to {to} measures what is lost: give texts, data_dir or both")
+        raise ValueError(f"an export to {to} measures what is lost: give texts, data_dir or both")
 
     # 2. Export the model.
     options: ModelOptions = {**loading}

@@ -188,7 +188,7 @@ def open_vectors(folder: StrPath, input: StrPath, column: str | None) -> tuple[s
 
 
 def search(
-    queries: Sequence[str] | Iterable[str],
+    queries: Iterable[str],
     index: StrPath,
     *,
     parameters: str | None = None,
@@ -203,7 +203,7 @@ def search(
     """Find the sentences of an index that are most similar to each query.
 
     Args:
-        queries (`Sequence[str]`): Texts to search for; they may come one by one.
+        queries (`Iterable[str]`): Texts to search for; they may come one by one.
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from numpy import ndarray
 
+from ..indexes.description import similarity_of
 from ..indexes.exact import ExactIndex
 from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
@@ -196,7 +197,7 @@ def mine_hard_negatives(
         ValueError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
     """
     options = options or MiningOptions()
-    similarity = getattr(model, "similarity_fn_name", "cosine")
+    similarity = similarity_of(model)
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     options.check_scores(similarity)

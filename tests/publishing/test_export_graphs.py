@@ -142,7 +142,7 @@ def test_the_fastest_form_within_the_loss_is_written_beside_float32(quick, model
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--max_loss", "-1", "--allow_slow"), "int8 loses more than --max_loss -1: .*static.*dynamic"),
+        (("--max_loss", "-1", "--allow_slow"), "int8 loses more than max_loss -1: .*static.*dynamic"),
         (("--max_loss", "100"), "int8 does not pay on this processor: .*1.2 times is the least"),
     ],
 )
@@ -212,9 +212,9 @@ def test_what_a_graph_cannot_do_is_refused(model):
 @pytest.mark.parametrize(
     "to, options, message",
     [
-        ("int8", (), "give --texts FILE, --data_dir FOLDER or both"),
-        ("onnx", ("--max_loss", "1"), "--max_loss: only for --to int8, onnx-int8"),
-        ("openvino", ("--calibrate", "x"), "--calibrate: only for --to int8"),
+        ("int8", (), "give texts, data_dir or both"),
+        ("onnx", ("--max_loss", "1"), "max_loss: only for exports to int8, onnx-int8"),
+        ("openvino", ("--calibrate", "x"), "calibrate: only for exports to int8"),
     ],
 )
 def test_options_of_int8_are_asked_for_and_belong_to_int8(to, options, message, model, tmp_path, capsys):

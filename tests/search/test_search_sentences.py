@@ -36,6 +36,7 @@ def test_top_k_and_threshold_hold_for_one_query_and_for_several(model, backend, 
     assert len(index.search(queries[0], top_k=80, threshold=threshold)) == 2
     assert len(index.search(-model.encode("the cat"))) == 5, "by default the best five, whatever their score"
     assert index.search([]) == []
+    assert len(index.search("the cat", top_k=np.int64(3), threshold=np.float32(-1))) == 3
 
 
 def test_a_match_is_a_pair_that_knows_its_row_and_kept_columns(model, table):
