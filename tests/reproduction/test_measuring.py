@@ -96,7 +96,9 @@ def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
         expected = spearman(cosine_similarity_pairs(*transform.transform(x).chunk(2)), of.scores)
         assert score["spearman"] == pytest.approx(100 * expected, abs=1e-6)
     assert results["STS12"] == {"missing": "no folder"}
-    with pytest.raises(ValueError, match="c: no whitening can be fitted on its texts: .*give at least 5 different sentences"):
+    with pytest.raises(
+        ValueError, match="c: no whitening can be fitted on its texts: .*give at least 5 different sentences"
+    ):
         score_per_set(TaskData(pairs={"c": pairs("c", 2)}), embed, "whitening")
     with pytest.raises(ValueError, match="leave out MR"):
         score_per_set(TaskData(transfer={"MR": {}}), embed, method)
