@@ -238,7 +238,7 @@ class EncodeJob:
         folder (`Path`): The folder, which this run holds.
         model (`SimCSE`): The model.
         texts (`TextSource`): The texts.
-        settings (`dict[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
+        settings (`dict`): What decides the vectors beside the texts and the model, for the manifest.
     """
 
     folder: Path
