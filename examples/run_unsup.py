@@ -5,8 +5,8 @@ r"""Unsupervised SimCSE: a sentence predicts itself under another dropout mask (
     accelerate launch examples/run_unsup.py --model_name_or_path bert-base-uncased \
         --train_file data/wiki1m_for_simcse.txt --dev_file data/sts-dev.csv --output_dir outputs/my-model
 
-This is the command `simcse-hf train unsup`, and `--help` lists its arguments. `train` is the same run with the Trainer,
-to be copied and changed.
+This is the command `simcse-hf train unsup`, and `--help` lists its arguments. `train` is the same run with the
+Trainer, to be copied and changed.
 """
 
 import sys

@@ -10,7 +10,6 @@ import sys
 
 from ..ops.messages import show_messages
 from .options import CommandParser
-from .train_help import print_help
 
 _METHODS = {
     "unsup": "train with a sentence and another view of it, by default a dropout mask",
@@ -45,6 +44,8 @@ def train_main(argv: list[str]) -> int:
         return 0
     method = parser.parse_args(argv[:1]).method
     if {"-h", "--help"} & set(argv[1:]):
+        from .train_help import print_help
+
         print_help(method, _METHODS[method], argv[1])
         return 0
     from ..training.pretraining import pretrain

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -170,41 +169,34 @@ def compare(
     """
     # 1. Refuse options that do not fit together
     named = {name_of(model): model for model in models}
-    files = {name for name in named if name.endswith(".json")}
-    absent = sorted(name for name in files if not Path(name).is_file())
-    loaded = [name for name in named if name not in files]
-    names_data = data_dir is not None or bool(pairs or task)
+    evaluations = {name: Evaluation.read(name) for name in named if name.endswith(".json")}
+    to_score = [name for name in named if name not in evaluations]
+    names_data = data_dir is not None or pairs or task
     if len(named) < 2:
         raise ValueError("give at least two different models or result files")
-    if absent:
-        raise ValueError(f"{absent[0]}: there is no such file")
-    if loaded and not names_data:
-        raise ValueError(f"{loaded[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
-    if not loaded and (names_data or tasks or task_set):
+    if to_score and not names_data:
+        raise ValueError(f"{to_score[0]} is a model (no .json file): give data_dir, pairs or task to evaluate it")
+    if not to_score and (names_data or tasks or task_set):
         raise ValueError("result files have their tasks: leave out data_dir, pairs, task, tasks, task_set")
+    for name, evaluation in evaluations.items():
+        measured = evaluation.protocol.mode
+        if measured != mode:
+            raise ValueError(f"{name} was evaluated with mode {measured!r}, not {mode!r}: give the same.")
     check_output_file(output, overwrite)
 
-    # 2. Score the models, or read their scores
+    # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
     names = choose_tasks(tasks, task_set, data_dir, mode)
     data = read_tasks(names, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=name_tasks(task))
-    evaluations = {}
-    for name, model in named.items():
-        if name in files:
-            evaluation = Evaluation.read(name)
-            if evaluation.protocol.mode != mode:
-                raise ValueError(
-                    f"{name} was evaluated with mode {evaluation.protocol.mode!r}, not {mode!r}: give the same."
-                )
-        else:
-            encoder = load_encoder(model, loading)
-            evaluation = score_model(encoder, data, names, protocol, loading.get("device"), show_progress_bar)
-        evaluations[name] = evaluation
+    for name in to_score:
+        encoder = load_encoder(named[name], loading)
+        evaluations[name] = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if world()[0] > 0:
         return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {})
 
     # 3. Compare them
-    comparison = compare_evaluations(evaluations, protocol, resamples, confidence)
+    in_order = {name: evaluations[name] for name in named}
+    comparison = compare_evaluations(in_order, protocol, resamples, confidence)
     if output is not None:
         write_results(output, comparison.to_dict(), {})
     return comparison
@@ -328,10 +320,6 @@ def _samples(
     if None in stored.values() or (protocol.mode == "dev" and is_transfer(task)):
         return None  # dev answers are not stored
     (first_name, first), *_ = stored.items()
-    parts = list(first)
-    if parts in (["test"], ["dev"]) and parts != [protocol.split]:
-        found = f"compares the split {protocol.split}, but the stored scores are of {parts[0]}"
-        raise ValueError(f"{task}: mode {protocol.mode} {found}. Evaluate again with this mode.")
     for name, each in stored.items():
         if _examples(each) != _examples(first):
             raise ValueError(f"{task}: {name} and {first_name} were not evaluated on the same examples.")

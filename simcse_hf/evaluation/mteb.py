@@ -55,12 +55,7 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
     return averages
 
 
-def evaluate_mteb(
-    model: Encoder,
-    tasks: Sequence[str],
-    name: str = "model",
-    revision: str | None = None,
-) -> dict:
+def evaluate_mteb(model: Encoder, tasks: Sequence[str], name: str = "model") -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
     A [`SimCSE`] puts its prompts before the texts. Of another model, the distinct texts of each call are encoded once.
@@ -73,7 +68,6 @@ def evaluate_mteb(
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
         tasks (`Sequence[str]`): Names of data sets or of categories, or `all` for the 56 English ones.
         name (`str`, *optional*, defaults to `"model"`): Name of the model.
-        revision (`str`, *optional*): Its revision.
 
     Returns:
         `dict[str, float]`: The main score of each data set, times 100.
@@ -104,7 +98,7 @@ def evaluate_mteb(
     if not isinstance(model, SimCSE):
 
         class MTEBEncoder(AbsEncoder):
-            mteb_model_meta = model_meta(name, revision)
+            mteb_model_meta = model_meta(name, None)
 
             def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
                 texts = [text for batch in inputs for text in batch["text"]]

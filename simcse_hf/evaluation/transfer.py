@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from .bootstrap import Arrays
 from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
 from .sts import HUB, TaskNotFound, senteval, warn_of_size
-
-if TYPE_CHECKING:
-    from sklearn.model_selection import StratifiedKFold
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -175,19 +172,19 @@ def score_transfer_task(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     data = {split: _in_order(examples, embeddings) for split, examples in splits.items()}
     config = CLASSIFIER_CONFIGS[mode]
-    folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
+    divide = StratifiedKFold(config.folds, shuffle=True, random_state=seed).split
     classes = 1 + max(int(examples.y.max()) for examples in data.values())
     make_grid = partial(LogisticRegressionGrid, classes, config, seed=seed, device=device)
     x, y = data["train"].x, data["train"].y
     tested = data.get("test", data["train"])
     gold = tested.y
     everything = slice(None)
-    parts: Iterable = [(everything, everything)] if "test" in data else folds.split(y, y)
+    parts: Iterable = [(everything, everything)] if "test" in data else divide(y, y)
     correct = np.empty(len(gold), dtype=bool)
     accuracies = []
     dev_accuracies = []
     for train, held in parts:
-        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, folds, task)
+        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, divide, task)
         correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
         dev_accuracies.append(dev_accuracy)
@@ -207,7 +204,7 @@ def _fit(
     y: ndarray,
     dev: Examples | None,
     make_grid: Callable[..., LogisticRegressionGrid],
-    folds: "StratifiedKFold",
+    divide: Callable[..., Iterable],
     task: str,
 ) -> tuple[LogisticRegressionGrid, int, float]:
     """Fit the classifier with the l2 weight of the best accuracy on the dev split, or on folds of the examples.
@@ -222,7 +219,7 @@ def _fit(
         chosen = int(accuracy.argmax())
         return grid, chosen, accuracy[chosen]
     held_out = []
-    for inner, rest in tqdm(list(folds.split(y, y)), desc=task, leave=False):
+    for inner, rest in tqdm(list(divide(y, y)), desc=task, leave=False):
         held_out.append(make_grid().fit(x[inner], y[inner], (x[rest], y[rest])))
     accuracy = np.round(100 * np.mean(held_out, axis=0), 2)
     chosen = int(accuracy.argmax())

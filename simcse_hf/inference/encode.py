@@ -238,7 +238,7 @@ class EncodeJob:
         folder (`Path`): The folder, which this run holds.
         model (`SimCSE`): The model.
         texts (`TextSource`): The texts.
-        settings (`dict[str, Any]`): What decides the vectors beside the texts and the model, for the manifest.
+        settings (`dict`): What decides the vectors beside the texts and the model, for the manifest.
     """
 
     folder: Path
@@ -270,7 +270,7 @@ class EncodeJob:
             total = sum(shard.rows for shard in missing)
             with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
                 for shard, rows, vectors in self.encode(missing, self.settings["shard_size"]):
-                    shard.write(rows, quantize(vectors, precision, codes))
+                    shard.write(rows, quantize(vectors, precision, codes), self.settings["format"] == "npy")
                     bar.update(len(rows))
             wait_for_all()
             return manifest["input"]["rows"], on_first_process(lambda: finish_run(self.folder))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +92,7 @@ class RowVectors:
             arrays.append(parts[0] if len(parts) == 1 else np.concatenate(parts))  # shards of version 0.4.0
         return arrays
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Leave out the mapped files, which a loader's worker maps itself."""
         return {name: value for name, value in vars(self).items() if name != "_arrays"}
 

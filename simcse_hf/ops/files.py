@@ -390,7 +390,7 @@ def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str
         advice (`str`, *optional*): A last sentence for the errors, which says what to do.
 
     Returns:
-        `dict[str, Any]`: The object.
+        `dict`: The object.
 
     Raises:
         ValueError: If the file is no JSON, or does not hold an object with these entries. The message names the file.

@@ -202,7 +202,7 @@ class Record:
             may_change (`Collection[str]`, *optional*, defaults to `()`): Settings that may differ.
 
         Returns:
-            `dict[str, Any]`: The whole document.
+            `dict`: The whole document.
 
         Raises:
             ValueError: If the file is damaged, or a setting differs. The message names each with both values.

@@ -19,6 +19,7 @@ from ..data.read import is_labelled
 from ..data.sample import sample_files
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
+from ..models.settings import Values
 from ..ops.distributed import hold_together, on_first_process
 from ..ops.suggestions import did_you_mean
 from ..publishing import CARD, is_written_by_hand, write_card
@@ -108,7 +109,7 @@ class Recipe:
             ValueError: If there is no such file or recipe, or an argument is unknown or of another type.
         """
         classes = ARGUMENTS.get(command, _CONTRASTIVE)
-        given: dict[str, Any] = {}
+        given: Values = {}
         for source in sources:
             if isinstance(source, Mapping):
                 own = convert_values("the arguments", source, classes)
@@ -349,7 +350,7 @@ def train_and_save(trainer: SimCSETrainer) -> Results:
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def sample_of(command: str) -> dict[str, Any]:
+def sample_of(command: str) -> Values:
     """Return the arguments of a run on the sample of the package."""
     corpus, encoder = sample_files()
     values = dict(DEFAULTS[f"{command} sample"])

@@ -15,8 +15,7 @@ from transformers import BertModel
 from simcse_hf import SimCSE
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
 from simcse_hf.evaluation.mteb import BENCHMARK, english_tasks, evaluate_mteb, mteb_averages
-from simcse_hf.evaluation.protocol import Protocol
-from simcse_hf.evaluation.report import format_table, read_results, write_results
+from simcse_hf.evaluation.report import Evaluation, write_results
 
 PAPER = Path(__file__).parents[3] / "shared" / "papers" / "non_contrastive.txt"
 #: The averages that the paper prints for its categories in this order, then the average over all data sets.
@@ -36,7 +35,7 @@ def test_averages_count_the_data_sets_that_they_cover(tmp_path):
     }
     assert mteb_averages({"Some other set": 1.0}, categories) == {}
     write_results(tmp_path / "r.json", {"results": {"mteb": scores, "mteb_averages": averages}}, {})
-    lines = format_table(read_results(tmp_path / "r.json")[0]["results"], Protocol()).splitlines()
+    lines = str(Evaluation.read(tmp_path / "r.json")).splitlines()
     assert lines[-3].split() == ["STS", "60.00", "2", "of", "3"]
     assert lines[-1].split() == ["Avg.", "over", "all", "data", "sets", "50.00", "3", "of", "5"]
 

@@ -16,6 +16,7 @@ from simcse_hf.evaluation.scoring import Evaluation
 from simcse_hf.evaluation.sts import score_parts
 from simcse_hf.publishing import write_card
 from simcse_hf.training.dev_sets import dev_change, keep_dev_scores
+from simcse_hf.training.run_results import DevHistory, Results, Scored, Start
 
 GOLD = np.random.default_rng(0).uniform(0, 5, 400)
 ROWS = np.arange(400)
@@ -120,6 +121,14 @@ def test_the_card_shows_the_table_that_compare_wrote_without_local_folders(direc
 # --- the dev set during training ---
 
 
+def results_of(before, after, chosen_among=()):
+    """The results of a run whose saved weights are those of step 5."""
+    start = Start(0, {"stsb_spearman": before}, "stsb_spearman")
+    saved = Scored(5, {"stsb_spearman": after})
+    dev = DevHistory("dev.csv", "stsb_spearman", start, start, saved, saved, saved, list(chosen_among))
+    return Results(dev, model="out", run={})
+
+
 def test_the_change_by_training_has_an_interval_over_pairs_and_seeds_that_allows_for_the_choice(tmp_path):
     runs = []
     for seed in (1, 2, 3):
@@ -128,16 +137,14 @@ def test_the_change_by_training_has_an_interval_over_pairs_and_seeds_that_allows
             predicted = GOLD + (2.0 if step == 0 else 1.0) * np.random.default_rng(10 * seed + step).normal(size=400)
             scores = {"stsb_spearman": {"pairs": {"predicted": predicted, "gold": GOLD, "group": ROWS}}}
             keep_dev_scores([SimpleNamespace(scores=scores)], SimpleNamespace(global_step=step), str(folder))
-        start = {"step": 0, "metric": "stsb_spearman", "stsb_spearman": 50.0}
-        saved = {"step": 5, "stsb_spearman": 60.0 + seed}
-        runs.append((folder, {"start": start, "saved": saved, "dev_metric": "stsb_spearman"}))
+        runs.append((folder, results_of(50.0, 60.0 + seed)))
     change = dev_change(runs)
-    assert change["difference"] == pytest.approx(12.0) and change["seeds"] == 3
-    assert 0 < change["low"] < change["high"]
+    assert change.difference == pytest.approx(12.0) and change.seeds == 3
+    assert 0 < change.low < change.high
     plain = dev_change(runs[:1])
-    chosen = dev_change([(runs[0][0], runs[0][1] | {"chosen_among": list(range(1, 9))})])
-    assert chosen["difference"] == plain["difference"] and plain["optimism"] == 0 < chosen["optimism"]
-    assert chosen["low"] == pytest.approx(plain["low"] - chosen["optimism"])
-    assert chosen["high"] == pytest.approx(plain["high"] - chosen["optimism"])
+    chosen = dev_change([(runs[0][0], results_of(50.0, 61.0, range(1, 9)))])
+    assert chosen.difference == plain.difference and plain.optimism == 0 < chosen.optimism
+    assert chosen.low == pytest.approx(plain.low - chosen.optimism)
+    assert chosen.high == pytest.approx(plain.high - chosen.optimism)
     assert dev_change([(tmp_path / "absent", runs[0][1])]) is None
-    assert dev_change([(tmp_path, {"dev_metric": None})]) is None
+    assert dev_change([(tmp_path, Results(None, model="out", run={}))]) is None

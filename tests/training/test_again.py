@@ -1,4 +1,4 @@
-"""A program that trains in Python: the seed decides its head, a kill loses nothing, and train() may be called again."""
+"""A program that trains: the seed decides its head, a kill loses nothing, and train() may be called again."""
 
 import json
 
