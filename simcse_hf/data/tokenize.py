@@ -123,7 +123,9 @@ class RowTokenizer:
         self.tokenizer = tokenizer
         self.is_grouped = "texts" in column_names
         if self.is_grouped and templates:
-            raise ValueError("templates are for sentences, pairs and triplets, but these rows have relations.")
+            raise ValueError(
+                "templates are for sentences, pairs and triplets, but these rows have relations: drop templates"
+            )
         lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
         parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
         names = [name for name in column_names if name not in NO_TEXT]
