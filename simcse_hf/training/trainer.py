@@ -81,7 +81,6 @@ from .rows import (
     has_names,
     is_streamed,
     make_collator,
-    names_of,
     read_evaluation_rows,
     read_training_rows,
 )
@@ -241,11 +240,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
         if self.rows is not None:
-            watches += self.rows.callbacks()
+            watches += self.rows.callbacks
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
-        self.train_texts, self.hub_datasets = names_of(train_dataset)
         self.results: Results | None = None
         #: The optimizer and the schedule of the caller, who may have made none.
         self.own_optimizers: tuple[Any, Any] | None = None
@@ -883,6 +881,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
+        train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
         arguments = changed_arguments(args)
         if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
             arguments["per_device_train_batch_size"] = self._train_batch_size
@@ -909,8 +908,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "decided_by": self.run.decided_by,
-            "train_texts": self.train_texts,
-            "hub_datasets": self.hub_datasets,
+            "train_texts": train_texts,
+            "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),
         }
 
