@@ -258,9 +258,12 @@ def read_results(path: StrPath) -> tuple[dict, Scores]:
         `tuple[dict, dict]`: The document and the scores, which are empty if their file does not exist.
 
     Raises:
-        ValueError: If the file is not such a document.
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not such a document.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
     document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
     name = document.get("scores")
     if name:
