@@ -18,6 +18,7 @@ from ..names import ModelOptions, OutputFormat, SamplingStrategy
 from ..ops.files import StrPath, digest
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
+from ..ops.similarity import check_scores
 from .mining import Mined, MiningOptions, mine_hard_negatives
 
 
@@ -390,7 +391,7 @@ def resolve_threshold(
         ValueError: If the saved threshold is asked for and there is none, or it does not hold for this index.
     """
     if threshold != "saved":
-        index.check_threshold(threshold)
+        check_scores(index.similarity, threshold=threshold)
         return threshold
     prompts = {"query": query_prompt, "document": index.model.prompts["document"]}
     why = [f"the prompt {name!r}" for name, text in prompts.items() if text]
