@@ -15,6 +15,7 @@ logger = logging.get_logger(__name__)
 LEAST_GROUPS = 20
 # A part may be this much smaller than asked for before a split is refused.
 _SMALLEST_OF_SHARE = 0.5
+CHOICES = 200  # resamples of a choice of a checkpoint
 CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
 ROUNDING = 1e-9  # an interval that is narrower has ends that differ by rounding errors only
 
@@ -397,12 +398,7 @@ def join_parts(parts: Collection) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 
-def optimism_of_choice(
-    start: Parts,
-    candidates: list[Parts],
-    chosen: int,
-    resamples: int = 200,
-) -> float:
+def optimism_of_choice(start: Parts, chosen: Parts, others: list[Parts]) -> float:
     """Estimate by how much the change to a candidate is too high because it was chosen by its score on these examples.
 
     Each resample chooses the candidate with the highest score on the examples that it drew, and measures the change
@@ -412,20 +408,18 @@ def optimism_of_choice(
 
     Args:
         start (`dict`): The scores of the start, as an entry of `Evaluation.scores`.
-        candidates (`list[dict]`): Those of the candidates.
-        chosen (`int`): The position of the chosen candidate.
-        resamples (`int`, *optional*, defaults to `200`): Number of resamples.
+        chosen (`dict`): Those of the chosen candidate.
+        others (`list[dict]`): Those of the other candidates.
 
     Returns:
         `float`: The optimism, times 100, at least 0.
     """
-    systems = [start, *candidates]
-    drawn = resampled_scores(systems, resamples=resamples)
+    systems = [start, chosen, *others]
+    drawn = resampled_scores(systems, resamples=CHOICES)
     with np.errstate(invalid="ignore", divide="ignore"):  # a resample may leave out too little to be scored
-        left_out = resampled_scores(systems, resamples=resamples, left_out=True)
+        left_out = resampled_scores(systems, resamples=CHOICES, left_out=True)
     comparable = np.nan_to_num(drawn[1:], nan=-np.inf)
     best = 1 + comparable.argmax(axis=0)
-    measured = left_out[best, np.arange(resamples)] - left_out[0]
-    of_chosen = drawn[1 + chosen] - drawn[0]
-    optimism = np.nanmean(of_chosen) - np.nanmean(measured)
+    measured = left_out[best, np.arange(CHOICES)] - left_out[0]
+    optimism = np.nanmean(drawn[1] - drawn[0]) - np.nanmean(measured)
     return max(0.0, float(optimism))

@@ -104,7 +104,7 @@ def beir(folder):
         (beir, RETRIEVAL, "queries.jsonl", '+{"_id": "q1", "text": " "}', "line 2: the text is empty"),
         (beir, RETRIEVAL, "queries.jsonl", '{"_id": "q1"}', "no column 'text'"),
         (beir, RETRIEVAL, "qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "no judgements in this file"),
-        (beir, RETRIEVAL, "qrels/test.tsv", "q0\td0\t1\n", "line 1: no column 'query-id'"),
+        (beir, RETRIEVAL, "qrels/test.tsv", "q0\td0\t1\n", "test.tsv: no column 'query-id'"),
         (beir, RETRIEVAL, "qrels/test.tsv", None, "no qrels/test.tsv"),
         (beir, RETRIEVAL, "queries.jsonl", None, "there is no queries.jsonl"),
         (beir, RETRIEVAL, "corpus.jsonl.gz", "", "both corpus.jsonl and corpus.jsonl.gz"),

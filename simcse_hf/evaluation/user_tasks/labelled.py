@@ -136,9 +136,9 @@ class ClassificationTask(LabelledTask):
             for row, model in enumerate((make_pipeline(StandardScaler(), linear), nearest)):
                 model.fit(x[train], y[train])
                 correct[row, held] = model.predict(x[held]) == y[held]
-        accuracy, knn_accuracy = 100 * correct.mean(axis=1)
+        accuracy, knn_accuracy = (100 * correct.mean(axis=1)).tolist()
         return self._labelled_result(
-            {"accuracy": float(accuracy), "knn_accuracy": float(knn_accuracy)},
+            {"accuracy": accuracy, "knn_accuracy": knn_accuracy},
             "correct",
             correct[0],
             protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "

@@ -11,7 +11,7 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.columns import resolve_columns
+from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ...indexes.exact import ExactIndex, comparable
@@ -181,8 +181,10 @@ class RerankingTask(RankingTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
         similarity = embeddings.similarity
-        queries = torch.from_numpy(comparable(embeddings(self._queries).astype(np.float64), similarity))
-        documents = torch.from_numpy(comparable(embeddings(self._documents).astype(np.float64), similarity))
+        texts = self._queries, self._documents
+        queries, documents = (
+            torch.from_numpy(comparable(embeddings(x).astype(np.float64), similarity)) for x in texts
+        )
         candidates = documents.split([len(query.relevance) for query in self.units])
         values = []
         marks = []
@@ -315,11 +317,7 @@ def read_retrieval(path: Path) -> RetrievalTask:
     queries = _read_texts(folder, "queries")
 
     judged: dict = {}
-    columns = ["query-id", "corpus-id", "score"]
-    table = open_table(qrels)
-    resolve_columns(table.columns, name=f"{qrels}, line 1", columns=columns)
-    for number, (query, document, score) in table.rows(columns):
-        where = table.at(number)
+    for where, (query, document, score) in open_table(qrels).parts(("query-id", "corpus-id", "score")):
         query = str(query)
         document = str(document)
         try:
@@ -345,22 +343,19 @@ def read_retrieval(path: Path) -> RetrievalTask:
 def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
     path = file_of(folder, stem, f"there is no {stem}.jsonl. {LAYOUT}")
-    columns = ["_id", "text"]
+    parts = ["_id", "text"]
     table = open_table(path)
-    resolve_columns(table.columns, name=f"{path}, line 1", columns=columns)
-    if stem == "corpus" and "title" in table.columns:
-        columns.append("title")
+    if stem == "corpus" and find_parts(table.columns, ["title"]):
+        parts.append("title")
     texts: dict = {}
-    for number, (id, text, *title) in table.rows(columns):
-        where = table.at(number)
+    for where, (id, text, *title) in table.parts(parts):
         if id is None or id == "":
             raise ValueError(f"{where}: the _id is empty.")
         id = str(id)
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
-            parts = [part.strip() for part in (*title, text) if part]
-            texts[id] = " ".join(parts).strip()
+            texts[id] = " ".join(part.strip() for part in (*title, text) if part).strip()
         else:
             texts[id] = checked_text(text, where)
     return texts
