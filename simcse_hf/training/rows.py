@@ -554,7 +554,7 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
         if views is not None:
             return views.rows_of([row["sent0"] for row in rows], rngs)
         columns = tokenizer({name: [row[name] for row in rows] for name in names})
-        return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     head = tokenize_dataset(first, *settings) if views is None else views
     stream = StreamedRows(

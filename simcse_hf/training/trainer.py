@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
+from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
     TRAINED_WEIGHTS,
     add_lora,
@@ -226,8 +226,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         else:  # evaluation only
             collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
-        if args.view in MASKED_LM_VIEWS:
-            rate: Any = view_rate(args.view, args.view_rate)
+        view = self.run.rows.view
+        if view_class(view).needs_masked_lm:
+            rate: Any = view_rate(view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
         if start.settings.do_mlm:
@@ -411,7 +412,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
-        if args.view_both and args.view not in DATASET_VIEWS:
+        if args.view_both and not view_class(self.run.rows.view).is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
 
         # 2. The rows, and the batches that they fill.
