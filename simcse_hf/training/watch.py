@@ -54,7 +54,7 @@ class FiniteWeights(TrainerCallback):
     on_epoch_end = on_step_end
 
 
-#: Embeddings have collapsed to a point if the mean of 1 - cosine is below this and less than half of that of the start.
+#: Embeddings have collapsed to a point if the mean of 1 - cosine is below this and less than half of the start's.
 #: (Those of untrained encoders may be below it from the start.)
 LEAST_SPREAD = 0.02
 #: Steps after which embeddings that began below `LEAST_SPREAD` and are there still have collapsed, too.
