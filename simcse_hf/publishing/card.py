@@ -9,18 +9,17 @@ from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_resu
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from ..models.pooling import POOLERS
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
 from ..ops.files import StrPath, explain_damage, read_json, read_template, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..ops.results import Result
 from ..postprocessing.transform import FOLDER, find_transform
-from . import card_model
+from . import card_text
 from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
-from .card_results import Table, tables
-from .card_scores import dev_metric_ids, hub_scores
+from .card_results import Table, dev_metric_ids, hub_scores, tables
 from .card_subject import Subject, hub_id, read_run
-from .card_training import hyperparameters, training
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -60,14 +59,9 @@ class Card:
     marker: str = MARKER
     all_hyperparameters: bool = False
 
-    @property
-    def in_sentence_transformers(self) -> bool:
-        """Whether sentence-transformers loads the model."""
-        return self.data.library_name == FRONT_MATTER["library_name"]
-
     def __str__(self) -> str:
         template = read_template(Path(__file__).with_name("template.md"))
-        text = template.render(card=self, model=self.model, say=card_model, plain=_plain, row=_row)
+        text = template.render(card=self, model=self.model, say=card_text, poolers=POOLERS, plain=_plain, row=_row)
         return text.strip() + "\n"
 
 
@@ -199,7 +193,7 @@ def write_card(
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
-        listed, comparable = hub_scores(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
+        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}")
         scores += listed
         benchmarks += comparable
 
@@ -220,8 +214,8 @@ def write_card(
         model,
         data,
         name=name,
-        training=_plain(training(model)),
-        hyperparameters=hyperparameters(model),
+        training=_plain(card_text.training(model)),
+        hyperparameters=card_text.hyperparameters(model),
         tables=tables(model, measured),
         comparisons=read_comparisons(weights, comparisons),
     )
