@@ -34,7 +34,7 @@ COMMANDS: dict[str, Command | str] = {
         "evaluation.scoring:evaluate",
         verbose="list every subset and split",
         together=True,
-        then="publishing.refresh:refresh_card",
+        then="publishing.card:refresh_card",
     ),
     "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),

@@ -54,7 +54,7 @@ class Command:
         says_steps (`bool`, *optional*, defaults to `False`): Whether to show what the package logs on the way.
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
         then (`str`, *optional*): A function that is called with the printed result, such as
-            `"publishing.refresh:refresh_card"`.
+            `"publishing.card:refresh_card"`.
     """
 
     function: str

@@ -1,6 +1,6 @@
 """The results in a card: tables with what they were measured with, and scores as the hub reads them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,18 +23,9 @@ _TASK_TYPES = {
     "retrieval": "information-retrieval",
 }
 #: Endings of the dev scores that a card shows.
-DEV_METRICS = (
-    "_spearman",
-    "_pearson",
-    "_alignment",
-    "_uniformity",
-    "_accuracy",
-    "_v_measure",
-    "_average_precision",
-    "_map",
-    "_ndcg@10",
-    "_mrr@10",
-    "_recall@100",
+DEV_METRICS = tuple(
+    "_spearman _pearson _alignment _uniformity _accuracy _v_measure _average_precision _map _ndcg@10 _mrr@10 "
+    "_recall@100".split()
 )
 
 
@@ -45,7 +36,7 @@ class Table(NamedTuple):
         title (`str`): Its heading.
         protocol (`str`): How the scores were measured.
         header (`Sequence[str]`): The titles of the columns.
-        rows (`Sequence[Sequence]`): The cells.
+        rows (`Sequence[Sequence]`): The cells. A float has two decimals, and `None` is `n/a`.
     """
 
     title: str
@@ -88,27 +79,21 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
     Returns:
         `list[Table]`: The dev set, the adaptation, and those of each evaluation.
     """
-    found = [_dev_set(model), _adaptation(model.adaptation)]
+    found = [*_dev_set(model), *_adaptation(model.adaptation)]
     for each in evaluations:
-        found += [
-            _average(model, each, "average", "Semantic textual similarity"),
-            _average(model, each, "average_transfer", "Transfer"),
-            _users_tasks(model, each),
-            _geometry(model, each),
-            _mteb(model, each),
-            _mteb_averages(model, each),
-        ]
-    return [table for table in found if table is not None]
+        found += _of_tasks(model, each)
+        found += _of_mteb(model, each.results)
+    return found
 
 
 # During training ----------------------------------------------------------------------------------------------------
 
 
-def _dev_set(model: Subject) -> Table | None:
+def _dev_set(model: Subject) -> Iterator[Table]:
     run = model.run
     metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
     if not metrics:
-        return None
+        return
     lines = {}
     start = run.get("start") or {}
     if start.get("pooler"):
@@ -124,7 +109,7 @@ def _dev_set(model: Subject) -> Table | None:
     rows = []
     for label, scores in lines.items():
         rows.append([label] + [format_scores([each.get(name) for each in scores], name) for name in metrics])
-    return Table("Dev set", _dev_protocol(model), ["", *metrics], rows)
+    yield Table("Dev set", _dev_protocol(model), ["", *metrics], rows)
 
 
 def _dev_protocol(model: Subject) -> str:
@@ -175,56 +160,57 @@ def _change(model: Subject) -> str:
     return sentence
 
 
-def _adaptation(adaptation: dict) -> Table | None:
+def _adaptation(adaptation: dict) -> Iterator[Table]:
     if not adaptation:
-        return None
+        return
     rows = []
     for each in adaptation["comparisons"]:
-        low, high = each["interval"]
-        difference = f"{each['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
-        scores = [format_scores([each["before"]]), format_scores([each["after"]])]
-        rows.append([each["task"], each["metric"], each["against"], *scores, difference])
+        difference = "{:+.2f} [{:+.2f}, {:+.2f}]".format(each["difference"], *each["interval"])
+        rows.append([each["task"], each["metric"], each["against"], each["before"], each["after"], difference])
     runs = len(adaptation["seeds"]) or 1
     protocol = (
         f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it (means "
         f"of {runs} run(s); brackets: {adaptation['confidence']:.0%} interval of both)."
     )
-    return Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
+    yield Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
 
 
 # After training -----------------------------------------------------------------------------------------------------
 
 
-def _average(model: Subject, measured: Measured, average: str, title: str) -> Table | None:
-    """Make the table of the tasks that an average is over, and of the average."""
+def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     results = measured.results
-    if average not in results:
-        return None
-    members = results[average]["tasks"]
-    missing = results[average]["missing"]
+
+    # 1. The tasks that an average is over, and the average.
     headline = measured.evaluation.protocol.headline
-    columns = {}
-    for task in results:
-        if task in members or task in missing:
-            columns[SHORT_NAMES.get(task, task)] = [headline(each[task]) for each in measured.every]
-    columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
-    protocol = protocol_of(measured.evaluation, transfer=average == "average_transfer")
-    if missing:
-        protocol += " n/a: not measured and not part of the average."
-    return _of_all_seeds(model, measured, title, protocol, columns)
+    for average, title in (("average", "Semantic textual similarity"), ("average_transfer", "Transfer")):
+        if average not in results:
+            continue
+        members = results[average]["tasks"]
+        missing = results[average]["missing"]
+        columns = {}
+        for task in results:
+            if task in members or task in missing:
+                columns[SHORT_NAMES.get(task, task)] = [headline(each[task]) for each in measured.every]
+        columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
+        protocol = protocol_of(measured.evaluation, transfer=average == "average_transfer")
+        if missing:
+            protocol += " n/a: not measured and not part of the average."
+        yield _of_all_seeds(model, measured, title, protocol, columns)
 
+    # 2. The tasks from a user's own files.
+    yield from _users_tasks(model, measured)
 
-def _geometry(model: Subject, measured: Measured) -> Table | None:
-    geometry = measured.results.get("geometry")
-    if not geometry:
-        return None
-    columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
-    protocol = (
-        f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored above "
-        f"4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, lower is "
-        "better."
-    )
-    return _of_all_seeds(model, measured, "Geometry", protocol, columns)
+    # 3. The geometry.
+    geometry = results.get("geometry")
+    if geometry:
+        columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
+        protocol = (
+            f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored "
+            f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
+            "lower is better."
+        )
+        yield _of_all_seeds(model, measured, "Geometry", protocol, columns)
 
 
 def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str, columns: dict[str, list]) -> Table:
@@ -239,8 +225,7 @@ def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str,
     return Table(title, f"{protocol} {_origin_of_scores(model, measured, 'first row')}", header, rows)
 
 
-def _users_tasks(model: Subject, measured: Measured) -> Table | None:
-    """Make the table of the tasks from a user's own files."""
+def _users_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     rows = []
     protocols = []
     for task, result in measured.results.items():
@@ -251,36 +236,28 @@ def _users_tasks(model: Subject, measured: Measured) -> Table | None:
             values = [each[task][metric] for each in measured.every]
             cells = [format_scores(part, metric) for part in (values[:1], values[1:]) if part]
             rows.append([f"{result['kind']} ({result['name']})", metric, *cells, result["examples"]])
-    if not rows:
-        return None
-    protocol = (
-        f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
-        f"{_origin_of_scores(model, measured, 'column `value`')}"
-    )
-    mean = [_mean_of(measured.seeds)] if measured.seeds else []
-    return Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
+    if rows:
+        protocol = (
+            f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
+            f"{_origin_of_scores(model, measured, 'column `value`')}"
+        )
+        mean = [_mean_of(measured.seeds)] if measured.seeds else []
+        yield Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
 
 
-def _mteb(model: Subject, measured: Measured) -> Table | None:
-    scores = measured.results.get("mteb")
-    if not scores:
-        return None
-    protocol = f"Main scores, measured with the package `mteb`. {_origin_of_one_model(model)}"
-    return Table(
-        "MTEB", protocol, ["task", "score"], [[task, format_scores([score])] for task, score in scores.items()]
-    )
-
-
-def _mteb_averages(model: Subject, measured: Measured) -> Table | None:
-    averages = measured.results.get("mteb_averages")
-    if not averages:
-        return None
+def _of_mteb(model: Subject, results: dict) -> Iterator[Table]:
+    """Make the tables of a benchmark by the package `mteb`."""
+    origin = _origin_of_one_model(model)
+    if results.get("mteb"):
+        protocol = f"Main scores, measured with the package `mteb`. {origin}"
+        yield Table("MTEB", protocol, ["task", "score"], [*results["mteb"].items()])
     rows = []
-    for name, average in averages.items():
+    for name, average in results.get("mteb_averages", {}).items():
         title = "Avg. over all data sets" if name == "average" else name
-        rows.append([title, format_scores([average["value"]]), f"{average['tasks']} of {average['of']}"])
-    protocol = f"Means of the main scores; each data set counts once. {_origin_of_one_model(model)}"
-    return Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
+        rows.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
+    if rows:
+        protocol = f"Means of the main scores; each data set counts once. {origin}"
+        yield Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
 
 
 # From how many seeds ------------------------------------------------------------------------------------------------

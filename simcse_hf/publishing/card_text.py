@@ -57,14 +57,7 @@ _NO_RECORD = "This directory holds no record of how the model was trained."
 # The model ----------------------------------------------------------------------------------------------------------
 
 
-def summary(model: Subject) -> str:
-    """Say what the model is."""
-    followed = f", followed by a [{model.method}]({PAPERS[model.method].url})" if model.transform else ""
-    encoder = f"a `{model.config.model_type}` encoder"
-    return f"Sentence embeddings with {model.dim} dimensions from {encoder}{_origin(model)}{followed}."
-
-
-def _origin(model: Subject) -> str:
+def origin(model: Subject) -> str:
     """Name the objective and the rows, as the end of a sentence."""
     name = model.settings.objective
     if not model.run:
@@ -73,82 +66,35 @@ def _origin(model: Subject) -> str:
     objective = f"[`{name}`]({papers[0].url})" if papers else f"the objective `{name}`"
     rows = CONTENTS.get(model.run.get("rows", ""))
     trained = f" {rows.trained}" if rows else ""
-    return f", trained with {objective}{trained}{_sources_of_positives(model)}"
+    positives = _positives(model)[0] if model.run.get("rows") == "sentences" else ""
+    return f", trained with {objective}{trained}{positives}"
 
 
-def _sources_of_positives(model: Subject) -> str:
-    """Say of what the pairs of single sentences were made, as the end of a sentence."""
-    if model.run.get("rows") != "sentences":
-        return ""
+def _positives(model: Subject) -> tuple[str, str]:
+    """Say of what the pairs of single sentences were made: as the end of a sentence, and in a sentence of its own."""
     if not model.view:
-        return ", from single sentences"
+        return ", from single sentences", ""
     templates = len(model.settings.templates)
     if templates > 1:
-        return f", from each sentence in {templates} templates"
+        return (
+            f", from each sentence in {templates} templates",
+            "The positive of a sentence is the same sentence in another template.",
+        )
     name = model.view["name"]
-    if name != "identity":
-        views = "two views" if model.view["both"] else "a view"
-        return f", from {views} of each sentence (`{name}`)"
-    if model.encoders == 2:
-        return ", from each sentence in two encoders"
-    return ", from two dropout views of each sentence"
-
-
-def activation(layer: dict) -> str:
-    """Return the name of the class in `torch.nn` that a dense layer applies."""
-    return layer.get("activation_function", "Tanh").rpartition(".")[2]
-
-
-def note(model: Subject) -> str:
-    """Say where other libraries need care."""
-    return " ".join(filter(None, [_pooler_note(model), _transform_note(model)]))
-
-
-def _pooler_note(model: Subject) -> str:
-    settings = model.inference
-    if settings.mlp_only_train:
+    if name == "identity" and model.encoders == 2:
         return (
-            "The dense + tanh head was used only during training (Table 6 of the SimCSE paper). The embedding is the "
-            "first token **before** the head, so `pooler_output` of `transformers` is not the embedding of this model."
+            ", from each sentence in two encoders",
+            "The positive of a sentence is the same sentence in the second encoder.",
         )
-    if model.pooler == "cls" and model.own_pooler:
-        output = f"the input of the {model.method}" if model.transform else "the embedding"
-        if settings.dense_layers:
-            output = "the input of the dense layers"
-        return f"The encoder's own pooler is the trained head: `pooler_output` of `transformers` is {output}."
-    if model.pooler == "mask":
-        subtracted = ", and the embedding of the template without the text is subtracted"
-        return (
-            f"Each text is first put into the template `{settings.templates[0]}`"
-            f"{'' if settings.denoising == 'none' else subtracted}. `SimCSE` does this itself; sentence-transformers "
-            "has no such pooling."
-        )
-    if POOLERS[model.pooler].mode is None:
-        return (
-            "sentence-transformers has no such pooling: `SentenceTransformer` would average all tokens, including "
-            "[CLS], and give other embeddings."
-        )
-    return ""
-
-
-def _transform_note(model: Subject) -> str:
-    if model.transform is None:
-        return ""
-    text = (
-        f"The {model.method} is applied after the pooler. `SimCSE` does this itself; `postprocess=False` turns it off."
+    views = f"{'two views' if model.view['both'] else 'a view'} of each sentence (`{name}`)"
+    subject = "The encoder reads" if model.settings.objective == "tsdae" else "The positive of a sentence is"
+    words = VIEW_CLASSES[name].words if name in VIEW_CLASSES else "a view of it"
+    rate = "" if model.view["rate"] is None else f", rate {model.view['rate']:g}"
+    both = "; the anchor is changed in the same way" if model.view["both"] else ""
+    return (
+        f", from {'two dropout views of each sentence' if name == 'identity' else views}",
+        f"{subject} {words} (view `{name}`{rate}){both}.",
     )
-    if model.method == "flow":
-        text += (
-            " No other library supports it: `transformers` gives the embeddings before the flow, and "
-            "sentence-transformers cannot load this model."
-        )
-    dims = model.settings.matryoshka_dims
-    if dims:
-        text += (
-            f" It mixes all dimensions, so the leading {' or '.join(map(str, dims))} dimensions, which were trained "
-            f"to be used alone, can be used alone only before the {model.method}."
-        )
-    return text
 
 
 def threshold(model: Subject) -> str:
@@ -181,7 +127,7 @@ def papers(model: Subject) -> list[Paper]:
     if model.arguments.get("gradcache_chunk_size"):
         names.append("gradcache")
     names.append(model.method)
-    return _known(names) or _known(["simcse"])
+    return _known([*filter(None, names)] or ["simcse"])
 
 
 def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
@@ -241,7 +187,7 @@ def training(model: Subject) -> str:
         sentences = [f"{_NO_RECORD} According to its config.json:"]
 
     # 2. The loss.
-    sentences += [_objective(model), _view(model), *_additions(model)]
+    sentences += [_objective(model), _positives(model)[1], *_additions(model)]
 
     # 3. The length and the seeds.
     if run.get("steps"):
@@ -294,23 +240,6 @@ def _objective(model: Subject) -> str:
     summary = model.objective.summary if model.objective else ""
     what = f": {summary}" if summary else ", which is not part of simcse_hf"
     return f"The objective is `{model.settings.objective}`{what}{listed}."
-
-
-def _view(model: Subject) -> str:
-    """Say how the positive of a single sentence was made."""
-    if not model.view:
-        return ""
-    if len(model.settings.templates) > 1:
-        return "The positive of a sentence is the same sentence in another template."
-    name = model.view["name"]
-    if name == "identity" and model.encoders == 2:
-        return "The positive of a sentence is the same sentence in the second encoder."
-    is_damaged = model.settings.objective == "tsdae"
-    subject = "The encoder reads" if is_damaged else "The positive of a sentence is"
-    words = VIEW_CLASSES[name].words if name in VIEW_CLASSES else "a view of it"
-    rate = "" if model.view["rate"] is None else f", rate {model.view['rate']:g}"
-    both = "; the anchor is changed in the same way" if model.view["both"] else ""
-    return f"{subject} {words} (view `{name}`{rate}){both}."
 
 
 def _additions(model: Subject) -> list[str]:
