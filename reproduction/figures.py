@@ -198,10 +198,9 @@ def measure(
 def _score(
     data: TaskData, embeddings: SentenceEmbeddings, group: str, variant: Variant, nli: Path | None
 ) -> Evaluation:
-    tasks, mode = GROUPS[group]
     if variant.fit_on == "target":
         assert variant.method is not None
-        return score_per_set(data, embeddings, Protocol(mode=mode), variant.method)
+        return score_per_set(data, embeddings, variant.method)
     embed: Any = embeddings
     if group == "regressor":
         scored = {task: score_regressor(task, parts, embed) for task, parts in data.sts.items()}
@@ -209,7 +208,7 @@ def _score(
         return Evaluation(results, {task: {"test": arrays["test"]} for task, (_, arrays) in scored.items()})
     if variant.method is not None and nli is not None:
         embed = transformed(embeddings, variant.method, nli_sentences(nli))
-    return score_tasks(data, embed, tasks, Protocol(mode=mode))
+    return score_tasks(data, embed)
 
 
 def is_resampled(name: str) -> bool:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.evaluation.scoring import Evaluation, Protocol, TaskData, score_tasks
+from simcse_hf.evaluation.scoring import Evaluation, TaskData, score_tasks
 from simcse_hf.postprocessing import VectorTransform, fit_flow, fit_whitening
 
 from .data import find_data
@@ -96,7 +96,7 @@ def transformed(embed: Embed, method: str, texts: Iterable[str]) -> Embed:
     return embed_transformed
 
 
-def score_per_set(data: TaskData, embed: Embed, protocol: Protocol, method: str) -> Evaluation:
+def score_per_set(data: TaskData, embed: Embed, method: str) -> Evaluation:
     """Fit a transform on each set's own texts, without their scores, and score the set with it.
 
     BERT-flow and BERT-whitening call this "target" (Li et al. 2020, Su et al. 2021). The subsets of an STS task are
@@ -105,7 +105,6 @@ def score_per_set(data: TaskData, embed: Embed, protocol: Protocol, method: str)
     Args:
         data (`TaskData`): What `read_tasks` returned: STS tasks, pairs and geometry.
         embed (`Callable[[list[str]], np.ndarray]`): Returns raw embeddings.
-        protocol (`Protocol`): How to score.
         method (`str`): `"whitening"` or `"flow"`.
 
     Returns:
@@ -116,16 +115,17 @@ def score_per_set(data: TaskData, embed: Embed, protocol: Protocol, method: str)
     """
     if data.transfer:
         raise ValueError(f"a transform is fitted on a set for STS only: leave out {', '.join(data.transfer)}")
-    sets = {name: TaskData(sts={name: parts}) for name, parts in data.sts.items()}
-    sets |= {name: TaskData(pairs={name: pairs}) for name, pairs in data.pairs.items()}
-    sets |= {"geometry": TaskData(geometry=data.geometry)} if data.geometry else {}
+    only = partial(TaskData, protocol=data.protocol)
+    sets = {name: only((name,), sts={name: parts}) for name, parts in data.sts.items()}
+    sets |= {name: only(pairs={name: pairs}) for name, pairs in data.pairs.items()}
+    sets |= {"geometry": only(geometry=data.geometry)} if data.geometry else {}
     whole = Evaluation({task: {"missing": reason} for task, reason in data.missing.items()}, {})
     for name, part in sets.items():
         try:
             embed_set = transformed(embed, method, part.texts())
         except ValueError as error:
             raise ValueError(f"{name}: no {method} can be fitted on its texts: {error}") from error
-        evaluation = score_tasks(part, cast(Any, embed_set), tuple(part.sts), protocol)
+        evaluation = score_tasks(part, cast(Any, embed_set))
         whole.results[name] = evaluation.results[name]
         whole.scores.update(evaluation.scores)
     return whole

@@ -1,6 +1,5 @@
 """Scored pairs of sentences: the one reader for training, dev sets and tasks."""
 
-import csv
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from numpy import ndarray
 from scipy.cluster.hierarchy import DisjointSet
 from transformers.utils import logging
 
-from .columns import SCORE, find_parts, quote
+from .columns import SCORE, check_text, find_parts, has_text, quote
 from .read import RESOLVED, apply_transform, dataset_table, load_from_hub, table_cleaners
 from .table import csv_records, open_table, read_lines
 
@@ -79,9 +78,7 @@ def connected_groups(memberships: Sequence[Sequence[str]]) -> ndarray:
         for text in texts:
             units.merge(unit, first_units.setdefault(text, unit))
     numbers: dict = {}
-    groups = []
-    for unit in units:
-        groups.append(numbers.setdefault(units[unit], len(numbers)))
+    groups = [numbers.setdefault(units[unit], len(numbers)) for unit in units]
     return np.array(groups, dtype=np.int32)
 
 
@@ -122,45 +119,42 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
         table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
         return collect_pairs(name, str(path), table.parts(_PARTS))
 
-    lines = read_lines(path)
-    first = next(filter(str.strip, lines), "")
-    delimiter = "\t" if "\t" in first else ","
+    lines = enumerate(read_lines(path), start=1)
+    unquoted = [(number, line.split("\t")) for number, line in lines if line.strip()]
+    header = unquoted[0][1] if unquoted else []
+    has_tabs = len(header) > 1
+    if has_tabs and (unpacked.suffix == ".txt" or not _find_places(header)):
+        return _collect_cells(name, path, unquoted).joined()
     try:
-        header = next(csv.reader([first], delimiter=delimiter))
-    except csv.Error:  # a carriage return within a text, or a text of more characters than csv allows
-        header = []
-    picks = [header.index(column) for column in find_parts(header, _PARTS).values()]
-    has_header = len(picks) == len(_PARTS)
-    if delimiter == "\t" and (unpacked.suffix == ".txt" or not has_header):
-        return _collect_cells(name, path, _split_lines(lines), picks).joined()
-    try:
-        records = list(csv_records(path, delimiter))
+        records = list(csv_records(path, "\t" if has_tabs else ","))
     except ValueError as error:
-        if delimiter == ",":
+        if not has_tabs:
             raise
         logger.warning(f"{error} Until then, all quotation marks in this file are read as part of the text.")
-        records = _split_lines(lines)
-    return _collect_cells(name, path, records, picks)
+        records = unquoted
+    return _collect_cells(name, path, records)
 
 
-def _split_lines(lines: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """Return the number and the cells of each tab-separated line that is not blank."""
-    return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip()]
+def _find_places(header: Sequence[str]) -> list[int]:
+    """Return the places of the score and the sentences in a header; an empty list unless it names them all."""
+    names = [cell.strip('"') for cell in header]
+    places = [names.index(column) for column in find_parts(names, _PARTS).values()]
+    return places if len(places) == len(_PARTS) else []
 
 
-def _collect_cells(name: str, path: Path, records: list[tuple[int, list[str]]], picks: list[int]) -> ScoredPairs:
+def _collect_cells(name: str, path: Path, records: list[tuple[int, list[str]]]) -> ScoredPairs:
     """Collect the pairs of a file, from the columns that its header names or those of the two layouts without one."""
     header = records[0][1] if records else []
     width = len(header)
-    has_sources = False
-    if len(picks) == len(_PARTS):
+    places = _find_places(header)
+    if places:
         records = records[1:]
     elif width == 3:
-        picks = [0, 1, 2]
+        places = [0, 1, 2]
     elif width >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
-        picks = [4, 5, 6]
+        places = [4, 5, 6]
         width = 7
-        has_sources = True
+        records = [(line, cells[:width]) for line, cells in records]
     elif records:
         raise ValueError(
             f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
@@ -169,11 +163,10 @@ def _collect_cells(name: str, path: Path, records: list[tuple[int, list[str]]], 
         )
     rows = []
     for line, cells in records:
-        place = f"{path}, line {line}"
-        if len(cells) < width or (len(cells) > width and not has_sources):
-            least = "at least " if has_sources else ""
-            raise ValueError(f"{place}: {len(cells)} columns instead of {least}{width}.")
-        rows.append((place, [cells[pick] for pick in picks]))
+        where = f"{path}, line {line}"
+        if len(cells) != width:
+            raise ValueError(f"{where}: {len(cells)} columns instead of {width}.")
+        rows.append((where, [cells[place] for place in places]))
     return collect_pairs(name, str(path), rows)
 
 
@@ -219,11 +212,9 @@ def collect_pairs(name: str, where: str, rows: Iterable[tuple[str, Sequence[Any]
             continue
         scores.append((place, score))
         for sentence, column in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
-            if not isinstance(sentence, str):
-                raise ValueError(f"{place}: a sentence must be a string, got {sentence!r}.")
-            if not sentence.strip():
+            column.append(check_text(sentence, place))
+            if not has_text(sentence):
                 raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
-            column.append(sentence)
     if not scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     pairs.scores = parse_scores(scores, where)

@@ -99,8 +99,8 @@ class RowTokenizer:
         column_names (`Sequence[str]`): The columns of the rows.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
         max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens.
-        templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into.
-        prompts (`Sequence[str]`, *optional*): What is put before each text.
+        templates (`Sequence[str]`): Templates to put the texts into.
+        prompts (`Sequence[str]`): What is put before each text.
 
     Attributes:
         names (`list[str]`): The column of rows of texts that each column of a tokenized row is made of.
@@ -117,13 +117,15 @@ class RowTokenizer:
         column_names: Sequence[str],
         tokenizer: PreTrainedTokenizerBase,
         max_seq_length: int | Sequence[int],
-        templates: Sequence[str] = (),
-        prompts: Sequence[str] = ("",),
+        templates: Sequence[str],
+        prompts: Sequence[str],
     ):
         self.tokenizer = tokenizer
         self.is_grouped = "texts" in column_names
         if self.is_grouped and templates:
-            raise ValueError("templates are for sentences, pairs and triplets, but these rows have relations.")
+            raise ValueError(
+                "templates are for sentences, pairs and triplets, but these rows have relations: drop templates"
+            )
         lengths = [max_seq_length] if isinstance(max_seq_length, int) else max_seq_length
         parsed: list[Template | None] = [read_template(template, tokenizer) for template in templates]
         names = [name for name in column_names if name not in NO_TEXT]

@@ -4,7 +4,6 @@ A model needs only a method `encode(list[str])` that returns an array of shape `
 """
 
 from pathlib import Path
-from typing import Any
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from .compare import Comparison, compare
@@ -19,7 +18,6 @@ __all__ = [
     "Evaluation",
     "Protocol",
     "ScoredPairs",
-    "SimilarityCorrelation",  # noqa: F822 (__getattr__ imports it)
     "alignment",
     "compare",
     "cosine_similarity_pairs",
@@ -34,12 +32,3 @@ __all__ = [
 
 #: File of the STS metric, for `evaluate.load`.
 METRIC_MODULE = str(Path(__file__).with_name("metric_module.py"))
-
-
-def __getattr__(name: str) -> Any:
-    """Import `SimilarityCorrelation` when it is used, because the package `evaluate` takes a second to import."""
-    if name == "SimilarityCorrelation":
-        from .metric_module import SimilarityCorrelation
-
-        return SimilarityCorrelation
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

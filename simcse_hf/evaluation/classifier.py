@@ -18,30 +18,26 @@ HELD_OUT = 0.05  # fraction of the training examples for early stopping, if the 
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """Settings of SentEval's classifier.
+    """Settings of SentEval's classifier; the defaults are those of published scores.
 
     Args:
-        optimizer (`str`): `"adam"` (learning rate 0.001) or `"rmsprop"` (0.01), with torch's defaults.
-        batch_size (`int`): Examples per step.
-        tenacity (`int`): Number of scorings without improvement, in total and not in a row, that are tolerated.
-        epoch_size (`int`): Epochs between two scorings.
-        folds (`int`): Folds of the cross-validation.
+        optimizer (`str`, *optional*, defaults to `"adam"`): `"adam"` (learning rate 0.001) or `"rmsprop"` (0.01), with
+            torch's defaults.
+        batch_size (`int`, *optional*, defaults to `64`): Examples per step.
+        tenacity (`int`, *optional*, defaults to `5`): Number of scorings without improvement, in total and not in a
+            row, that are tolerated.
+        epoch_size (`int`, *optional*, defaults to `4`): Epochs between two scorings.
+        folds (`int`, *optional*, defaults to `10`): Folds of the cross-validation.
     """
 
-    optimizer: str
-    batch_size: int
-    tenacity: int
-    epoch_size: int
-    folds: int
+    optimizer: str = "adam"
+    batch_size: int = 64
+    tenacity: int = 5
+    epoch_size: int = 4
+    folds: int = 10
 
 
-TEST_CONFIG = ClassifierConfig(
-    optimizer="adam",
-    batch_size=64,
-    tenacity=5,
-    epoch_size=4,
-    folds=10,
-)
+TEST_CONFIG = ClassifierConfig()
 FAST_CONFIG = ClassifierConfig(
     optimizer="rmsprop",
     batch_size=128,
@@ -74,12 +70,7 @@ class LogisticRegressionGrid:
     seed: int = SEED
     device: str = "cpu"
 
-    def fit(
-        self,
-        x: ndarray,
-        y: ndarray,
-        held_out: tuple | None = None,
-    ) -> ndarray:
+    def fit(self, x: ndarray, y: ndarray, held_out: tuple | None = None) -> ndarray:
         """Fit all regressions.
 
         Args:

@@ -12,6 +12,8 @@ from torch import Tensor
 from ..ops.errors import check_finite
 from ..ops.similarity import similarity_pairs
 
+#: Embeddings of shape `(n, dim)`.
+Vectors = ndarray | Tensor
 BLOCK_ELEMENTS = 1 << 24  # entries of the similarity block held at once: 64 MB in float32
 #: Ends of the names of metrics of which a lower value is better. A high mean cosine is a step towards collapse.
 _LOWER_IS_BETTER = ("loss", "alignment", "uniformity", "mean_cosine")
@@ -74,7 +76,7 @@ def pearson(a: ArrayLike | Tensor, b: ArrayLike | Tensor) -> float:
 METRICS = {"spearman": spearman, "pearson": pearson}
 
 
-def cosine_similarity_pairs(x: ndarray | Tensor, y: ndarray | Tensor, similarity: str = "cosine") -> ndarray:
+def cosine_similarity_pairs(x: Vectors, y: Vectors, similarity: str = "cosine") -> ndarray:
     """Compute the cosine similarity of two arrays row by row, as SentEval scores sentence pairs.
 
     Float64 embeddings are compared in float64 and all others in float32, as in SentEval. More digits would not be more
@@ -108,9 +110,9 @@ def cosine_similarity_pairs(x: ndarray | Tensor, y: ndarray | Tensor, similarity
     return scores.double().numpy()
 
 
-def _normalized(x: Tensor) -> Tensor:
-    """Scale the rows of `x` to unit length, in float64 if `x` is float64 and in float32 otherwise."""
-    x = torch.as_tensor(x).detach()
+def _normalized(vectors: Vectors) -> Tensor:
+    """Scale the rows to unit length, in float64 if they are float64 and in float32 otherwise."""
+    x = torch.as_tensor(vectors).detach()
     if x.ndim != 2 or len(x) == 0:
         raise ValueError(f"embeddings of shape (n, dim) are needed, not {tuple(x.shape)}.")
     if x.dtype != torch.float64:
@@ -124,7 +126,7 @@ def _normalized(x: Tensor) -> Tensor:
     return x / norms
 
 
-def alignment(x: Tensor, y: Tensor) -> float:
+def alignment(x: Vectors, y: Vectors) -> float:
     """Compute the mean squared distance between the normalized embeddings of positive pairs; lower is better.
 
     See Wang and Isola (2020) and SimCSE, section 2.3. The paper uses STS-B pairs with a score above 4 (footnote 3).
@@ -148,7 +150,7 @@ def alignment(x: Tensor, y: Tensor) -> float:
     return distances.mean().item()
 
 
-def uniformity(x: Tensor, t: float = 2) -> float:
+def uniformity(x: Vectors, t: float = 2) -> float:
     """Compute the log of the mean Gaussian potential over all pairs i < j of normalized embeddings; lower is better.
 
     This is log E exp(-t ||x_i - x_j||^2) of Wang and Isola (2020). The paper uses all sentences of STS-B (footnote 3).
@@ -182,7 +184,7 @@ def uniformity(x: Tensor, t: float = 2) -> float:
     return (total - math.log(n * (n - 1) / 2)).item()
 
 
-def singular_spectrum(x: Tensor) -> list[float]:
+def singular_spectrum(x: Vectors) -> list[float]:
     """Compute the singular values of the matrix of embeddings, divided by the largest (SimCSE, figure F.1).
 
     Args:
@@ -198,7 +200,7 @@ def singular_spectrum(x: Tensor) -> list[float]:
     return (values / values[0]).tolist()
 
 
-def collapse(x: Tensor) -> tuple[float, float]:
+def collapse(x: Vectors) -> tuple[float, float]:
     """Measure whether embeddings collapse: to a point, by their mean cosine, or to few directions, by effective rank.
 
     The effective rank is the exponential of the entropy of the singular values, divided by their sum and taken for
@@ -225,7 +227,7 @@ def collapse(x: Tensor) -> tuple[float, float]:
     return (of_pairs / (n * (n - 1))).item(), entropy.exp().item()
 
 
-def isotropy(x: Tensor) -> float:
+def isotropy(x: Vectors) -> float:
     """Compute the ratio of the smallest to the largest partition function over the principal directions.
 
     See Mu and Viswanath (2018), All-but-the-Top, equations 1 and 2: Z(c) = sum_i exp(c . x_i), where c runs over the

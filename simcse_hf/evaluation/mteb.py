@@ -25,7 +25,7 @@ def english_tasks() -> dict:
     return dict(sorted(categories.items()))
 
 
-def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
+def mteb_averages(scores: Mapping) -> dict:
     """Average scores over each category of the English benchmark, and over all of its data sets.
 
     This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4:
@@ -33,15 +33,12 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
 
     Args:
         scores (`Mapping[str, float]`): The score of each data set. Other data sets do not count.
-        categories (`Mapping[str, Iterable[str]]`, *optional*): The data sets of each category; by default those of
-            [`english_tasks`].
 
     Returns:
         `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
         number of data sets in it (`tasks`), and how many there are (`of`).
     """
-    categories = categories or english_tasks()
-    groups = {name: list(members) for name, members in categories.items()}
+    groups = {name: list(members) for name, members in english_tasks().items()}
     groups["average"] = list(chain(*groups.values()))
     averages = {}
     for name, members in groups.items():
@@ -55,12 +52,7 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
     return averages
 
 
-def evaluate_mteb(
-    model: Encoder,
-    tasks: Sequence[str],
-    name: str = "model",
-    revision: str | None = None,
-) -> dict:
+def evaluate_mteb(model: Encoder, tasks: Sequence[str], name: str = "model") -> dict:
     """Evaluate on MTEB data sets, which `mteb` downloads from the hub.
 
     A [`SimCSE`] puts its prompts before the texts. Of another model, the distinct texts of each call are encoded once.
@@ -73,7 +65,6 @@ def evaluate_mteb(
         model (`Encoder`): An object with `encode(list[str])` that returns an array of shape `(n, dim)`.
         tasks (`Sequence[str]`): Names of data sets or of categories, or `all` for the 56 English ones.
         name (`str`, *optional*, defaults to `"model"`): Name of the model.
-        revision (`str`, *optional*): Its revision.
 
     Returns:
         `dict[str, float]`: The main score of each data set, times 100.
@@ -104,7 +95,7 @@ def evaluate_mteb(
     if not isinstance(model, SimCSE):
 
         class MTEBEncoder(AbsEncoder):
-            mteb_model_meta = model_meta(name, revision)
+            mteb_model_meta = model_meta(name, None)
 
             def encode(self, inputs: Iterable, **kwargs: Any) -> Any:
                 texts = [text for batch in inputs for text in batch["text"]]

@@ -57,11 +57,7 @@ def average_members(tasks: Sequence[str]) -> dict:
     return {key: averaged for key, averaged in members.items() if averaged}
 
 
-def add_averages(
-    results: dict,
-    tasks: Sequence[str],
-    protocol: Protocol,
-) -> None:
+def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> None:
     """Add the averages of [`average_members`] to results.
 
     A task without a score is listed in `missing` and does not enter the average.
@@ -98,60 +94,17 @@ def format_rows(rows: Iterable, *header: str) -> str:
     return "\n".join(lines)
 
 
-def format_table(
-    results: dict,
-    protocol: Protocol,
-    verbose: bool = False,
-) -> str:
-    """Format results as text: a table and average for each kind of task, and why any task has no score.
-
-    Args:
-        results (`dict[str, dict]`): Results of an evaluation.
-        protocol (`Protocol`): How the tasks were scored.
-        verbose (`bool`, *optional*, defaults to `False`): Whether to list every subset and split with both metrics.
-
-    Returns:
-        `str`: The text, which may have several lines.
-    """
-    correlations = []
-    for task, result in results.items():
-        if verbose and task not in NOT_TASKS and ("pairs" in result or "splits" in result):
-            parts = result.get("subsets") or result.get("splits") or {"": result}
-            for part, numbers in (parts | result.get("aggregate", {})).items():
-                pairs = numbers.get("pairs", result.get("pairs"))
-                correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
-    mteb_averages = []
-    for name, average in results.get("mteb_averages", {}).items():
-        title = "Avg. over all data sets" if name == "average" else name
-        mteb_averages.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
-    averages = []
-    for key in ("average", "average_transfer"):
-        if key in results:
-            average = results[key]
-            members = [task for task in results if task in {*average["tasks"], *average["missing"]}]
-            row = [*(protocol.headline(results[task]) for task in members), average["value"]]
-            averages.append((average, [*members, "Avg."], row))
-    text = read_template(Path(__file__).with_name("table.txt")).render(
-        align=format_rows,
-        averages=averages,
-        protocol=protocol,
-        results=results,
-        transfer=TRANSFER_EXAMPLES,
-        verbose=verbose,
-        correlations=correlations,
-        mteb_averages=mteb_averages,
-    )
-    return re.sub("\n{3,}", "\n\n", text).strip("\n")  # blocks that say nothing leave blank lines
-
-
 def describe_protocol(protocol: Protocol) -> dict:
     """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
-    classifier = vars(CLASSIFIER_CONFIGS[protocol.mode])
     return {
         **vars(protocol),
         "text": "tokens joined by single spaces",
         "scale": 100,
-        "classifier": {"model": "logistic regression", **classifier, "l2": list(L2_GRID)},
+        "classifier": {
+            "model": "logistic regression",
+            **vars(CLASSIFIER_CONFIGS[protocol.mode]),
+            "l2": list(L2_GRID),
+        },
     }
 
 
@@ -194,7 +147,7 @@ class Evaluation(Result):
 
     @classmethod
     def read(cls, path: StrPath) -> "Evaluation":
-        """Read a file that [`write`] wrote.
+        """Read a file that [`evaluate`] wrote.
 
         Args:
             path (`str` or `os.PathLike`): The JSON file.
@@ -217,10 +170,6 @@ class Evaluation(Result):
             document.get("versions", {}),
             document.get("date"),
         )
-
-    def write(self, path: StrPath) -> None:
-        """Write the JSON file, and beside it the scores that `compare` resamples."""
-        write_results(path, self.to_dict(), self.scores)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
@@ -246,12 +195,40 @@ class Evaluation(Result):
         return self._table(verbose=True)
 
     def _table(self, verbose: bool) -> str:
-        table = format_table(self.results, self.protocol, verbose)
-        if self.threshold is not None:
-            table += f"\n\nthreshold: {describe_threshold(self.threshold)}"
-        if self.threshold_file is not None:
-            table += f"\nthreshold: written into {self.threshold_file}"
-        return table
+        """Return a table and average for each kind of task, and why any task has no score."""
+        results = self.results
+        correlations = []
+        for task, result in results.items():
+            if verbose and task not in NOT_TASKS and ("pairs" in result or "splits" in result):
+                parts = result.get("subsets") or result.get("splits") or {"": result}
+                for part, numbers in (parts | result.get("aggregate", {})).items():
+                    pairs = numbers.get("pairs", result.get("pairs"))
+                    correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
+        mteb_averages = []
+        for name, average in results.get("mteb_averages", {}).items():
+            title = "Avg. over all data sets" if name == "average" else name
+            mteb_averages.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
+        averages = []
+        for key in ("average", "average_transfer"):
+            if key not in results:
+                continue
+            average = results[key]
+            members = [task for task in results if task in {*average["tasks"], *average["missing"]}]
+            row = [*(self.protocol.headline(results[task]) for task in members), average["value"]]
+            averages.append((average, [*members, "Avg."], row))
+        text = read_template(Path(__file__).with_name("table.txt")).render(
+            align=format_rows,
+            averages=averages,
+            protocol=self.protocol,
+            results=results,
+            transfer=TRANSFER_EXAMPLES,
+            verbose=verbose,
+            correlations=correlations,
+            mteb_averages=mteb_averages,
+            threshold=self.threshold and describe_threshold(self.threshold),
+            threshold_file=self.threshold_file,
+        )
+        return re.sub("\n{3,}", "\n\n", text).strip("\n")  # blocks that say nothing leave blank lines
 
 
 def write_results(path: StrPath, document: dict, scores: Scores) -> None:
@@ -281,9 +258,12 @@ def read_results(path: StrPath) -> tuple[dict, Scores]:
         `tuple[dict, dict]`: The document and the scores, which are empty if their file does not exist.
 
     Raises:
-        ValueError: If the file is not such a document.
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not such a document.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
     document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
     name = document.get("scores")
     if name:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
-import torch
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
@@ -22,7 +21,7 @@ from .bootstrap import Scores
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
 from .protocol import PAPER_PROTOCOL, Protocol
-from .report import Evaluation, add_averages, versions
+from .report import Evaluation, add_averages, versions, write_results
 from .sts import (
     HUB,
     HUB_REVISIONS,
@@ -49,9 +48,11 @@ ALIGNMENT_ABOVE = 4.0  # STS-B pairs with a higher gold score count as positive 
 
 @dataclass
 class TaskData:
-    """The data of the tasks of one evaluation.
+    """The data of the tasks of one evaluation, and how they are scored.
 
     Args:
+        tasks (`tuple[str, ...]`): The tasks of SentEval in the order of the results, including those without data.
+        protocol (`Protocol`): How to score them.
         sts (`dict[str, dict[str, ScoredPairs]]`): Subsets or splits by task.
         transfer (`dict[str, dict[str, LabelledTexts]]`): Splits by task.
         pairs (`dict[str, ScoredPairs]`): Further sets of pairs by name.
@@ -60,6 +61,8 @@ class TaskData:
         missing (`dict[str, str]`): Why a task has no data.
     """
 
+    tasks: tuple[str, ...] = ()
+    protocol: Protocol = PAPER_PROTOCOL
     sts: dict = field(default_factory=dict)
     transfer: dict = field(default_factory=dict)
     pairs: dict = field(default_factory=dict)
@@ -205,11 +208,11 @@ def evaluate(
     identity = identity_of(encoder)
     if threshold is not None and identity.similarity != "cosine":
         raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
-    evaluation = score_model(encoder, data, names, protocol, loading.get("device"), show_progress_bar)
+    evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if mteb:
         from .mteb import evaluate_mteb, mteb_averages
 
-        scores = evaluate_mteb(encoder, mteb, name_of(model), identity.revision)
+        scores = evaluate_mteb(encoder, mteb, name_of(model))
         evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores))
     if world()[0] > 0:
         return evaluation
@@ -227,30 +230,21 @@ def evaluate(
         raise
     finally:
         if output is not None:
-            evaluation.write(output)
+            write_results(output, evaluation.to_dict(), evaluation.scores)
     if save_threshold and evaluation.threshold is not None and isinstance(encoder, SimCSE):
         path = write_threshold(encoder, evaluation.threshold)
         evaluation = replace(evaluation, threshold_file=str(path))
     return evaluation
 
 
-def score_model(
-    model: Encoder,
-    data: TaskData,
-    tasks: tuple[str, ...],
-    protocol: Protocol,
-    device: str | None = None,
-    show_progress_bar: bool = True,
-) -> Evaluation:
+def score_model(model: Encoder, data: TaskData, device: str | None, show_progress_bar: bool) -> Evaluation:
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
         model (`Encoder`): The model, whose prompts are put before queries and documents.
         data (`TaskData`): The data that [`read_tasks`] returned.
-        tasks (`tuple[str, ...]`): The tasks in the order of the results, including those without data.
-        protocol (`Protocol`): How to score.
-        device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
-        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
+        device (`str`, *optional*): Where to train classifiers; a GPU if there is one for `None`.
+        show_progress_bar (`bool`): Show a bar while texts are encoded.
 
     Returns:
         [`Evaluation`]: The results and scores, with the identity of the model; nothing in the other processes.
@@ -263,7 +257,7 @@ def score_model(
     if world()[0] > 0:
         return Evaluation({}, {})
     return replace(
-        score_tasks(prompted, embeddings, tasks, protocol, device),
+        score_tasks(prompted, embeddings, device),
         identity=identity_of(model),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -307,7 +301,7 @@ def read_tasks(
     data_dir = data_dir or ""
     if data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
-    data = TaskData(user_tasks=user_tasks or {})
+    data = TaskData(tuple(tasks), protocol, user_tasks=user_tasks or {})
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
     for task in tasks:
         try:
@@ -333,20 +327,12 @@ def read_tasks(
     return data
 
 
-def score_tasks(
-    data: TaskData,
-    embeddings: SentenceEmbeddings,
-    tasks: tuple,
-    protocol: Protocol = PAPER_PROTOCOL,
-    device: str | None = None,
-) -> Evaluation:
+def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | None = None) -> Evaluation:
     """Score tasks with the embeddings of their texts.
 
     Args:
         data (`TaskData`): The data that `read_tasks` returned.
         embeddings (`SentenceEmbeddings`): Embeddings of `data.texts()`.
-        tasks (`tuple[str, ...]`): The tasks in the order of the results, including those without data.
-        protocol (`Protocol`, *optional*): How to score.
         device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
 
     Returns:
@@ -355,16 +341,14 @@ def score_tasks(
     Raises:
         ValueError: If similarities or gold scores are constant. The message names the task and its subset or split.
     """
+    protocol = data.protocol
     results: dict = {}
     scores: Scores = {}
-    for task in tasks:
+    for task in data.tasks:
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
         elif task in data.transfer:
-            splits = data.transfer[task]
-            results[task], answers = score_transfer_task(
-                task, splits, embeddings, protocol.mode, device, protocol.seed
-            )
+            results[task], answers = score_transfer_task(task, data.transfer[task], embeddings, protocol, device)
             scores[task] = {task: answers}
         else:
             parts = {name: predict_pairs(embeddings, pairs) for name, pairs in data.sts[task].items()}
@@ -391,9 +375,9 @@ def score_tasks(
         positives = [row for row in rows if row[2] > ALIGNMENT_ABOVE]
         firsts = embeddings(first for first, _, _ in positives)
         seconds = embeddings(second for _, second, _ in positives)
-        x = torch.from_numpy(embeddings(sentences))
+        x = embeddings(sentences)
         results["geometry"] = {
-            "alignment": alignment(torch.from_numpy(firsts), torch.from_numpy(seconds)),
+            "alignment": alignment(firsts, seconds),
             "uniformity": uniformity(x),
             "isotropy": isotropy(x),
             "singular_spectrum": singular_spectrum(x),
@@ -401,5 +385,5 @@ def score_tasks(
             "sentences": len(sentences),
             "splits": list(data.geometry),
         }
-    add_averages(results, [*tasks, *data.pairs], protocol)
+    add_averages(results, [*data.tasks, *data.pairs], protocol)
     return Evaluation(results, scores, protocol)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,10 @@ from ..data.scored_pairs import connected_groups
 from ..data.table import read_lines
 from ..ops.files import StrPath
 from .bootstrap import Arrays
-from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
+from .classifier import FAST_CONFIG, L2_GRID, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
+from .protocol import Protocol
 from .sts import HUB, TaskNotFound, senteval, warn_of_size
-
-if TYPE_CHECKING:
-    from sklearn.model_selection import StratifiedKFold
 
 CLASSIFIER_CONFIGS = {
     "test": TEST_CONFIG,
@@ -146,9 +144,8 @@ def score_transfer_task(
     task: str,
     splits: dict[str, LabelledTexts],
     embeddings: SentenceEmbeddings,
-    mode: str,
+    protocol: Protocol,
     device: str | None = None,
-    seed: int = SEED,
 ) -> tuple[dict, Arrays]:
     """Score a transfer task by SentEval's protocol.
 
@@ -159,10 +156,10 @@ def score_transfer_task(
         task (`str`): Name of the task.
         splits (`dict[str, LabelledTexts]`): Its examples, as `read_transfer_task` returns them.
         embeddings (`SentenceEmbeddings`): Embeddings of their texts.
-        mode (`str`): `"test"` (10 folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5
-            folds, RMSprop, batch 128, tenacity 3, epoch size 2), which are the reference's settings of SentEval.
+        protocol (`Protocol`): Its seed is that of folds, starts and orders. Its mode is `"test"` (10 folds, Adam,
+            batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128, tenacity 3,
+            epoch size 2), which are the reference's settings of SentEval.
         device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
-        seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
 
     Returns:
         `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
@@ -174,20 +171,20 @@ def score_transfer_task(
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     data = {split: _in_order(examples, embeddings) for split, examples in splits.items()}
-    config = CLASSIFIER_CONFIGS[mode]
-    folds = StratifiedKFold(config.folds, shuffle=True, random_state=seed)
+    config = CLASSIFIER_CONFIGS[protocol.mode]
+    divide = StratifiedKFold(config.folds, shuffle=True, random_state=protocol.seed).split
     classes = 1 + max(int(examples.y.max()) for examples in data.values())
-    make_grid = partial(LogisticRegressionGrid, classes, config, seed=seed, device=device)
+    make_grid = partial(LogisticRegressionGrid, classes, config, seed=protocol.seed, device=device)
     x, y = data["train"].x, data["train"].y
     tested = data.get("test", data["train"])
     gold = tested.y
     everything = slice(None)
-    parts: Iterable = [(everything, everything)] if "test" in data else folds.split(y, y)
+    parts: Iterable = [(everything, everything)] if "test" in data else divide(y, y)
     correct = np.empty(len(gold), dtype=bool)
     accuracies = []
     dev_accuracies = []
     for train, held in parts:
-        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, folds, task)
+        grid, chosen, dev_accuracy = _fit(x[train], y[train], data.get("dev"), make_grid, divide, task)
         correct[held] = grid.correct(tested.x[held], gold[held])[:, chosen]
         accuracies.append(100 * correct[held].mean())
         dev_accuracies.append(dev_accuracy)
@@ -207,7 +204,7 @@ def _fit(
     y: ndarray,
     dev: Examples | None,
     make_grid: Callable[..., LogisticRegressionGrid],
-    folds: "StratifiedKFold",
+    divide: Callable[..., Iterable],
     task: str,
 ) -> tuple[LogisticRegressionGrid, int, float]:
     """Fit the classifier with the l2 weight of the best accuracy on the dev split, or on folds of the examples.
@@ -222,7 +219,7 @@ def _fit(
         chosen = int(accuracy.argmax())
         return grid, chosen, accuracy[chosen]
     held_out = []
-    for inner, rest in tqdm(list(folds.split(y, y)), desc=task, leave=False):
+    for inner, rest in tqdm(list(divide(y, y)), desc=task, leave=False):
         held_out.append(make_grid().fit(x[inner], y[inner], (x[rest], y[rest])))
     accuracy = np.round(100 * np.mean(held_out, axis=0), 2)
     chosen = int(accuracy.argmax())

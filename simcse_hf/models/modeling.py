@@ -531,7 +531,9 @@ class ContrastiveModel(ContrastiveBase):
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                masked = {name: x.flatten(0, 1) for name, x in (texts | {"input_ids": mlm_input_ids}).items()}
+                masked = {}
+                for name, x in (texts | {"input_ids": mlm_input_ids}).items():  # of tensors and arrays
+                    masked[name] = x.reshape(-1, *x.shape[2:])
                 hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss

@@ -143,7 +143,7 @@ class Checks:
 
     def _score(self, model: SimCSE) -> Any:
         embeddings = SentenceEmbeddings(model, self.data.texts())
-        return score_tasks(self.data, embeddings, STS_TASKS).results["average"]
+        return score_tasks(self.data, embeddings).results["average"]
 
 
 def _read(file: StrPath, count: int) -> list[str]:

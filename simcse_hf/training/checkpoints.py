@@ -5,7 +5,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -363,11 +363,11 @@ class RunOptimizer(TrainerCallback):
     The first step then has the learning rate that a run with these settings would have at this step.
 
     Attributes:
-        own (`Sequence[dict[str, Any]]`): The settings of each group of parameters before those of the checkpoint were
+        own (`Sequence[Mapping]`): The settings of each group of parameters before those of the checkpoint were
             loaded. Without any, the optimizer stays as it is.
     """
 
-    own: Sequence[dict[str, Any]] = ()
+    own: Sequence[Mapping[str, Any]] = ()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **event: Any

@@ -121,7 +121,7 @@ class Run:
 
     Args:
         arguments (`SimCSETrainingArguments`): A copy of the caller's arguments without anything left open.
-        settings (`dict[str, Any]`): The settings that the run writes into the model.
+        settings (`Values`): The settings that the run writes into the model.
         rows (`RowPlan`): How training rows are read; with several data sets, how those without a plan of their own.
         datasets (`dict[str, RowPlan]`): How the rows of each of several data sets are read, by its name.
         decided_by (`dict[str, str]`): Who decided each setting, one of `LAYERS`, as in `{"temperature": "paper"}`.
@@ -192,7 +192,7 @@ def _evaluation_defaults(given: Values, command: Values) -> Values:
         command (`Mapping[str, Any]`): The defaults of the command.
 
     Returns:
-        `dict[str, Any]`: Defaults over those of the command.
+        `Values`: Defaults over those of the command.
 
     Raises:
         ValueError: If the recipe asks for an evaluation and names nothing to evaluate.
@@ -365,7 +365,7 @@ def settings_to_save(
         plans (`Mapping[str, RowPlan]`): Those of the data sets.
 
     Returns:
-        `dict[str, Any]`: Fields of [`ContrastiveSettings`].
+        `Values`: Fields of [`ContrastiveSettings`].
     """
     everything = list(plans.values()) or [rows]
     written: Values = {

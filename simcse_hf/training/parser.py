@@ -15,10 +15,11 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
+from ..models.settings import Values
 from ..ops.suggestions import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
-DEFAULTS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
+DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
 #: Folder of the recipes that a name stands for.
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -50,7 +51,7 @@ def argument_names(classes: Sequence[type]) -> set[str]:
     return {argument.name for each in classes for argument in fields(each) if argument.init}
 
 
-def read_recipe(name: str, classes: Sequence[type]) -> dict[str, Any]:
+def read_recipe(name: str, classes: Sequence[type]) -> Values:
     """Read the arguments of a recipe.
 
     Args:
@@ -59,7 +60,7 @@ def read_recipe(name: str, classes: Sequence[type]) -> dict[str, Any]:
         classes (`Sequence[type]`): Argument dataclasses.
 
     Returns:
-        `dict[str, Any]`: Values by argument name, without any defaults.
+        `Values`: Values by argument name, without any defaults.
 
     Raises:
         ValueError: If there is no such file or recipe, or it is no table of known arguments.
@@ -74,7 +75,7 @@ def read_recipe(name: str, classes: Sequence[type]) -> dict[str, Any]:
     return read_yaml(path, classes)
 
 
-def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[str, Any]) -> Values:
     """Return the arguments that a command line names, without any defaults.
 
     Args:
@@ -84,7 +85,7 @@ def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[s
         defaults (`Mapping[str, Any]`): Defaults that `--help` shows in place of the dataclasses'.
 
     Returns:
-        `dict[str, Any]`: Values by argument name.
+        `Values`: Values by argument name.
 
     Raises:
         ValueError: If the recipe cannot be read.
@@ -112,7 +113,7 @@ def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[s
     return over(recipe, vars(typed))
 
 
-def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
     """Return arguments over earlier ones; texts that are named again take the place of those named in another way."""
     kept = dict(earlier)
     if later.keys() & TEXTS:
@@ -140,7 +141,7 @@ def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
 
     Args:
         classes (`Sequence[type]`): Argument dataclasses.
-        values (`dict[str, Any]`): Values by argument name.
+        values (`Values`): Values by argument name.
 
     Returns:
         `tuple[Any, ...]`: The objects.
@@ -180,7 +181,7 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict:
         classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
 
     Returns:
-        `dict[str, Any]`: Values by argument name.
+        `Values`: Values by argument name.
 
     Raises:
         ValueError: If the file cannot be read, is no YAML table, names an unknown argument, or gives one a value of
@@ -204,7 +205,7 @@ def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
         classes (`Sequence[type]`): Argument dataclasses whose names the file may use.
 
     Returns:
-        `dict[str, Any]`: The converted values.
+        `Values`: The converted values.
 
     Raises:
         ValueError: If `values` is no table, names an unknown argument, or gives one a value of another type.

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import accelerate
 import datasets
@@ -19,14 +18,14 @@ from transformers.utils import logging
 from .._version import __version__
 from ..evaluation.metrics import higher_is_better
 from ..models.modeling import ContrastiveModel
-from ..models.settings import dropout_rates
+from ..models.settings import Values, dropout_rates
 from ..ops.errors import changes, refuse_changes
 from ..ops.files import read_json_object, write_atomically, write_json
 from ..ops.identity import digest_weights
 from ..publishing.secrets import hide_secrets
 from .dev_sets import PLAIN_POOLERS, DevSetCallback, dev_change, start_metric
 from .rows import Rows
-from .run_results import RESULTS, DevHistory, Results, Scored, Start, is_better
+from .run_results import RESULTS, Changed, DevHistory, Results, RunDescription, Scored, Start, is_better
 from .training_args import SimCSETrainingArguments
 
 logger = logging.get_logger(__name__)
@@ -50,7 +49,7 @@ _FREE = tuple(
 
 def run_settings(
     args: TrainingArguments, model: ContrastiveModel, rows: Rows, dev_sets: Sequence[DevSetCallback], start_digest: str
-) -> dict[str, Any]:
+) -> Values:
     """Return what decides the result of a run, in types that JSON can hold; digests stand for texts and weights.
 
     Args:
@@ -61,7 +60,7 @@ def run_settings(
         start_digest (`str`): The digest of the weights that the run began with.
 
     Returns:
-        `dict[str, Any]`: Values by the name of the setting.
+        `Values`: Values by the name of the setting.
     """
     arguments = hyperparameter_values(args)
     if args.max_steps > 0:
@@ -81,7 +80,7 @@ def run_settings(
     return json.loads(json.dumps(values, default=str))
 
 
-def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
+def hyperparameter_values(args: TrainingArguments) -> Values:
     """Return the arguments that decide what a run learns, in types that JSON can hold."""
     values = {}
     for name, value in args.to_dict().items():
@@ -90,7 +89,7 @@ def hyperparameter_values(args: TrainingArguments) -> dict[str, Any]:
     return values
 
 
-def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
+def changed_arguments(args: TrainingArguments) -> Values:
     """Return the hyper-parameters that differ from their default, in types that JSON can hold."""
     changed = {}
     values = hyperparameter_values(args)
@@ -112,16 +111,16 @@ def starting_weights(model: ContrastiveModel) -> str:
     return digest_weights((name, x) for name, x in model.state_dict().items() if x.data_ptr() not in unused)
 
 
-def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) -> list[dict[str, Any]]:
+def compare_settings(checkpoint: str, now: Values, allow_changes: bool) -> list[Changed]:
     """Compare the settings of a run with those of the checkpoint that it resumes from.
 
     Args:
         checkpoint (`str`): The checkpoint.
-        now (`dict[str, Any]`): See [`run_settings`].
+        now (`Values`): See [`run_settings`].
         allow_changes (`bool`): Record a difference instead of refusing it.
 
     Returns:
-        `list[dict]`: The changes so far: `step` and `settings`, each with the earlier and the later value.
+        `list[Changed]`: The changes so far.
 
     Raises:
         ValueError: If a setting differs.
@@ -139,7 +138,7 @@ def compare_settings(checkpoint: str, now: dict[str, Any], allow_changes: bool) 
 
 
 def make_results(
-    run: Mapping[str, Any],
+    run: RunDescription,
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
@@ -147,7 +146,7 @@ def make_results(
     """Make the results of a run after training, and write them into `output_dir` in the first process.
 
     Args:
-        run (`Mapping[str, Any]`): How the run was made.
+        run (`RunDescription`): How the run was made.
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
@@ -187,7 +186,7 @@ def read_history(
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
-    changes: Sequence[Mapping[str, Any]],
+    changes: Sequence[Changed],
 ) -> DevHistory | None:
     """Read what the evaluations of a run scored from its log, which a resumed run continues.
 
@@ -195,7 +194,7 @@ def read_history(
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state, with the log.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
-        changes (`Sequence[Mapping[str, Any]]`): What was changed on purpose when the run was resumed.
+        changes (`Sequence[Changed]`): What was changed on purpose when the run was resumed.
 
     Returns:
         `DevHistory`, *optional*: The history; `None` if nothing was evaluated.
@@ -245,7 +244,7 @@ def _main_metric(args: SimCSETrainingArguments, headline: str, sources: Mapping[
     return headline
 
 
-def _evaluations(state: TrainerState, metric: str, changes: Sequence[Mapping[str, Any]]) -> list[Scored]:
+def _evaluations(state: TrainerState, metric: str, changes: Sequence[Changed]) -> list[Scored]:
     """Return the evaluations that logged a metric, the last one of each step.
 
     Scores on a dev set that was changed on purpose cannot be compared with those before.

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..evaluation.compare import describe_difference
 from ..evaluation.metrics import higher_is_better, with_scale
+from ..models.settings import Values
 from ..ops.files import read_json_object
 
 RESULTS = "results.json"
@@ -72,7 +73,7 @@ class Start(Scored):
     metric: str = ""
     pooler: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return everything in one table."""
         return {"step": self.step, "pooler": self.pooler, "metric": self.metric, **self.metrics}
 
@@ -116,7 +117,7 @@ class DevHistory:
         """Whether some evaluation scored better than the start."""
         return is_better(self.metric, self.value(self.best), self.value(self.start))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the part of results.json about the dev set."""
         shown = {"initial": self.initial, "best": self.best, "final": self.final}
         return {
@@ -149,6 +150,59 @@ class DevHistory:
         )
 
 
+class Changed(TypedDict):
+    """What was changed on purpose when a run was resumed: each setting with its earlier and its later value."""
+
+    step: int
+    settings: dict[str, list]
+
+
+class RunDescription(TypedDict):
+    """How a model was trained.
+
+    Args:
+        base_model (`str`): The model that the run began with.
+        train_rows (`int`): The number of rows; `None` for a stream.
+        num_sentences (`int`): Texts in a row.
+        rows (`str`): What a row holds, see `data.contents`.
+        view (`dict`): `name`, `rate` and `both`, for single sentences.
+        datasets (`dict[str, int]`): The rows of each of several data sets.
+        arguments (`Values`): The arguments that differ from their default.
+        steps (`int`): Optimizer steps.
+        epochs (`float`): Epochs.
+        train_loss (`float`): The mean loss; `None` before the end of training.
+        processes (`int`): Processes.
+        hardware (`str`): The processor or the GPU.
+        seed (`int`): The seed.
+        dev_texts (`list[str]`): A text of the dev set and others to compare it with.
+        changes (`list[Changed]`): What was changed on purpose when the run was resumed.
+        decided_by (`dict[str, str]`): Who decided each setting.
+        train_texts (`str`): The file or the data set of the training texts, if they were named.
+        hub_datasets (`list[str]`): The data sets on the hub among them.
+        settings (`Values`): The settings of the model.
+    """
+
+    base_model: str
+    train_rows: int | None
+    num_sentences: int | None
+    rows: str | None
+    view: Values | None
+    datasets: dict[str, int] | None
+    arguments: Values
+    steps: int
+    epochs: float | None
+    train_loss: float | None
+    processes: int
+    hardware: str
+    seed: int
+    dev_texts: list[str] | None
+    changes: list[Changed]
+    decided_by: dict[str, str]
+    train_texts: str | None
+    hub_datasets: list[str]
+    settings: Values
+
+
 #: What results.json says of the dev set, all `None` without one.
 _OF_DEV_SETS = ("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among")
 
@@ -160,7 +214,7 @@ class Results:
     Args:
         dev (`DevHistory`, *optional*): The dev scores, on a scale of 0 to 100.
         model (`str`): The folder of the model.
-        run (`Mapping[str, Any]`): How the run was made, see [`SimCSETrainer.describe_run`].
+        run (`RunDescription`): How the run was made.
         train_seconds (`float`, *optional*): How long training took.
         change (`Change`, *optional*): What training has changed on the dev set. Only the first process has it.
         command (`list[str]`): The command line.
@@ -170,14 +224,14 @@ class Results:
 
     dev: DevHistory | None
     model: str
-    run: Mapping[str, Any]
+    run: RunDescription
     train_seconds: float | None = None
     change: Change | None = None
     command: list[str] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, Any] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the content of results.json."""
         content = {
             **(dict.fromkeys(_OF_DEV_SETS) if self.dev is None else self.dev.to_dict()),
@@ -208,7 +262,7 @@ class Results:
         change = content.pop("change", None)
         own = {name: content.pop(name, None) for name in ("model", "train_seconds", "command", "versions", "seeds")}
         of_dev = {*_OF_DEV_SETS, content["dev_metric"]}
-        run = {name: value for name, value in content.items() if name not in of_dev}
+        run: Any = {name: value for name, value in content.items() if name not in of_dev}
         return cls(dev=dev, run=run, change=change and Change(**change), **own)
 
     def __str__(self) -> str:

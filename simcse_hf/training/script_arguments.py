@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 from ..models.checkpoint import HEAD_CHOICES
 from ..models.pooling import TEMPLATE_POOLER
-from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, dropout_rates
+from ..models.settings import LOSS_OPTIONS, SETTING_NAMES, Values, dropout_rates
 from ..names import POOLER_TYPES
 from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
@@ -111,7 +111,7 @@ class ModelArguments:
                 ) from None
             self.matryoshka_dims = numbers  # type: ignore[assignment]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         """Return the settings for `AutoModelForCL.from_pretrained`; `None` where nothing was chosen."""
         names = (SETTING_NAMES | set(LOSS_OPTIONS)) & vars(self).keys()
         values = {name: getattr(self, name) for name in names}

@@ -16,8 +16,9 @@ from transformers.utils import logging
 from ..evaluation.metrics import higher_is_better
 from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
-from ..ops.errors import refuse_changes
-from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
+from ..models.settings import Values
+from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, write_json
+from ..ops.identity import Record
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_sets import DEV_SCORES, dev_change
@@ -110,14 +111,15 @@ def prepare_seeds(
         ValueError: If `output_dir` holds an earlier run that cannot be continued.
     """
     directory = Path(str(args.output_dir))
-    record = directory / SEEDS
+    advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
+    record = Record(directory / SEEDS, f"{directory}: the seeds that it holds", advice)
     if args.resume_from_checkpoint is not None:
         if str(args.resume_from_checkpoint).lower() != "true":
             raise ValueError(
                 f"--resume_from_checkpoint {args.resume_from_checkpoint} names the checkpoint of one run, but --seeds "
                 "trains several. Leave it out: each seed continues from its own newest checkpoint."
             )
-        if not record.exists():
+        if not Path(record.path).exists():
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
 
     # 1. What all runs have in common, in types that JSON can hold.
@@ -136,18 +138,15 @@ def prepare_seeds(
     settings = json.loads(json.dumps(values, default=str))
 
     # 2. The directory is cleared, or holds runs with the same settings.
-    if overwrites or not record.exists():
+    if overwrites or not Path(record.path).exists():
         check_output_dir(args, overwrites, inputs)
         clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
     else:
-        advice = "Start the runs again with --overwrite_output_dir."
-        earlier = read_json_object(record, "settings", advice=advice)["settings"]
-        advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
-        refuse_changes(earlier, settings, f"{directory}: the seeds that it holds", advice)
+        record.compare(settings)
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(record, {"settings": settings})
+    record.write(settings)
 
     # 3. What each run still needs.
     states = {}
@@ -217,14 +216,14 @@ def publish_best(directory: Path, seeds: Sequence[int]) -> Results:
     return results
 
 
-def summarise(runs: Mapping[int, Results]) -> dict[str, Any]:
+def summarise(runs: Mapping[int, Results]) -> Values:
     """Summarise the results of several seeds.
 
     Args:
         runs (`Mapping[int, Results]`): The results of each seed.
 
     Returns:
-        `dict[str, Any]`: `runs` (for each seed, in the order given: `seed`, `train_seconds`, and its evaluations
+        `Values`: `runs` (for each seed, in the order given: `seed`, `train_seconds`, and its evaluations
         `initial`, `start`, `saved`, `best` and `final`), `mean` and `sd` (of each metric in these evaluations; `sd` is
         the sample standard deviation, and `None` for one seed), `published` (the seed whose model is published) and
         `chosen_by` (the dev metric, or `None` without a dev set).
@@ -235,7 +234,7 @@ def summarise(runs: Mapping[int, Results]) -> dict[str, Any]:
         evaluations = {when: content[when] for when in _EVALUATIONS}
         listed.append({"seed": seed, "train_seconds": run.train_seconds, **evaluations})
     first = next(iter(runs.values())).dev
-    summary: dict[str, Any] = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
+    summary: Values = {"runs": listed, "mean": {}, "sd": {}, "published": listed[0]["seed"], "chosen_by": None}
     if first is None:
         return summary
     for when in _EVALUATIONS:

@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
+from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
     TRAINED_WEIGHTS,
     add_lora,
@@ -50,7 +50,7 @@ from ..models.checkpoint import (
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
 from ..models.sentence_transformers import copy_sentence_transformers_files
-from ..models.settings import THRESHOLD, dropout_rates
+from ..models.settings import THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
@@ -81,7 +81,6 @@ from .rows import (
     has_names,
     is_streamed,
     make_collator,
-    names_of,
     read_evaluation_rows,
     read_training_rows,
 )
@@ -94,11 +93,14 @@ from .run_record import (
     run_settings,
     starting_weights,
 )
-from .run_results import Results
+from .run_results import Changed, Results, RunDescription
 from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
+
+#: A batch of the collator: tensors by name, or numbers.
+Batch = dict[str, Any]
 
 #: Outputs of the model that are no predictions: one number a batch.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
@@ -224,8 +226,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         else:  # evaluation only
             collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
-        if args.view in MASKED_LM_VIEWS:
-            rate: Any = view_rate(args.view, args.view_rate)
+        view = self.run.rows.view
+        if view_class(view).needs_masked_lm:
+            rate: Any = view_rate(view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
         if start.settings.do_mlm:
@@ -238,16 +241,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
         if self.rows is not None:
-            watches += self.rows.callbacks()
+            watches += self.rows.callbacks
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
-        self.train_texts, self.hub_datasets = names_of(train_dataset)
         self.results: Results | None = None
         #: The optimizer and the schedule of the caller, who may have made none.
         self.own_optimizers: tuple[Any, Any] | None = None
-        self.settings: dict[str, Any] = {}
-        self.changes: list[dict[str, Any]] = []
+        self.settings: Values = {}
+        self.changes: list[Changed] = []
         #: Weights, random state and optimizer at the start of a run that looks for its batch size.
         self.start_of_attempts: tuple[dict[str, torch.Tensor], torch.Tensor, Any] | None = None
 
@@ -410,7 +412,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
-        if args.view_both and args.view not in DATASET_VIEWS:
+        if args.view_both and not view_class(self.run.rows.view).is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
 
         # 2. The rows, and the batches that they fill.
@@ -644,7 +646,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> torch.Tensor:
         """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
         if self.args.gradcache_chunk_size is None:
             loss = super().training_step(model, inputs, num_items_in_batch)
@@ -656,7 +658,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return loss
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Compute the loss of a batch, and add its parts to the log."""
         inputs = self._complete_inputs(inputs, model.training)
@@ -665,7 +667,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.watch.add(output)
         return (loss, output) if return_outputs else loss
 
-    def _complete_inputs(self, inputs: dict[str, Any], training: bool) -> dict[str, Any]:
+    def _complete_inputs(self, inputs: Batch, training: bool) -> Batch:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
         inputs = dict(inputs)
         if "attention_mask" not in inputs:  # A custom collator may omit it.
@@ -684,7 +686,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             inputs = mask_batch(inputs, self.masker, masked)
         return inputs
 
-    def _step_in_chunks(self, model: nn.Module, inputs: dict[str, Any], chunk_size: int) -> torch.Tensor:
+    def _step_in_chunks(self, model: nn.Module, inputs: Batch, chunk_size: int) -> torch.Tensor:
         """Take the gradient of a batch as [`CachedBatch`] does."""
         model.train()
         if hasattr(self.optimizer, "train"):  # Schedule-free optimizers have two modes, as models do.
@@ -742,7 +744,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+    def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
         Args:
@@ -874,19 +876,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     # --- the record of a run ----------------------------------------------------------------------------------------
 
-    def describe_run(self) -> dict[str, Any]:
-        """Describe how the model was trained, for `results.json` and the card.
-
-        Returns:
-            `dict[str, Any]`: `base_model`, `train_rows`, `num_sentences` (texts in a row), `rows` (what they hold),
-                `view` (`name`, `rate` and `both`, for single sentences), `datasets`, `arguments` (those that differ
-                from their default), `decided_by`, `steps`, `epochs`, `train_loss` (`None` before the end of training),
-                `processes`, `hardware`, `seed`, `dev_texts` (a text of the dev set and others to compare it with).
-        """
+    def describe_run(self) -> RunDescription:
+        """Describe how the model was trained, for `results.json` and the card."""
         args = self.args
-        rows: dict[str, Any] = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
+        rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
+        train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
         arguments = changed_arguments(args)
         if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
             arguments["per_device_train_batch_size"] = self._train_batch_size
@@ -902,7 +898,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             examples = [text for text in dict.fromkeys(texts) if len(text) <= _WIDGET_LENGTH][:4]
         return {
             "base_model": full_name(self.model.name_or_path),
-            **rows,
+            **rows,  # type: ignore[typeddict-item]
             "arguments": arguments,
             "steps": self.state.global_step,
             "epochs": self.state.epoch,
@@ -913,8 +909,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "decided_by": self.run.decided_by,
-            "train_texts": self.train_texts,
-            "hub_datasets": self.hub_datasets,
+            "train_texts": train_texts,
+            "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),
         }
 
@@ -944,7 +940,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             write_card(
                 str(self.args.output_dir),
                 repo_id=self.hub_model_id,
-                run=self.describe_run(),
+                run=dict(self.describe_run()),
                 language=language,
                 license=license,
                 datasets=[dataset] if isinstance(dataset, str) else dataset,

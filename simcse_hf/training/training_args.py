@@ -12,6 +12,7 @@ from transformers.utils import logging
 from ..data.mixture import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
+from ..models.settings import Values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import LAUNCHED, check_together
 from .parser import option
@@ -133,12 +134,12 @@ class SimCSETrainingArguments(TrainingArguments):
         return twin
 
     @property
-    def tables(self) -> dict[str, dict[str, Any]]:
+    def tables(self) -> dict[str, Values]:
         """What `datasets` says about each data set."""
         return self.datasets if isinstance(self.datasets, dict) else {}
 
     @property
-    def lora_settings(self) -> dict[str, Any]:
+    def lora_settings(self) -> Values:
         """The arguments of peft's `LoraConfig`, empty without an adapter. By default `lora_alpha` is twice `r`."""
         given = self.lora if isinstance(self.lora, dict) else {}
         if self.lora is None and self.lora_r is None:

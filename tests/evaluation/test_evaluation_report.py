@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from simcse_hf.evaluation.report import add_averages, describe_protocol, format_table, read_results, write_results
+from simcse_hf.evaluation.report import Evaluation, add_averages, describe_protocol, read_results, write_results
 from simcse_hf.evaluation.scoring import Protocol
 
 
@@ -26,7 +26,7 @@ def results():
 
 
 def test_the_table_shows_missing_tasks_and_the_number_of_averaged_tasks():
-    lines = format_table(results(), Protocol()).splitlines()
+    lines = str(Evaluation(results(), {})).splitlines()
     assert lines[:5] == [
         "mode test, spearman, aggregation all, x 100",
         "STS12  STS16  STSBenchmark   Avg.",
@@ -46,7 +46,7 @@ def test_the_average_uses_the_scores_of_the_protocol():
     assert result["average"] == {"value": 63.0, "tasks": ["STS12", "STSBenchmark"], "missing": ["STS16"]}
     add_averages(result, ("STS16",), Protocol())
     assert result["average"] == {"value": None, "tasks": [], "missing": ["STS16"]}
-    assert "n/a" in format_table({"STS16": result["STS16"], "average": result["average"]}, Protocol())
+    assert "n/a" in str(Evaluation({"STS16": result["STS16"], "average": result["average"]}, {}))
 
 
 def test_results_are_written_and_read_back(tmp_path):

@@ -11,7 +11,6 @@ from evaluation_helpers import Fixed
 
 from simcse_hf.evaluation import (
     METRIC_MODULE,
-    SimilarityCorrelation,
     alignment,
     cosine_similarity_pairs,
     isotropy,
@@ -20,6 +19,7 @@ from simcse_hf.evaluation import (
     uniformity,
 )
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.metric_module import SimilarityCorrelation
 
 random = np.random.RandomState(0)
 A, B = random.randn(50), random.randint(0, 5, 50).astype(float)

@@ -23,7 +23,7 @@ from simcse_hf.evaluation import (
 from simcse_hf.evaluation.compare import compare_evaluations
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, pearson, spearman
-from simcse_hf.evaluation.report import read_results
+from simcse_hf.evaluation.report import read_results, write_results
 from simcse_hf.evaluation.sts import read_sts_task, score_parts
 from simcse_hf.evaluation.transfer import read_transfer_task
 from simcse_hf.evaluation.user_tasks import read_task
@@ -46,14 +46,14 @@ MR, SST2, TREC = ((write_transfer, partial(read_transfer_task, task)) for task i
 @pytest.mark.parametrize(
     "read, name, text, words",
     [
-        (SCORED, "x.csv", STSB + "g\tf\t2012\t3\t1.0\tonly one\n", "line 2: 6 columns instead of at least 7"),
+        (SCORED, "x.csv", STSB + "g\tf\t2012\t3\t1.0\tonly one\n", "line 2: 6 columns instead of 7"),
         (SCORED, "x.csv", STSB + "g\tf\t2012\t3\tfour\ta\tb\n", "line 2: .*'four' is not a finite number"),
         (SCORED, "x.tsv", "1\ta\tb\n1\t \tb\n", "line 2: .*empty"),
         (SCORED, "x.tsv", PAIRS + "a\tb\t1\na\tb\n", "line 3: 2 columns instead of 3"),
         (SCORED, "x.csv", "sentence1,sentence2,score\na, b, c,1\n", "line 2: 4 columns instead of 3"),
         (SCORED, "x.csv", "one,two\na,b\n", "line 1: expected the columns"),
-        (SCORED, "x.jsonl", '{"sentence1": "a", "score": 1}\n{"sentence2": "b"}\n', "line 1: .*a string"),
-        (SCORED, "x.jsonl", '{"sentence1": "a", "sentence2": 7, "score": 1}\n', "line 1: .*a string"),
+        (SCORED, "x.jsonl", '{"sentence1": "a", "score": 1}\n{"sentence2": "b"}\n', "line 1: expected a text, got"),
+        (SCORED, "x.jsonl", '{"sentence1": "a", "sentence2": 7, "score": 1}\n', "line 1: expected a text, got"),
         (SCORED, "x.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": 1{"0" * 400}}}', "line 1: .*finite"),
         (SCORED, "x.tsv", PAIRS + "a\tb\t\n", "no scored sentence pair"),
         (SCORED, "x.csv", "", "no scored sentence pair"),
@@ -104,7 +104,7 @@ def beir(folder):
         (beir, RETRIEVAL, "queries.jsonl", '+{"_id": "q1", "text": " "}', "line 2: the text is empty"),
         (beir, RETRIEVAL, "queries.jsonl", '{"_id": "q1"}', "no column 'text'"),
         (beir, RETRIEVAL, "qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "no judgements in this file"),
-        (beir, RETRIEVAL, "qrels/test.tsv", "q0\td0\t1\n", "line 1: no column 'query-id'"),
+        (beir, RETRIEVAL, "qrels/test.tsv", "q0\td0\t1\n", "test.tsv: no column 'query-id'"),
         (beir, RETRIEVAL, "qrels/test.tsv", None, "no qrels/test.tsv"),
         (beir, RETRIEVAL, "queries.jsonl", None, "there is no queries.jsonl"),
         (beir, RETRIEVAL, "corpus.jsonl.gz", "", "both corpus.jsonl and corpus.jsonl.gz"),
@@ -150,6 +150,12 @@ def compared(other=None, **settings):
     compare_evaluations({"x": first, **others[other]}, **settings)
 
 
+def of_modes(folder):
+    for mode in ("test", "dev"):
+        write_results(folder / f"{mode}.json", {"results": {}, "protocol": {"mode": mode}}, {})
+    compare([folder / "test.json", folder / "dev.json"])
+
+
 def scored(folder, **options):
     evaluate(BagOfWords(), data_dir=folder, **options)
 
@@ -179,6 +185,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: scored(None, mteb=["STS"], max_length=8), "loaded already: leave out max_length"),
         (lambda x: compare([BagOfWords(), BagOfWords()]), "at least two different models or result files"),
         (lambda x: compare(["absent.json", "a"]), "absent.json: there is no such file"),
+        (of_modes, "dev.json was evaluated with mode 'dev', not 'test': give the same"),
         (lambda x: compare(["a", "b"]), "a is a model .*: give data_dir, pairs or task"),
         (PAIR, "is a folder. Name a file of pairs"),
         (lambda x: read_scored_pairs(x / "absent.tsv"), "absent.tsv"),

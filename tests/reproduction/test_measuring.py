@@ -16,7 +16,7 @@ from reproduction.reproduce import Options, _samples, plan
 from reproduction.specs import Sources, runs_of
 from reproduction.variants import Variant, score_per_set, split_variant
 from simcse_hf.evaluation.metrics import cosine_similarity_pairs, spearman
-from simcse_hf.evaluation.scoring import Protocol, TaskData
+from simcse_hf.evaluation.scoring import TaskData
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.postprocessing import fit_flow, fit_whitening
 
@@ -86,20 +86,22 @@ def test_each_set_is_scored_with_a_transform_fitted_on_its_own_texts(method):
         first, second = ([f"{name} {side} {i}" for i in range(count)] for side in "xy")
         return ScoredPairs(name, first, second, np.random.default_rng(1).uniform(0, 5, count).tolist())
 
-    embed, protocol = RandomVectors().encode, Protocol()
+    embed = RandomVectors().encode
     sts_b, extra = pairs("b"), pairs("c")
     data = TaskData(sts={"STSBenchmark": {"test": sts_b}}, pairs={"c": extra}, missing={"STS12": "no folder"})
-    results = score_per_set(data, embed, protocol, method).results
+    results = score_per_set(data, embed, method).results
     for score, of in ((results["STSBenchmark"]["splits"]["test"], sts_b), (results["c"], extra)):
         x = torch.from_numpy(embed([*of.sentences1, *of.sentences2]))
         transform = fit_whitening([x]) if method == "whitening" else fit_flow(x)[0]
         expected = spearman(cosine_similarity_pairs(*transform.transform(x).chunk(2)), of.scores)
         assert score["spearman"] == pytest.approx(100 * expected, abs=1e-6)
     assert results["STS12"] == {"missing": "no folder"}
-    with pytest.raises(ValueError, match="c: no whitening can be fitted on its texts: .*give more sentences"):
-        score_per_set(TaskData(pairs={"c": pairs("c", 2)}), embed, protocol, "whitening")
+    with pytest.raises(
+        ValueError, match="c: no whitening can be fitted on its texts: .*give at least 5 different sentences"
+    ):
+        score_per_set(TaskData(pairs={"c": pairs("c", 2)}), embed, "whitening")
     with pytest.raises(ValueError, match="leave out MR"):
-        score_per_set(TaskData(transfer={"MR": {}}), embed, protocol, method)
+        score_per_set(TaskData(transfer={"MR": {}}), embed, method)
 
 
 def test_a_row_without_training_is_one_run_for_all_seeds(tmp_path):

@@ -157,7 +157,7 @@ def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, fol
     plain, model = task.evaluate(encode), PromptedModel()
     data = TaskData(user_tasks={kind: task})
     with_prompts = data.prompted_for(model)
-    prompted = score_tasks(with_prompts, SentenceEmbeddings(model, with_prompts.texts()), ())
+    prompted = score_tasks(with_prompts, SentenceEmbeddings(model, with_prompts.texts()))
     assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
     assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
     assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
