@@ -112,7 +112,7 @@ def threshold(model: Subject) -> str:
 def papers(model: Subject) -> list[Paper]:
     """List the papers to cite, those of the objective first."""
     settings = model.settings
-    names = [*model.objective.papers] if model.objective else []
+    names: list[str | None] = [*model.objective.papers] if model.objective else []
     for objective in model.objectives:
         names += objective.papers
     view = model.view.get("name")
