@@ -226,17 +226,16 @@ def _rows(model: Subject) -> str:
 def _objective(model: Subject) -> str:
     """Name the objective, and the options that somebody chose; the similarity and its temperature always."""
     defaults = _default_options(model.settings)
-    scoring = {}
-    others = {}
+    scoring = []
+    others = []
     for name, value in public_options(model.settings).items():
+        described = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
         if last_part(name) in ("temperature", "similarity"):
-            scoring[name] = value
+            scoring.append(described)
         elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
-            others[name] = value
-    options = []
-    for name, value in (scoring | others).items():
-        options.append(f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}")
-    listed = f" (with {', '.join(options)})" if options else ""
+            others.append(described)
+    options = ", ".join(scoring + others)
+    listed = f" (with {options})" if options else ""
     summary = model.objective.summary if model.objective else ""
     what = f": {summary}" if summary else ", which is not part of simcse_hf"
     return f"The objective is `{model.settings.objective}`{what}{listed}."
