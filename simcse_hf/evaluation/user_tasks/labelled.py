@@ -51,13 +51,7 @@ class LabelledTask(UserTask):
         if len(set(self.labels)) < 2:
             raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
 
-    def _labelled_result(
-        self,
-        metrics: dict,
-        name: str,
-        scored: ndarray,
-        **details: object,
-    ) -> TaskResult:
+    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: object) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
         return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
 
