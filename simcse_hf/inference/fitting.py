@@ -97,10 +97,11 @@ def fit_postprocessing(
         ValueError: If an option belongs to the other method, `output` must not be replaced, the transform would stand
             beside files that name another pooler, or as [`SimCSE.fit_postprocessing`].
     """
-    given = {"blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size, "seed": seed, "dim": dim}
-    settings: dict[str, float] = {name: value for name, value in given.items() if value is not None}
-    if learning_rate is not None:
-        settings["learning_rate"] = learning_rate
+    given: dict[str, float | None] = {
+        **{"dim": dim, "blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size},
+        **{"learning_rate": learning_rate, "seed": seed},
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
     for name in settings:
         if (name == "dim") != (method == "whitening"):
             raise ValueError(f"{name}: not an option of method {method}")

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
 from ..objectives.info_nce import DEFAULT_TEMPERATURES
-from ..ops.suggestions import did_you_mean
+from ..ops.checks import did_you_mean
 from .pooling import TEMPLATE_POOLER
 from .settings import (
     LOSS_OPTIONS,

@@ -16,7 +16,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..ops.suggestions import did_you_mean
+from ..ops.checks import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))

@@ -20,8 +20,8 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
 from ...names import PoolerType, TaskKind
-from ...ops.files import digest, entries, hold, remove, write_atomically, write_json
-from ...ops.identity import Record
+from ...ops.errors import refuse_changes
+from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
 from ...publishing.card import write_card
 from ...publishing.card_measured import ADAPTATION
@@ -203,9 +203,10 @@ class StepsDone:
         self.path = directory / RECORD
         self._arguments = arguments
         self._done: dict[str, Any] = {}
-        self._record = Record(self.path, f"The adaptation in {directory}", _ADVICE, section="arguments")
         if self.path.exists():
-            self._done = self._record.compare(arguments)["done"]
+            record = read_json_object(self.path, "arguments", "done", advice=_ADVICE)
+            refuse_changes(record["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
+            self._done = record["done"]
 
     def once(self, name: str, compute: Callable[[], Value]) -> Value:
         """Return what is recorded under a name; compute and record it if there is nothing yet.
@@ -225,7 +226,7 @@ class StepsDone:
     def save(self) -> None:
         """Write the record."""
         self.path.parent.mkdir(exist_ok=True)
-        self._record.write(self._arguments, done=self._done)
+        write_json(self.path, {"arguments": self._arguments, "done": self._done})
 
 
 class _Adaptation:
