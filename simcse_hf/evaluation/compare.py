@@ -137,11 +137,11 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first, with confidence intervals from a paired bootstrap.
+    """Compare models or result files with the first one, with a confidence interval for each difference.
 
     Args:
-        models (`Sequence[str | Encoder]`): Result files (.json) of "evaluate", or folders or hub names of models; in
-            Python also loaded models. There must be at least two.
+        models (`Sequence[str | Encoder]`): At least two: result files (.json) of "evaluate", folders or hub names of
+            models; in Python also loaded models.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.

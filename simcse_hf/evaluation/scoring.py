@@ -172,10 +172,10 @@ def evaluate(
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
-        threshold (`str`, *optional*): Choose the cosine from which the pairs of the task pairs=FILE are similar, for
-            this goal: f1, or e.g. precision=0.95.
+        threshold (`str`, *optional*): Choose, with the task pairs=FILE, the cosine from which two texts are similar:
+            f1 for the highest F1, or e.g. precision=0.95 for the highest recall at this precision.
         save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
-            model, and on the command line into its card.
+            model; the command writes it into the card, too.
         geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
         mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
         output (`str` or `os.PathLike`, *optional*): JSON file of the results, which "compare" and "card" read.
