@@ -31,8 +31,8 @@ def train_main(argv: list[str]) -> int:
     parser = CommandParser(
         prog="simcse-hf train",
         usage="%(prog)s METHOD [RECIPE] [options]",
-        description="Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package has.\n"
-        "Options on the command line take precedence.\n"
+        description="Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package\n"
+        "has. Options on the command line take precedence.\n"
         "Without options, it trains offline on the sample of the package.",
         epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
         "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
