@@ -177,11 +177,12 @@ def evaluate(
     if save_threshold:
         check_can_save(name_of(model), threshold)
     check_output_file(output, overwrite)
+    named = name_tasks(task)
+    precision = read_goal(threshold, named)
 
     # 2. Score the model
     protocol = Protocol(mode, aggregation, metric, seed)
-    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, task, task_set)
-    precision = read_goal(threshold, data.user_tasks)
+    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
     encoder = load_encoder(model, loading)
     identity = identity_of(encoder)
     if threshold is not None and identity.similarity != "cosine":
