@@ -5,6 +5,7 @@ import sys
 import traceback
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from .. import __version__
@@ -87,13 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     command = parser.parse_args(argv[:1]).command
 
-    def run() -> int:
-        entry = COMMANDS[command]
-        if not isinstance(entry, Command):
-            return train_main(argv[1:])
-        run_command(command, entry, argv[1:])
-        return OK
-
+    entry = COMMANDS[command]
+    run: Callable[[], int | None] = partial(train_main, argv[1:])
+    if isinstance(entry, Command):
+        run = partial(run_command, command, entry, argv[1:])
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
 
 

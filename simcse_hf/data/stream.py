@@ -9,13 +9,12 @@ from pathlib import Path
 from weakref import WeakSet
 
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import IterableDataset
 
 from ..ops.files import read_json_object, write_json
 from .columns import SAMPLE_ROWS
 from .read import find_paths, load_from_hub, table_cleaners, text_features
 from .table import RowCleaner, open_records, open_table
-from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
 
@@ -128,7 +127,6 @@ class StreamedRows(torch.utils.data.IterableDataset):
 
     Args:
         texts (`datasets.IterableDataset`): Columns `sent0`, `sent1`, ..., as from `load_text_stream`.
-        head (`datasets.Dataset` or `SeededDataset`): The first tokenized rows, for the checks of a run.
         make_rows (`Callable`): Turns rows of texts, each with its source of randomness, into rows of token ids.
         batch_size (`int`): Rows in a batch of one process.
         shuffle_buffer (`int`): Rows in a window; 1 keeps the order of the text.
@@ -141,7 +139,6 @@ class StreamedRows(torch.utils.data.IterableDataset):
     column_names = ["input_ids"]
 
     texts: IterableDataset
-    head: Dataset | SeededDataset
     make_rows: Callable[..., list[dict]]
     batch_size: int
     shuffle_buffer: int

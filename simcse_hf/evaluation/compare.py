@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -229,14 +230,12 @@ def compare_evaluations(
             same examples.
     """
     # 1. The scores, and the tasks for which all systems have one
-    tasks: list[str] = []
-    for each in named.values():
-        tasks += [task for task in each.results if task not in (*NOT_TASKS, *tasks)]
-    scores: dict[str, dict[str, float | None]] = {}
-    for name, each in named.items():
-        scores[name] = {task: protocol.headline(each.results.get(task, {"missing": ""})) for task in tasks}
-    known = {name: {task: score for task, score in each.items() if score is not None} for name, each in scores.items()}
-    common = [task for task in tasks if all(task in each for each in known.values())]
+    results = {name: each.results for name, each in named.items()}
+    tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
+    scores: dict[str, dict] = {}
+    for name, each in results.items():
+        scores[name] = {task: protocol.headline(each.get(task, {"missing": ""})) for task in tasks}
+    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     baseline, *others = named
@@ -244,28 +243,27 @@ def compare_evaluations(
     # 2. The averages
     labels = {}
     for task in common:
-        result = named[baseline].results[task]
+        result = results[baseline][task]
         if is_user_task(result):
             labels[task] = f"{task} {result['metrics'][0]}"
-    members = {task: [task] for task in common}
+    averaged = average_members([task for task in common if task not in labels])
     averages: dict[str, dict] = {}
-    for key, averaged in average_members([task for task in common if task not in labels]).items():
-        members[key] = averaged
-        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in known.items()}
-        averages[key]["tasks"] = averaged
+    for key, members in averaged.items():
+        averages[key] = {name: float(np.mean([each[task] for task in members])) for name, each in scores.items()}
+        averages[key]["tasks"] = members
 
     # 3. The differences, on the same resamples
     samples = {task: _samples(named, task, protocol, resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
-    for key, averaged in members.items():
-        drawn = [sample for task in averaged if (sample := samples[task]) is not None]
+    for key, members in ({task: [task] for task in common} | averaged).items():
+        drawn = [sample for task in members if (sample := samples[task]) is not None]
         for row, name in enumerate(others, start=1):
+            changes = [scores[name][task] - scores[baseline][task] for task in members]
             low = high = None
-            if len(drawn) == len(averaged):
+            if len(drawn) == len(members):
                 means = np.mean(drawn, axis=0)
-                fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+                fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
                 low, high = interval(means[row] - means[0], confidence, fewest)
-            changes = [known[name][task] - known[baseline][task] for task in averaged]
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
     return Comparison(
         baseline=baseline,
@@ -309,12 +307,7 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _samples(
-    named: Mapping,
-    task: str,
-    protocol: Protocol,
-    resamples: int,
-) -> ndarray | None:
+def _samples(named: Mapping, task: str, protocol: Protocol, resamples: int) -> ndarray | None:
     """Return the resampled scores of each system, or `None` if some were not stored."""
     stored = {name: each.scores.get(task) for name, each in named.items()}
     if None in stored.values() or (protocol.mode == "dev" and is_transfer(task)):
@@ -329,8 +322,7 @@ def _samples(
 
 def _examples(parts: Parts) -> list:
     """Return what tells the examples that were scored from any others, in their order."""
-    examples = []
-    for name, part in parts.items():
-        gold = part["gold"]
-        examples.append((name, gold.tolist(), part.get("unit", gold).tolist()))
-    return examples
+    return [
+        (name, part["gold"].tolist(), part.get("unit", part["gold"]).tolist())  # early files have no units
+        for name, part in parts.items()
+    ]

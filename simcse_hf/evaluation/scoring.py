@@ -348,10 +348,7 @@ def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | No
         if task in data.missing:
             results[task] = {"missing": data.missing[task]}
         elif task in data.transfer:
-            splits = data.transfer[task]
-            results[task], answers = score_transfer_task(
-                task, splits, embeddings, protocol.mode, device, protocol.seed
-            )
+            results[task], answers = score_transfer_task(task, data.transfer[task], embeddings, protocol, device)
             scores[task] = {task: answers}
         else:
             parts = {name: predict_pairs(embeddings, pairs) for name, pairs in data.sts[task].items()}

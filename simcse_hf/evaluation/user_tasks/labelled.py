@@ -51,13 +51,7 @@ class LabelledTask(UserTask):
         if len(set(self.labels)) < 2:
             raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
 
-    def _labelled_result(
-        self,
-        metrics: dict,
-        name: str,
-        scored: ndarray,
-        **details: object,
-    ) -> TaskResult:
+    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: object) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
         return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
 
@@ -136,9 +130,9 @@ class ClassificationTask(LabelledTask):
             for row, model in enumerate((make_pipeline(StandardScaler(), linear), nearest)):
                 model.fit(x[train], y[train])
                 correct[row, held] = model.predict(x[held]) == y[held]
-        accuracy, knn_accuracy = 100 * correct.mean(axis=1)
+        accuracy, knn_accuracy = (100 * correct.mean(axis=1)).tolist()
         return self._labelled_result(
-            {"accuracy": float(accuracy), "knn_accuracy": float(knn_accuracy)},
+            {"accuracy": accuracy, "knn_accuracy": knn_accuracy},
             "correct",
             correct[0],
             protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "
