@@ -367,9 +367,7 @@ def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | N
     """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
     if None not in (prompt, prompt_name):
         raise ValueError("prompt and prompt_name are both given: give one of the two")
-    if prompt is None:
-        prompt_name = prompt_name or role
-    return model.resolve_prompt(prompt, prompt_name)
+    return prompt if prompt is not None else model.resolve_prompt(prompt_name=prompt_name or role)
 
 
 def resolve_threshold(
