@@ -91,11 +91,7 @@ def groups_to_draw(named: dict, where: str) -> ndarray:
     return groups
 
 
-def resampled_counts(
-    groups: ndarray,
-    resamples: int,
-    random: np.random.Generator,
-) -> ndarray:
+def resampled_counts(groups: ndarray, resamples: int, random: np.random.Generator) -> ndarray:
     """Draw whole groups of examples with replacement; return how often each example occurs in each sample.
 
     Args:
@@ -130,12 +126,7 @@ def counted_values(values: ndarray, counts: ndarray) -> ndarray:
     return np.add.reduceat(counts[:, order], starts, axis=1)
 
 
-def counted_correlation(
-    x: ndarray,
-    y: ndarray,
-    counts: ndarray,
-    metric: str,
-) -> ndarray:
+def counted_correlation(x: ndarray, y: ndarray, counts: ndarray, metric: str) -> ndarray:
     """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
 
     For Spearman's correlation, the values are ranked within each sample, and tied values share their mean rank.
@@ -166,11 +157,7 @@ def counted_correlation(
         return covariance / np.sqrt(x_variance * y_variance)
 
 
-def counted_average_precision(
-    similarity: ndarray,
-    gold: ndarray,
-    counts: ndarray,
-) -> ndarray:
+def counted_average_precision(similarity: ndarray, gold: ndarray, counts: ndarray) -> ndarray:
     """Compute the average precision within samples that hold each pair `counts[:, i]` times.
 
     Args:
@@ -225,11 +212,7 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
 
 
-def interval(
-    drawn: ndarray,
-    confidence: float,
-    draws: int = 0,
-) -> tuple[float, float]:
+def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
     """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
     Resampling cannot see what did not happen in a single row. If two systems are right and wrong in the same rows, or
@@ -263,11 +246,7 @@ def interval(
     return float(low), float(high)
 
 
-def proportion_interval(
-    share: float,
-    draws: int,
-    confidence: float,
-) -> tuple[float, float]:
+def proportion_interval(share: float, draws: int, confidence: float) -> tuple[float, float]:
     """Return Wilson's interval of a share in that many independent draws (Wilson 1927); it has a width at 0 and 1."""
     z = ndtri((1 + confidence) / 2)
     scale = 2 * (draws + z**2)
@@ -286,11 +265,7 @@ def independent_draws(parts: Parts) -> int:
     return 0
 
 
-def mean_over_drawn_seeds(
-    scores: ndarray,
-    random: np.random.Generator,
-    confidence: float,
-) -> ndarray:
+def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confidence: float) -> ndarray:
     """Average the resampled scores of several seeds, and add what other seeds of the training would change.
 
     The scores of n seeds differ by their training and by their test examples. The variance s² of their means over the

@@ -38,11 +38,7 @@ class TaskNotFound(Exception):
     """The data of a task does not exist; the message says where it was looked for."""
 
 
-def read_sts_task(
-    task: str,
-    data_dir: StrPath,
-    splits: tuple,
-) -> dict:
+def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:

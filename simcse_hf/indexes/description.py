@@ -59,11 +59,11 @@ class Description:
         before = self.model
         now = identify(model, before)
         may_change = {"dtype", "backend"}
-        if None in (before.weights, now.weights):  # of an older index, or of a model of another package
+        if before.weights is None:  # of an older index, or of a model of another package
             may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
         problems = before.changes(now, may_change)
         if not problems:
-            probe = encode_documents(model, [PROBE], self.truncate_dim)[0]
+            probe = encode_texts(model, "document", [PROBE], self.truncate_dim)[0]
             cosine = agreement(probe, np.array(self.probe, dtype=np.float32))
             if not cosine >= SAME:  # it may be NaN
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
@@ -95,9 +95,9 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
     return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
 
 
-def encode_documents(model: SentenceEncoder, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
-    """Encode texts as the model encodes documents: with its prompt for them, and of unit length for cosines."""
-    encode = getattr(model, "encode_document", model.encode)
+def encode_texts(model: SentenceEncoder, role: str, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+    """Encode texts as the model encodes queries or documents: with its prompt, and of unit length for cosines."""
+    encode = getattr(model, f"encode_{role}", model.encode)
     embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
     return comparable(embeddings, similarity_of(model))
 

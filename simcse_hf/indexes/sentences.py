@@ -34,7 +34,7 @@ from .description import (
     SentenceEncoder,
     agreement,
     describe,
-    encode_documents,
+    encode_texts,
     identify,
     similarity_of,
 )
@@ -163,7 +163,7 @@ class SentenceIndex:
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
-        probe = encode_documents(model, [PROBE], truncate_dim)[0]
+        probe = encode_texts(model, "document", [PROBE], truncate_dim)[0]
         empty = new_index(len(probe), backend, similarity_of(model))
         if parameters is not None:
             empty.set_parameters(parameters)
@@ -209,7 +209,7 @@ class SentenceIndex:
         """Yield rows with their embeddings."""
         while part := list(islice(rows, _WINDOW)):
             try:
-                yield part, encode_documents(self.model, [row[0] for row in part], self.truncate_dim)
+                yield part, encode_texts(self.model, "document", [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
                 place = len(self) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
@@ -229,7 +229,7 @@ class SentenceIndex:
             embeddings = comparable(embeddings, self.similarity)
             place = draw.integers(len(part))
             text = part[place][0]
-            cosine = agreement(encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
+            cosine = agreement(encode_texts(self.model, "document", [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
                     f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
@@ -318,13 +318,12 @@ class SentenceIndex:
             is_single = queries.ndim == 1
             queries = queries[None] if is_single else queries
             self._check_given(queries, "queries")
-            embeddings = torch.as_tensor(queries).float().cpu().numpy()
+            embeddings = comparable(torch.as_tensor(queries).float().cpu().numpy(), self.similarity)
         else:
             is_single = isinstance(queries, str)
-            encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
+            embeddings = encode_texts(self.model, "query", list_texts(queries), self.truncate_dim)
         check_finite(embeddings, "query {}")
-        return comparable(embeddings, self.similarity), is_single
+        return embeddings, is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
         """Return whether the kept columns of each row hold these values, of shape `(len(self),)`."""
@@ -419,24 +418,29 @@ class SentenceIndex:
         return index
 
 
-def check_target(folder: StrPath) -> None:
+def check_target(folder: StrPath) -> bool:
     """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
 
+    Returns:
+        `bool`: Whether it holds an index.
+
     Raises:
         ValueError: If the folder holds anything else.
     """
     path = Path(folder).expanduser()
+    described = path / DESCRIPTION
     try:
-        if (path / DESCRIPTION).is_symlink():
+        if described.is_symlink():
             raise ValueError(f"{DESCRIPTION} is a link.")
-        if (path / DESCRIPTION).exists():
+        if described.exists():
             describe(path)
-            return
+            return True
         for each in entries(path):
             if not DATA.fullmatch(each.name):
                 raise ValueError(f"{each.name} is there.")
     except (ValueError, OSError) as error:
         raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
+    return False

@@ -184,7 +184,7 @@ CONSTANT = {"dev": {"predicted": np.arange(3.0), "gold": np.full(3, 2.0)}}
         (lambda x: scored("hub", tasks="MR"), "MR: .* are read from SentEval's folders only"),
         (lambda x: scored(None, mteb=["STS"], max_length=8), "loaded already: leave out max_length"),
         (lambda x: compare([BagOfWords(), BagOfWords()]), "at least two different models or result files"),
-        (lambda x: compare(["absent.json", "a"]), "No such file .*absent.json"),
+        (lambda x: compare(["absent.json", "a"]), "absent.json: there is no such file"),
         (of_modes, "dev.json was evaluated with mode 'dev', not 'test': give the same"),
         (lambda x: compare(["a", "b"]), "a is a model .*: give data_dir, pairs or task"),
         (PAIR, "is a folder. Name a file of pairs"),

@@ -1,7 +1,6 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -133,11 +132,16 @@ class RankingTask(UserTask):
     document_prompt: str = ""
 
     def __post_init__(self) -> None:
-        needed = "a relevant document"
         kept = [query for query in self.units if query.documents(relevant=True)]
         if self.shared is None:
             needed = "both a positive and a negative"
             kept = [query for query in kept if query.documents(relevant=False)]
+            self.links = [[query.text, *query.documents(relevant=True)] for query in kept]
+            documents = [text for query in kept for text in query.relevance]
+        else:
+            needed = "a relevant document"
+            self.links = [[query.text] for query in kept]  # both parts of a split may share the corpus
+            documents = self.shared.values()
         left_out = len(self) - len(kept)
         if not kept:
             raise ValueError(f"{self.source}: none of the {left_out} queries has {needed}.")
@@ -146,11 +150,6 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        # Both parts of a split may share the corpus of a retrieval task, and negatives.
-        self.links = [[query.text] for query in kept]
-        if self.shared is None:
-            self.links = [[query.text, *query.documents(relevant=True)] for query in kept]
-        documents = chain(*(query.relevance for query in kept)) if self.shared is None else self.shared.values()
         self._queries = [self.query_prompt + query.text for query in kept]
         self._documents = [self.document_prompt + text for text in documents]
         self.texts = list(dict.fromkeys(self._queries + self._documents))
@@ -159,12 +158,7 @@ class RankingTask(UserTask):
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
         return replace(self, query_prompt=query, document_prompt=document)
 
-    def _ranked_result(
-        self,
-        values: list,
-        marks: list,
-        **details: object,
-    ) -> TaskResult:
+    def _ranked_result(self, values: list, marks: list, **details: object) -> TaskResult:
         """Average the metrics of each query over the queries; the headline is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
@@ -268,14 +262,14 @@ class RetrievalTask(RankingTask):
             grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
             ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
-            measured = {
-                "ndcg@10": _gain(grades) / _gain(ideal),
-                f"mrr@{MRR_CUTOFF}": 1 / (1 + found[0]) if len(found) else 0.0,
-                "recall@100": np.count_nonzero(grades) / len(ideal),
-            }
-            values.append(measured)
-            judged = [f"{id} {grade}" for id, grade in sorted(query.relevance.items())]
-            marks.append((query.text, *judged))
+            values.append(
+                {
+                    "ndcg@10": _gain(grades) / _gain(ideal),
+                    f"mrr@{MRR_CUTOFF}": 1 / (1 + found[0]) if len(found) else 0.0,
+                    "recall@100": np.count_nonzero(grades) / len(ideal),
+                }
+            )
+            marks.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
         return self._ranked_result(
             values,
             marks,
