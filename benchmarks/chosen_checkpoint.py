@@ -97,7 +97,8 @@ def simulate(
         chosen = int(np.argmax(scores[1:]))
         change = truths[drawn[1 + chosen]] - truths[0]
         start, best = resampled_scores([systems[0], systems[1 + chosen]], resamples=options.resamples)
-        optimism = optimism_of_choice(systems[0], systems[1:], chosen)
+        candidate = systems.pop(1 + chosen)
+        optimism = optimism_of_choice(systems[0], candidate, systems[1:])
         for kind, moved in enumerate((0, optimism)):
             low, high = interval(best - start - moved, LEVEL)
             outside[kind] += change < low, change > high

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import simcse_hf
-from simcse_hf.data.views import DOCUMENT_VIEWS, make_view
+from simcse_hf.data.views import make_view, view_class
 from simcse_hf.training.decide import main_class
 from simcse_hf.training.parser import DEFAULTS, convert_values
 from simcse_hf.training.recipe import ARGUMENTS
@@ -165,7 +165,7 @@ class Run:
         return settings | {"seed": self.seed, "output_dir": str(output_dir)}
 
     def _unit(self) -> str:
-        if self.settings.get("view") in DOCUMENT_VIEWS:
+        if view_class(self.settings.get("view", "identity")).window:
             return "document"
         rows = main_class(self.settings.get("objective", "simcse")).rows
         return {"spans": "document", "nli": "premise"}.get(rows, "row")

@@ -5,6 +5,7 @@ import sys
 import traceback
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from .. import __version__
@@ -81,19 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     if not argv:
         parser.print_help()
         return OK
     command = parser.parse_args(argv[:1]).command
 
-    def run() -> int:
-        entry = COMMANDS[command]
-        if not isinstance(entry, Command):
-            return train_main(argv[1:])
-        run_command(command, entry, argv[1:])
-        return OK
-
+    entry = COMMANDS[command]
+    run: Callable[[], int | None] = partial(train_main, argv[1:])
+    if isinstance(entry, Command):
+        run = partial(run_command, command, entry, argv[1:])
     return exit_status(run, f"simcse-hf {command}", show_traceback=show_traceback)
 
 

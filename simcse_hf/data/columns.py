@@ -81,6 +81,10 @@ PART_NAMES = {
     "query": ("query", "question", "anchor"),
     "positive": ("positive", "positives", "pos"),
     "negative": ("negative", "negatives", "neg"),
+    "_id": ("_id",),
+    "title": ("title",),
+    "query-id": ("query-id",),
+    "corpus-id": ("corpus-id",),
     "premise": ("premise", "sentence1", "context"),
     "hypothesis": ("hypothesis", "sentence2"),
     "relation": ("label", "gold_label"),
@@ -148,7 +152,13 @@ def resolve_columns(
     if columns is not None:
         check_columns(columns, column_names, name)
         return list(columns)
-    negatives = number_negatives(column_names, name)
+    numbered: dict[int, str] = {}
+    for column in column_names:
+        match = _NEGATIVE.fullmatch(column)
+        other = numbered.setdefault(int(match[1] or -1), column) if match else column
+        if other != column:
+            raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
+    negatives = [column for _, column in sorted(numbered.items())]
     has_judgement = any(map(JUDGEMENT.fullmatch, column_names))
     known = _PAIR_NAMES if has_judgement else _PAIR_NAMES + _UNLABELLED_NAMES
     pairs = [pair for pair in known if set(pair) <= set(column_names)]
@@ -191,18 +201,6 @@ def check_columns(columns: Sequence[str], column_names: Sequence[str], name: str
     missing = [column for column in columns if column not in column_names]
     if missing:
         raise ValueError(f"{name}: no column {quote(missing)}; the columns are {quote(column_names)}.")
-
-
-def number_negatives(column_names: Sequence[str], name: str) -> list[str]:
-    """Return the columns of hard negatives in the order of their numbers, and refuse two with the same number."""
-    numbered: dict[int, str] = {}
-    for column in column_names:
-        match = _NEGATIVE.fullmatch(column)
-        if match:
-            other = numbered.setdefault(int(match[1] or -1), column)
-            if other != column:
-                raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
-    return [column for _, column in sorted(numbered.items())]
 
 
 def can_be_text(column_names: Sequence[str], sample: Sequence[Sequence]) -> list[str]:

@@ -14,7 +14,7 @@ from datasets import Dataset, IterableDataset
 from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli_pairs import build_nli_groups
-from .read import TextSource, find_paths, load_class_rows, load_text_dataset
+from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
 from .scored_pairs import read_scored_pairs, resolve_scored_pairs
 from .stream import load_text_stream
 
@@ -71,7 +71,7 @@ def read_texts(source: Source) -> Dataset:
     texts = load_text_dataset(
         source.data,
         columns=source.columns,
-        expected_columns=_expected_columns(source),
+        expected_columns=1 if source.supervised is False else None,
         max_rows=source.limit,
         name=source.name,
     )
@@ -96,7 +96,7 @@ def read_neighbours(source: Source) -> Dataset:
         check_neighbours(source, len(pairs.column_names))
         return pairs
     check_form(source, "documents", is_file=True)
-    return _first_rows(next_sentence_pairs(source.path, source.window, source.seed), source.limit)
+    return first_rows(next_sentence_pairs(source.path, source.window, source.seed), source.limit)
 
 
 def read_nli(source: Source) -> Dataset:
@@ -116,7 +116,7 @@ def read_nli(source: Source) -> Dataset:
         if len(labelled) < 3:
             return read_texts(source)
     check_form(source, "labelled NLI pairs (columns premise, hypothesis, label)")
-    return _first_rows(build_nli_groups(source.data, sampling=source.nli_sampling), source.limit)
+    return first_rows(build_nli_groups(source.data, sampling=source.nli_sampling), source.limit)
 
 
 def read_scored(source: Source) -> Dataset:
@@ -135,7 +135,7 @@ def read_scored(source: Source) -> Dataset:
         return resolve_scored_pairs(source.data, name=source.name)
     check_form(source, "pairs with a score (columns sentence1, sentence2, score)")
     assert source.path is not None
-    return _first_rows(read_scored_pairs(source.path).to_dataset(), source.limit)
+    return first_rows(read_scored_pairs(source.path).to_dataset(), source.limit)
 
 
 def read_classes(source: Source) -> Dataset:
@@ -164,7 +164,10 @@ def read_spans(source: Source) -> Dataset | Iterator[list[str]]:
 def read_stream(source: Source) -> IterableDataset:
     """Open sentences, pairs, or pairs with hard negatives as a stream; see [`load_text_stream`]."""
     stream = load_text_stream(
-        source.data, columns=source.columns, expected_columns=_expected_columns(source), name=source.name
+        source.data,
+        columns=source.columns,
+        expected_columns=1 if source.supervised is False else None,
+        name=source.name,
     )
     width = len(stream.features or {})
     check_supervised(source, width)
@@ -201,11 +204,6 @@ KINDS = {
 }
 
 
-def kind_of(rows: str, window: int = 0) -> Kind:
-    """Return the kind that an objective learns from (`Objective.rows`) with a view of this `window`."""
-    return KINDS["documents" if rows == "texts" and window else rows]
-
-
 # Refusals
 
 
@@ -235,11 +233,3 @@ def check_supervised(source: Source, width: int) -> None:
             f"{source.data} holds one text in a row, and supervised training needs {needed}. Add the columns, or "
             "train without labels (simcse-hf train unsup)."
         )
-
-
-def _expected_columns(source: Source) -> int | None:
-    return 1 if source.supervised is False else None
-
-
-def _first_rows(rows: Dataset, limit: int | None) -> Dataset:
-    return rows if limit is None else rows.select(range(min(limit, len(rows))))

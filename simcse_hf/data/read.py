@@ -117,8 +117,12 @@ def load_text_dataset(
         if is_loaded or "input_ids" in names or {"texts", "relations"} <= names:
             return first_rows(dataset, max_rows)
     cleaners = table_cleaners(tables, columns, expected_columns)
-    content = _content_of(tables)
-    if content is None:  # rows in memory are not cached
+    content: list = []
+    for file in [table.source for table in tables if isinstance(table.source, Path)]:
+        content += [SUFFIX.findall(file.name.lower()), digest(file)]
+    if isinstance(dataset, Dataset) and dataset.cache_files and is_caching_enabled():
+        content = [dataset._fingerprint]
+    if not content:  # rows in memory are not cached
         sink = pa.BufferOutputStream()
         _write_rows(cleaners, sink, max_rows)
         dataset = Dataset.from_buffer(sink.getvalue())
@@ -132,25 +136,12 @@ def load_text_dataset(
 
 
 def first_rows(rows: Dataset, limit: int | None) -> Dataset:
-    """Return the first rows, or all of them without a limit, as data that was loaded before if `rows` was."""
+    """Return the first rows of loaded data, or all of them without a limit."""
     if limit is None or limit >= len(rows):
         return rows
     first = rows.select(range(limit))
     RESOLVED.add(first._fingerprint)
     return first
-
-
-def _content_of(tables: Sequence[Table]) -> list | None:
-    """Return what tells the content of tables from any other, `None` if one of them is in memory."""
-    content: list = []
-    for origin in [table.source for table in tables]:
-        if isinstance(origin, Path):
-            content += [SUFFIX.findall(origin.name.lower()), digest(origin)]
-        elif isinstance(origin, Dataset) and origin.cache_files and is_caching_enabled():
-            content.append(origin._fingerprint)
-        else:
-            return None
-    return content
 
 
 def _write_rows(cleaners: Sequence[RowCleaner], sink: pa.NativeFile, max_rows: int | None) -> None:
@@ -307,29 +298,24 @@ def table_cleaners(
         if first and len(chosen) != len(first.columns):
             other = f"{first.table.name} has {len(first.columns)} ({quote(first.columns)})"
             raise ValueError(f"{table.name} has {found}, but {other}. Files loaded together must have as many.")
-        _log_columns(table, chosen)
+        ignored = [column for column in table.columns if column not in chosen]
+        message = f"{table.name}: the sentences are in column {chosen[0]!r}"
+        if len(chosen) > 1:
+            message = f"{table.name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
+        if len(chosen) > 2:
+            message += f", hard negatives {quote(chosen[2:])}"
+        message += f"; ignored {quote(ignored)}." if ignored else "."
+        if len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
+            logger.warning(
+                f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf "
+                "build-nli` turns labelled pairs into triplets."
+            )
+        else:
+            logger.info(message)
         cleaner = RowCleaner(table, chosen, len(chosen))
         cleaner.widen(SAMPLE_ROWS)
         cleaners.append(cleaner)
     return cleaners
-
-
-def _log_columns(table: Table, chosen: Sequence[str]) -> None:
-    """Log which column plays which part, and warn where a label or a score is ignored."""
-    ignored = [column for column in table.columns if column not in chosen]
-    message = f"{table.name}: the sentences are in column {chosen[0]!r}"
-    if len(chosen) > 1:
-        message = f"{table.name}: anchor {chosen[0]!r}, positive {chosen[1]!r}"
-    if len(chosen) > 2:
-        message += f", hard negatives {quote(chosen[2:])}"
-    message += f"; ignored {quote(ignored)}." if ignored else "."
-    if len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
-        logger.warning(
-            f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf build-nli` "
-            "turns labelled pairs into triplets."
-        )
-    else:
-        logger.info(message)
 
 
 def make_room(cleaners: Sequence[RowCleaner]) -> int:

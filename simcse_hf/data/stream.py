@@ -9,13 +9,12 @@ from pathlib import Path
 from weakref import WeakSet
 
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import IterableDataset
 
 from ..ops.files import read_json_object, write_json
 from .columns import SAMPLE_ROWS
 from .read import find_paths, load_from_hub, table_cleaners, text_features
 from .table import RowCleaner, open_records, open_table
-from .view_dataset import SeededDataset
 
 STATE_FILE = "stream_state.json"
 
@@ -25,7 +24,6 @@ _resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows w
 def load_text_stream(
     source: str | Path | Sequence | IterableDataset,
     *,
-    split: str = "train",
     columns: Sequence[str] | None = None,
     expected_columns: int | None = None,
     name: str = "the stream",
@@ -37,8 +35,7 @@ def load_text_stream(
 
     Args:
         source (`str | Path | Sequence | datasets.IterableDataset`): Files or the name of a dataset on the hub, as for
-            `load_text_dataset`; or a stream, whose columns are judged by its first rows.
-        split (`str`, *optional*, defaults to `"train"`): Split of a hub dataset.
+            `load_text_dataset`, by default its split `train`; or a stream, whose columns are judged by its first rows.
         columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
         expected_columns (`int`, *optional*): How many columns there must be.
         name (`str`, *optional*, defaults to `"the stream"`): What messages call a stream.
@@ -62,7 +59,7 @@ def load_text_stream(
         if not isinstance(source, str):
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         name = source
-        stream = load_from_hub(name, split, streaming=True)
+        stream = load_from_hub(name, "train", streaming=True)
     head = list(stream.take(SAMPLE_ROWS))
     table = open_records(name, lambda: enumerate(head, 1), "row")
     [cleaner] = table_cleaners([table], columns, expected_columns)
@@ -128,7 +125,6 @@ class StreamedRows(torch.utils.data.IterableDataset):
 
     Args:
         texts (`datasets.IterableDataset`): Columns `sent0`, `sent1`, ..., as from `load_text_stream`.
-        head (`datasets.Dataset` or `SeededDataset`): The first tokenized rows, for the checks of a run.
         make_rows (`Callable`): Turns rows of texts, each with its source of randomness, into rows of token ids.
         batch_size (`int`): Rows in a batch of one process.
         shuffle_buffer (`int`): Rows in a window; 1 keeps the order of the text.
@@ -141,7 +137,6 @@ class StreamedRows(torch.utils.data.IterableDataset):
     column_names = ["input_ids"]
 
     texts: IterableDataset
-    head: Dataset | SeededDataset
     make_rows: Callable[..., list[dict]]
     batch_size: int
     shuffle_buffer: int

@@ -25,6 +25,7 @@ from .columns import (
     PART_NAMES,
     SAMPLE_ROWS,
     TOO_LONG,
+    check_columns,
     check_text,
     find_parts,
     first_few,
@@ -33,7 +34,6 @@ from .columns import (
     is_list,
     looks_like_sentence,
     quote,
-    resolve_columns,
 )
 
 logger = logging.get_logger(__name__)
@@ -76,29 +76,23 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
         for number, line in enumerate(lines, 1):
             if number == 1:
                 line = line.removeprefix("\ufeff")
-            is_decoded = line.isascii() or not _UNDECODED.search(line)
-            if number == 1 or len(line) == limit or "\0" in line or not is_decoded:
-                _check_line(line, f"{path}, line {number}", encoding, limit)
+            problem = None
+            wrong = None if line.isascii() else _UNDECODED.search(line)
+            if wrong:
+                problem = (
+                    f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. "
+                    "The text may be WINDOWS-1252 or UTF-16: convert it, for example with "
+                    "`iconv -f WINDOWS-1252 -t UTF-8`."
+                )
+            elif "\0" in line:
+                problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
+            elif len(line) == limit:
+                problem = TOO_LONG
+            elif number == 1 and _EXCEL.fullmatch(line):
+                problem = f"{line.strip()} is for Excel and no text. Remove the line."
+            if problem:
+                raise ValueError(f"{path}, line {number}: {problem}")
             yield number, line
-
-
-def _check_line(line: str, where: str, encoding: str, limit: int) -> None:
-    """Refuse a line that is no text, too long, or meant for Excel."""
-    problem = None
-    wrong = _UNDECODED.search(line)
-    if wrong:
-        problem = (
-            f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. The "
-            "text may be WINDOWS-1252 or UTF-16: convert it, for example with `iconv -f WINDOWS-1252 -t UTF-8`."
-        )
-    elif "\0" in line:
-        problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
-    elif len(line) == limit:
-        problem = TOO_LONG
-    elif _EXCEL.fullmatch(line):
-        problem = f"{line.strip()} is for Excel and no text. Remove the line."
-    if problem:
-        raise ValueError(f"{where}: {problem}")
 
 
 @contextmanager
@@ -258,7 +252,19 @@ def open_table(path: StrPath) -> Table:
             its header or first row is malformed. Reading its rows raises the same for later rows.
     """
     path = Path(path).expanduser()
-    format = _format_of(path)
+    # 1. Refuse what is no file of a known format.
+    if not path.exists():
+        raise DataFileNotFoundError(f"{path}: no such file.")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory. Name the files in it instead.")
+    suffix = SUFFIX.search(path.name)
+    if suffix is None:
+        raise ValueError(f"{path}: unknown extension {path.suffix!r}. The name must end in {SUFFIXES}.")
+    if not path.stat().st_size:
+        raise ValueError(f"{path}: the file is empty.")
+
+    # 2. Open it by its format.
+    format = suffix[1].lower()
     if format == "txt":
         table = Table(str(path), ["text"], partial(_lines, path), "line")
     elif format in ("csv", "tsv"):
@@ -272,21 +278,6 @@ def open_table(path: StrPath) -> Table:
         raise ValueError(f"{path}: column name(s) {quote(repeated)} occur more than once.")
     table.source = path
     return table
-
-
-def _format_of(path: Path) -> str:
-    """Return the format of a file, or refuse what is none."""
-    if not path.exists():
-        raise DataFileNotFoundError(f"{path}: no such file.")
-    suffix = SUFFIX.search(path.name)
-    if suffix and path.is_file() and path.stat().st_size:
-        return suffix[1].lower()
-    problem = "the file is empty."
-    if path.is_dir():
-        problem = "is a directory. Name the files in it instead."
-    elif suffix is None:
-        problem = f"unknown extension {path.suffix!r}. The name must end in {SUFFIXES}."
-    raise ValueError(f"{path}: {problem}")
 
 
 def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
@@ -518,7 +509,7 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
         if len(known) != 1:
             raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
         [column] = known
-    resolve_columns(table.columns, name=table.name, columns=[column, *keep])
+    check_columns([column, *keep], table.columns, table.name)
     return table, column
 
 

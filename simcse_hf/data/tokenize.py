@@ -99,8 +99,8 @@ class RowTokenizer:
         column_names (`Sequence[str]`): The columns of the rows.
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer.
         max_seq_length (`int` or `Sequence[int]`): The most tokens of a text, including special tokens.
-        templates (`Sequence[str]`, *optional*, defaults to `()`): Templates to put the texts into.
-        prompts (`Sequence[str]`, *optional*): What is put before each text.
+        templates (`Sequence[str]`): Templates to put the texts into.
+        prompts (`Sequence[str]`): What is put before each text.
 
     Attributes:
         names (`list[str]`): The column of rows of texts that each column of a tokenized row is made of.
@@ -117,8 +117,8 @@ class RowTokenizer:
         column_names: Sequence[str],
         tokenizer: PreTrainedTokenizerBase,
         max_seq_length: int | Sequence[int],
-        templates: Sequence[str] = (),
-        prompts: Sequence[str] = ("",),
+        templates: Sequence[str],
+        prompts: Sequence[str],
     ):
         self.tokenizer = tokenizer
         self.is_grouped = "texts" in column_names

@@ -103,7 +103,6 @@ class ViewDataset(SeededDataset):
         seed (`int`, *optional*, defaults to `0`): The seed.
         both (`bool`, *optional*, defaults to `False`): Whether both sentences are views, independent of each other.
             Otherwise the first is the text itself.
-        with_view_seed (`bool`, *optional*, defaults to `False`): Whether rows have a `view_seed`.
 
     Raises:
         ValueError: If the dataset is empty or has other columns than `sent0`.
@@ -117,7 +116,6 @@ class ViewDataset(SeededDataset):
     max_seq_length: int
     seed: int = 0
     both: bool = False
-    with_view_seed: bool = False
 
     def __post_init__(self) -> None:
         super().__init__(self.seed)
@@ -172,7 +170,7 @@ class ViewDataset(SeededDataset):
                 words = pair[branch][len(special.before) : len(pair[branch]) - len(special.after)]
                 pair[branch] = special.put_around(self._token_view(words, rng)[:room])
             row: dict = {"input_ids": pair}
-            if self.with_view_seed:
+            if self.view.needs_masked_lm:
                 row["view_seed"] = rng.getrandbits(63)
             rows.append(row)
         return rows

@@ -15,6 +15,7 @@ logger = logging.get_logger(__name__)
 LEAST_GROUPS = 20
 # A part may be this much smaller than asked for before a split is refused.
 _SMALLEST_OF_SHARE = 0.5
+CHOICES = 200  # resamples of a choice of a checkpoint
 CHUNK_ELEMENTS = 1 << 22  # counts held at once: 32 MB
 ROUNDING = 1e-9  # an interval that is narrower has ends that differ by rounding errors only
 
@@ -90,11 +91,7 @@ def groups_to_draw(named: dict, where: str) -> ndarray:
     return groups
 
 
-def resampled_counts(
-    groups: ndarray,
-    resamples: int,
-    random: np.random.Generator,
-) -> ndarray:
+def resampled_counts(groups: ndarray, resamples: int, random: np.random.Generator) -> ndarray:
     """Draw whole groups of examples with replacement; return how often each example occurs in each sample.
 
     Args:
@@ -129,12 +126,7 @@ def counted_values(values: ndarray, counts: ndarray) -> ndarray:
     return np.add.reduceat(counts[:, order], starts, axis=1)
 
 
-def counted_correlation(
-    x: ndarray,
-    y: ndarray,
-    counts: ndarray,
-    metric: str,
-) -> ndarray:
+def counted_correlation(x: ndarray, y: ndarray, counts: ndarray, metric: str) -> ndarray:
     """Correlate two variables within samples that hold each pair `(x[i], y[i])` `counts[:, i]` times.
 
     For Spearman's correlation, the values are ranked within each sample, and tied values share their mean rank.
@@ -165,11 +157,7 @@ def counted_correlation(
         return covariance / np.sqrt(x_variance * y_variance)
 
 
-def counted_average_precision(
-    similarity: ndarray,
-    gold: ndarray,
-    counts: ndarray,
-) -> ndarray:
+def counted_average_precision(similarity: ndarray, gold: ndarray, counts: ndarray) -> ndarray:
     """Compute the average precision within samples that hold each pair `counts[:, i]` times.
 
     Args:
@@ -224,11 +212,7 @@ def counted_v_measure(clusters: ndarray, gold: ndarray, counts: ndarray) -> ndar
     return np.divide(2 * mutual, total, out=np.ones_like(total), where=total > 0)
 
 
-def interval(
-    drawn: ndarray,
-    confidence: float,
-    draws: int = 0,
-) -> tuple[float, float]:
+def interval(drawn: ndarray, confidence: float, draws: int = 0) -> tuple[float, float]:
     """Return the percentile interval of resampled differences (Efron and Tibshirani 1993, chapter 13).
 
     Resampling cannot see what did not happen in a single row. If two systems are right and wrong in the same rows, or
@@ -262,11 +246,7 @@ def interval(
     return float(low), float(high)
 
 
-def proportion_interval(
-    share: float,
-    draws: int,
-    confidence: float,
-) -> tuple[float, float]:
+def proportion_interval(share: float, draws: int, confidence: float) -> tuple[float, float]:
     """Return Wilson's interval of a share in that many independent draws (Wilson 1927); it has a width at 0 and 1."""
     z = ndtri((1 + confidence) / 2)
     scale = 2 * (draws + z**2)
@@ -285,11 +265,7 @@ def independent_draws(parts: Parts) -> int:
     return 0
 
 
-def mean_over_drawn_seeds(
-    scores: ndarray,
-    random: np.random.Generator,
-    confidence: float,
-) -> ndarray:
+def mean_over_drawn_seeds(scores: ndarray, random: np.random.Generator, confidence: float) -> ndarray:
     """Average the resampled scores of several seeds, and add what other seeds of the training would change.
 
     The scores of n seeds differ by their training and by their test examples. The variance s² of their means over the
@@ -397,12 +373,7 @@ def join_parts(parts: Collection) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in ("predicted", "gold")}
 
 
-def optimism_of_choice(
-    start: Parts,
-    candidates: list[Parts],
-    chosen: int,
-    resamples: int = 200,
-) -> float:
+def optimism_of_choice(start: Parts, chosen: Parts, others: list[Parts]) -> float:
     """Estimate by how much the change to a candidate is too high because it was chosen by its score on these examples.
 
     Each resample chooses the candidate with the highest score on the examples that it drew, and measures the change
@@ -412,20 +383,18 @@ def optimism_of_choice(
 
     Args:
         start (`dict`): The scores of the start, as an entry of `Evaluation.scores`.
-        candidates (`list[dict]`): Those of the candidates.
-        chosen (`int`): The position of the chosen candidate.
-        resamples (`int`, *optional*, defaults to `200`): Number of resamples.
+        chosen (`dict`): Those of the chosen candidate.
+        others (`list[dict]`): Those of the other candidates.
 
     Returns:
         `float`: The optimism, times 100, at least 0.
     """
-    systems = [start, *candidates]
-    drawn = resampled_scores(systems, resamples=resamples)
+    systems = [start, chosen, *others]
+    drawn = resampled_scores(systems, resamples=CHOICES)
     with np.errstate(invalid="ignore", divide="ignore"):  # a resample may leave out too little to be scored
-        left_out = resampled_scores(systems, resamples=resamples, left_out=True)
+        left_out = resampled_scores(systems, resamples=CHOICES, left_out=True)
     comparable = np.nan_to_num(drawn[1:], nan=-np.inf)
     best = 1 + comparable.argmax(axis=0)
-    measured = left_out[best, np.arange(resamples)] - left_out[0]
-    of_chosen = drawn[1 + chosen] - drawn[0]
-    optimism = np.nanmean(of_chosen) - np.nanmean(measured)
+    measured = left_out[best, np.arange(CHOICES)] - left_out[0]
+    optimism = np.nanmean(drawn[1] - drawn[0]) - np.nanmean(measured)
     return max(0.0, float(optimism))

@@ -70,12 +70,7 @@ class LogisticRegressionGrid:
     seed: int = SEED
     device: str = "cpu"
 
-    def fit(
-        self,
-        x: ndarray,
-        y: ndarray,
-        held_out: tuple | None = None,
-    ) -> ndarray:
+    def fit(self, x: ndarray, y: ndarray, held_out: tuple | None = None) -> ndarray:
         """Fit all regressions.
 
         Args:

@@ -1,7 +1,8 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
+from itertools import chain
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -26,8 +27,8 @@ from .report import (
     is_user_task,
     write_results,
 )
-from .scoring import choose_tasks, load_encoder, name_of, read_tasks, score_model
-from .user_tasks import UserTask, name_tasks
+from .scoring import load_encoder, name_of, read_tasks, score_model
+from .user_tasks import UserTask
 
 
 class Difference(TypedDict):
@@ -61,7 +62,7 @@ class Comparison(Result):
         averages (`dict[str, dict]`): `average` and `average_transfer` of each model, over the `tasks` for which all
             models have a score.
         differences (`dict[str, dict]`): Of each model but the first, the [`Difference`] in each task and average.
-        identities (`dict[str, Identity]`, *optional*): What each model was.
+        identities (`dict[str, Identity]`): What each model was.
     """
 
     baseline: str
@@ -75,7 +76,7 @@ class Comparison(Result):
     scores: dict[str, dict[str, float | None]]
     averages: dict[str, dict]
     differences: dict[str, dict[str, Difference]]
-    identities: Mapping[str, Identity] = field(default_factory=dict)
+    identities: Mapping[str, Identity]
 
     @classmethod
     def read(cls, path: StrPath) -> "Comparison":
@@ -92,7 +93,7 @@ class Comparison(Result):
         """
         advice = "Name a file that `simcse-hf compare --output` wrote."
         document = read_json_object(path, "baseline", "scores", "differences", advice=advice)
-        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
+        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
         return cls(**known | {"identities": identities})
 
@@ -136,11 +137,11 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first, with confidence intervals from a paired bootstrap.
+    """Compare models or result files with the first one, with a confidence interval for each difference.
 
     Args:
-        models (`Sequence[str | Encoder]`): Result files (.json) of "evaluate", or folders or hub names of models; in
-            Python also loaded models. There must be at least two.
+        models (`Sequence[str | Encoder]`): At least two: result files (.json) of "evaluate", folders or hub names of
+            models; in Python also loaded models.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -186,13 +187,12 @@ def compare(
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    names = choose_tasks(tasks, task_set, data_dir, mode)
-    data = read_tasks(names, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=name_tasks(task))
+    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
     for name in to_score:
         encoder = load_encoder(named[name], loading)
         evaluations[name] = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if world()[0] > 0:
-        return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {})
+        return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {}, {})
 
     # 3. Compare them
     in_order = {name: evaluations[name] for name in named}
@@ -229,14 +229,12 @@ def compare_evaluations(
             same examples.
     """
     # 1. The scores, and the tasks for which all systems have one
-    tasks: list[str] = []
-    for each in named.values():
-        tasks += [task for task in each.results if task not in (*NOT_TASKS, *tasks)]
-    scores: dict[str, dict[str, float | None]] = {}
-    for name, each in named.items():
-        scores[name] = {task: protocol.headline(each.results.get(task, {"missing": ""})) for task in tasks}
-    known = {name: {task: score for task, score in each.items() if score is not None} for name, each in scores.items()}
-    common = [task for task in tasks if all(task in each for each in known.values())]
+    results = {name: each.results for name, each in named.items()}
+    tasks = [task for task in dict.fromkeys(chain(*results.values())) if task not in NOT_TASKS]
+    scores: dict[str, dict] = {}
+    for name, each in results.items():
+        scores[name] = {task: protocol.headline(each.get(task, {"missing": ""})) for task in tasks}
+    common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
     baseline, *others = named
@@ -244,28 +242,27 @@ def compare_evaluations(
     # 2. The averages
     labels = {}
     for task in common:
-        result = named[baseline].results[task]
+        result = results[baseline][task]
         if is_user_task(result):
             labels[task] = f"{task} {result['metrics'][0]}"
-    members = {task: [task] for task in common}
+    averaged = average_members([task for task in common if task not in labels])
     averages: dict[str, dict] = {}
-    for key, averaged in average_members([task for task in common if task not in labels]).items():
-        members[key] = averaged
-        averages[key] = {name: float(np.mean([each[task] for task in averaged])) for name, each in known.items()}
-        averages[key]["tasks"] = averaged
+    for key, members in averaged.items():
+        averages[key] = {name: float(np.mean([each[task] for task in members])) for name, each in scores.items()}
+        averages[key]["tasks"] = members
 
     # 3. The differences, on the same resamples
     samples = {task: _samples(named, task, protocol, resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
-    for key, averaged in members.items():
-        drawn = [sample for task in averaged if (sample := samples[task]) is not None]
+    for key, members in ({task: [task] for task in common} | averaged).items():
+        drawn = [sample for task in members if (sample := samples[task]) is not None]
         for row, name in enumerate(others, start=1):
+            changes = [scores[name][task] - scores[baseline][task] for task in members]
             low = high = None
-            if len(drawn) == len(averaged):
+            if len(drawn) == len(members):
                 means = np.mean(drawn, axis=0)
-                fewest = min(independent_draws(named[baseline].scores[task]) for task in averaged)
+                fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
                 low, high = interval(means[row] - means[0], confidence, fewest)
-            changes = [known[name][task] - known[baseline][task] for task in averaged]
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
     return Comparison(
         baseline=baseline,
@@ -309,12 +306,7 @@ def describe_difference(
     return f"{described}: {verdict} at {100 * confidence:g}%"
 
 
-def _samples(
-    named: Mapping,
-    task: str,
-    protocol: Protocol,
-    resamples: int,
-) -> ndarray | None:
+def _samples(named: Mapping, task: str, protocol: Protocol, resamples: int) -> ndarray | None:
     """Return the resampled scores of each system, or `None` if some were not stored."""
     stored = {name: each.scores.get(task) for name, each in named.items()}
     if None in stored.values() or (protocol.mode == "dev" and is_transfer(task)):
@@ -329,8 +321,11 @@ def _samples(
 
 def _examples(parts: Parts) -> list:
     """Return what tells the examples that were scored from any others, in their order."""
-    examples = []
-    for name, part in parts.items():
-        gold = part["gold"]
-        examples.append((name, gold.tolist(), part.get("unit", gold).tolist()))
-    return examples
+    return [
+        (
+            name,
+            part["gold"].tolist(),
+            part.get("unit", part["gold"]).tolist(),
+        )  # without units in STS and transfer tasks
+        for name, part in parts.items()
+    ]

@@ -37,12 +37,7 @@ class SentenceEmbeddings:
             all embeddings are the same.
     """
 
-    def __init__(
-        self,
-        model: Encoder,
-        texts: Iterable[str],
-        show_progress_bar: bool = True,
-    ) -> None:
+    def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
         distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
         #: How the model compares embeddings.
         self.similarity = getattr(model, "similarity_fn_name", "cosine")

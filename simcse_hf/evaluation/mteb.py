@@ -25,7 +25,7 @@ def english_tasks() -> dict:
     return dict(sorted(categories.items()))
 
 
-def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
+def mteb_averages(scores: Mapping) -> dict:
     """Average scores over each category of the English benchmark, and over all of its data sets.
 
     This is how table 6 of "Non-contrastive sentence representations via self-supervision" follows from its table 4:
@@ -33,15 +33,12 @@ def mteb_averages(scores: Mapping, categories: Mapping | None = None) -> dict:
 
     Args:
         scores (`Mapping[str, float]`): The score of each data set. Other data sets do not count.
-        categories (`Mapping[str, Iterable[str]]`, *optional*): The data sets of each category; by default those of
-            [`english_tasks`].
 
     Returns:
         `dict[str, dict]`: For each category with a score, and for `"average"` if there is any, the mean `value`, the
         number of data sets in it (`tasks`), and how many there are (`of`).
     """
-    categories = categories or english_tasks()
-    groups = {name: list(members) for name, members in categories.items()}
+    groups = {name: list(members) for name, members in english_tasks().items()}
     groups["average"] = list(chain(*groups.values()))
     averages = {}
     for name, members in groups.items():

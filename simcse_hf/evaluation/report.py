@@ -57,11 +57,7 @@ def average_members(tasks: Sequence[str]) -> dict:
     return {key: averaged for key, averaged in members.items() if averaged}
 
 
-def add_averages(
-    results: dict,
-    tasks: Sequence[str],
-    protocol: Protocol,
-) -> None:
+def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> None:
     """Add the averages of [`average_members`] to results.
 
     A task without a score is listed in `missing` and does not enter the average.
@@ -100,12 +96,15 @@ def format_rows(rows: Iterable, *header: str) -> str:
 
 def describe_protocol(protocol: Protocol) -> dict:
     """Describe a [`Protocol`] and the settings of its classifier for the JSON document."""
-    classifier = vars(CLASSIFIER_CONFIGS[protocol.mode])
     return {
         **vars(protocol),
         "text": "tokens joined by single spaces",
         "scale": 100,
-        "classifier": {"model": "logistic regression", **classifier, "l2": list(L2_GRID)},
+        "classifier": {
+            "model": "logistic regression",
+            **vars(CLASSIFIER_CONFIGS[protocol.mode]),
+            "l2": list(L2_GRID),
+        },
     }
 
 
@@ -259,9 +258,12 @@ def read_results(path: StrPath) -> tuple[dict, Scores]:
         `tuple[dict, dict]`: The document and the scores, which are empty if their file does not exist.
 
     Raises:
-        ValueError: If the file is not such a document.
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not such a document.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
     document = read_json_object(path, "results", advice="Name a result file of `simcse-hf evaluate`.")
     name = document.get("scores")
     if name:

@@ -38,11 +38,7 @@ class TaskNotFound(Exception):
     """The data of a task does not exist; the message says where it was looked for."""
 
 
-def read_sts_task(
-    task: str,
-    data_dir: StrPath,
-    splits: tuple,
-) -> dict:
+def read_sts_task(task: str, data_dir: StrPath, splits: tuple) -> dict:
     """Read the subsets of STS12 to STS16, or the splits of STSBenchmark and SICKRelatedness.
 
     Args:
@@ -71,14 +67,12 @@ def read_sts_task(
         if name.suffix in TABLE_SUFFIXES:
             tables[name.stem] = path
     if data_dir == HUB:
-        dataset = HUB_DATASETS[task]
-        if task != "STSBenchmark" and splits[0] != "test":
-            raise TaskNotFound(f"{dataset} has no {splits[0]} split")
-        for split in splits:
-            if task == "STSBenchmark" or split == "test":
-                part = task if task in STS_SUBSETS else split
-                hub_split = "validation" if split == "dev" else split
-                parts[part] = load_hub_pairs(dataset, hub_split, part, HUB_REVISIONS[task])
+        hub_splits = SENTEVAL["sts"][task]["hub_splits"]
+        if splits[0] not in hub_splits:
+            raise TaskNotFound(f"{HUB_DATASETS[task]} has no {splits[0]} split")
+        for split in filter(hub_splits.get, splits):
+            part = task if task in STS_SUBSETS else split
+            parts[part] = load_hub_pairs(HUB_DATASETS[task], hub_splits[split], part, HUB_REVISIONS[task])
     elif task in STS_SUBSETS:
         expected = Path(data_dir, "STS", f"{task}-en-test")
         if expected.is_dir():
@@ -177,12 +171,11 @@ def score_subsets(task: str, parts: Parts) -> dict:
     subsets = score_parts(task, parts)
     whole = correlations(**join_parts(parts.values()), where=task)
     pairs = whole.pop("pairs")
-    mean: dict = dict.fromkeys(METRICS)
-    weighted = mean.copy()
-    if list(subsets) != [task]:
-        weights = [scores["pairs"] for scores in subsets.values()]
-        for metric in METRICS:
-            values = [scores[metric] for scores in subsets.values()]
-            mean[metric] = float(np.mean(values))
-            weighted[metric] = float(np.average(values, weights=weights))
-    return {"pairs": pairs, "subsets": subsets, "aggregate": {"all": whole, "mean": mean, "wmean": weighted}}
+    aggregate: dict = {"all": whole}
+    for name, weights in (("mean", None), ("wmean", [scores["pairs"] for scores in subsets.values()])):
+        aggregate[name] = dict.fromkeys(METRICS)
+        if list(subsets) != [task]:
+            for metric in METRICS:
+                values = [scores[metric] for scores in subsets.values()]
+                aggregate[name][metric] = float(np.average(values, weights=weights))
+    return {"pairs": pairs, "subsets": subsets, "aggregate": aggregate}

@@ -14,8 +14,9 @@ from ..data.scored_pairs import connected_groups
 from ..data.table import read_lines
 from ..ops.files import StrPath
 from .bootstrap import Arrays
-from .classifier import FAST_CONFIG, L2_GRID, SEED, TEST_CONFIG, LogisticRegressionGrid
+from .classifier import FAST_CONFIG, L2_GRID, TEST_CONFIG, LogisticRegressionGrid
 from .embeddings import SentenceEmbeddings
+from .protocol import Protocol
 from .sts import HUB, TaskNotFound, senteval, warn_of_size
 
 CLASSIFIER_CONFIGS = {
@@ -143,9 +144,8 @@ def score_transfer_task(
     task: str,
     splits: dict[str, LabelledTexts],
     embeddings: SentenceEmbeddings,
-    mode: str,
+    protocol: Protocol,
     device: str | None = None,
-    seed: int = SEED,
 ) -> tuple[dict, Arrays]:
     """Score a transfer task by SentEval's protocol.
 
@@ -156,10 +156,10 @@ def score_transfer_task(
         task (`str`): Name of the task.
         splits (`dict[str, LabelledTexts]`): Its examples, as `read_transfer_task` returns them.
         embeddings (`SentenceEmbeddings`): Embeddings of their texts.
-        mode (`str`): `"test"` (10 folds, Adam, batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5
-            folds, RMSprop, batch 128, tenacity 3, epoch size 2), which are the reference's settings of SentEval.
+        protocol (`Protocol`): Its seed is that of folds, starts and orders. Its mode is `"test"` (10 folds, Adam,
+            batch 64, tenacity 5, epoch size 4), or `"dev"` or `"fasttest"` (5 folds, RMSprop, batch 128, tenacity 3,
+            epoch size 2), which are the reference's settings of SentEval.
         device (`str`, *optional*): Where to train the classifiers. Defaults to a GPU if there is one.
-        seed (`int`, *optional*, defaults to `1111`): Seed of folds, starts and orders.
 
     Returns:
         `tuple[dict, dict]`: The result (`accuracy`, `dev_accuracy` and, for MRPC, `f1`, times 100, and the number of
@@ -171,10 +171,10 @@ def score_transfer_task(
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     data = {split: _in_order(examples, embeddings) for split, examples in splits.items()}
-    config = CLASSIFIER_CONFIGS[mode]
-    divide = StratifiedKFold(config.folds, shuffle=True, random_state=seed).split
+    config = CLASSIFIER_CONFIGS[protocol.mode]
+    divide = StratifiedKFold(config.folds, shuffle=True, random_state=protocol.seed).split
     classes = 1 + max(int(examples.y.max()) for examples in data.values())
-    make_grid = partial(LogisticRegressionGrid, classes, config, seed=seed, device=device)
+    make_grid = partial(LogisticRegressionGrid, classes, config, seed=protocol.seed, device=device)
     x, y = data["train"].x, data["train"].y
     tested = data.get("test", data["train"])
     gold = tested.y

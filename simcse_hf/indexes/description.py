@@ -59,12 +59,11 @@ class Description:
         before = self.model
         now = identify(model, before)
         may_change = {"dtype", "backend"}
-        if None in (before.weights, now.weights):  # of an older index, or of a model of another package
+        if before.weights is None:  # of an older index, or of a model of another package
             may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
         problems = before.changes(now, may_change)
-        is_compared = "weights" not in may_change and (before.dtype, before.backend) == (now.dtype, now.backend)
-        if not problems and not is_compared:
-            probe = encode_documents(model, [PROBE], self.truncate_dim)[0]
+        if not problems:
+            probe = encode_texts(model, "document", [PROBE], self.truncate_dim)[0]
             cosine = agreement(probe, np.array(self.probe, dtype=np.float32))
             if not cosine >= SAME:  # it may be NaN
                 problems = [f"its embedding of a fixed sentence has a cosine of {cosine:.4f} with the one there"]
@@ -90,15 +89,15 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
     else:
         found = default or Identity(name_or_path=type(model).__name__)
         prompts = getattr(model, "prompts", found.prompts)
-        found = replace(found, weights=None, prompts=prompts, similarity=similarity_of(model))
+        found = replace(found, prompts=prompts, similarity=similarity_of(model))
     prompt = found.prompts.get("document") or ""
     name = full_name(found.name_or_path)
     return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
 
 
-def encode_documents(model: SentenceEncoder, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
-    """Encode texts as the model encodes documents: with its prompt for them, and of unit length for cosines."""
-    encode = getattr(model, "encode_document", model.encode)
+def encode_texts(model: SentenceEncoder, role: str, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+    """Encode texts as the model encodes queries or documents: with its prompt, and of unit length for cosines."""
+    encode = getattr(model, f"encode_{role}", model.encode)
     embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
     return comparable(embeddings, similarity_of(model))
 
@@ -132,7 +131,14 @@ def describe(folder: StrPath) -> Description:
     path = Path(folder).expanduser() / DESCRIPTION
     if not path.is_file():
         raise ValueError(f"{folder}: no {DESCRIPTION}, so it is not a folder that an index was saved in.")
-    match _of_this_version(read_json(path, REBUILD)):
+    described = read_json(path, REBUILD)
+    match described:
+        # Until 0.4 the entries of the model stood beside the others.
+        case {"model": str(name), "document_prompt": prompt}:
+            backend = described.get("model_backend", "torch")
+            now = {"name_or_path": name, "prompts": {"document": prompt or ""}, "backend": backend}
+            described["model"] = {**described, **now}
+    match described:
         case {
             "model": {
                 "name_or_path": str(),
@@ -150,12 +156,3 @@ def describe(folder: StrPath) -> Description:
         } if {type(value) for value in probe} == {float} and DATA.fullmatch(data):  # it must stay in the folder
             return Description(Identity.from_dict(model), probe, truncate_dim, backend, count, data, digests)
     raise ValueError(f"{path}: damaged (an entry is missing or holds another kind of value). {REBUILD}")
-
-
-def _of_this_version(described: Any) -> Any:
-    """Return a description as it is written now: until 0.4 the entries of the model stood beside the others."""
-    match described:
-        case {"model": str(name), "pooler": pooler, "document_prompt": prompt}:
-            model = {**described, "name_or_path": name, "pooler": pooler, "prompts": {"document": prompt or ""}}
-            return {**described, "model": model | {"backend": described.get("model_backend", "torch")}}
-    return described

@@ -18,11 +18,12 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.columns import list_texts
+from ..data.columns import list_texts, quote
 from ..data.table import stream_texts
 from ..ops.checks import check_values
 from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import StrPath, digest, entries, hold, remove, write_atomically, write_json
+from ..ops.similarity import check_scores
 from .description import (
     DATA,
     DESCRIPTION,
@@ -33,7 +34,7 @@ from .description import (
     SentenceEncoder,
     agreement,
     describe,
-    encode_documents,
+    encode_texts,
     identify,
     similarity_of,
 )
@@ -162,7 +163,7 @@ class SentenceIndex:
                 parameter is unknown, or the embeddings are not this model's or not as many as the sentences.
             ImportError: If faiss is needed and not installed.
         """
-        probe = encode_documents(model, [PROBE], truncate_dim)[0]
+        probe = encode_texts(model, "document", [PROBE], truncate_dim)[0]
         empty = new_index(len(probe), backend, similarity_of(model))
         if parameters is not None:
             empty.set_parameters(parameters)
@@ -208,7 +209,7 @@ class SentenceIndex:
         """Yield rows with their embeddings."""
         while part := list(islice(rows, _WINDOW)):
             try:
-                yield part, encode_documents(self.model, [row[0] for row in part], self.truncate_dim)
+                yield part, encode_texts(self.model, "document", [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
                 place = len(self) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
@@ -226,9 +227,9 @@ class SentenceIndex:
             if not part:
                 continue
             embeddings = comparable(embeddings, self.similarity)
-            place = int(draw.integers(len(part)))
+            place = draw.integers(len(part))
             text = part[place][0]
-            cosine = agreement(encode_documents(self.model, [text], self.truncate_dim)[0], embeddings[place])
+            cosine = agreement(encode_texts(self.model, "document", [text], self.truncate_dim)[0], embeddings[place])
             if not cosine >= least:  # also where it is NaN
                 raise ValueError(
                     f"the vectors are not this model's for these sentences: their cosine is {cosine:.3f} for sentence "
@@ -241,11 +242,10 @@ class SentenceIndex:
 
     def _check_given(self, embeddings: ndarray | torch.Tensor, name: str) -> None:
         """Refuse given embeddings that are codes or have another shape than `(n, dim)`."""
-        if "float" not in str(embeddings.dtype):
-            raise ValueError(f"{name} are codes of {embeddings.dtype}, and an index compares embeddings of floats")
-        if embeddings.shape[1:] != (self.vectors.dim,):
-            shape = tuple(embeddings.shape)
-            raise ValueError(f"{name} have the shape {shape}, and the index has {self.vectors.dim} dimensions")
+        dim = self.vectors.dim
+        if "float" not in str(embeddings.dtype) or embeddings.shape[1:] != (dim,):
+            given = f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
+            raise ValueError(f"{name} are {given}: give embeddings of floats (no codes) with {dim} dimensions")
 
     def _check_model(self) -> None:
         """Refuse a model that has changed since the index was built or loaded."""
@@ -284,22 +284,22 @@ class SentenceIndex:
         """
         # 1. Refuse what cannot be searched.
         check_values("an integer above 0", top_k=top_k)
-        self.check_threshold(threshold)
+        check_scores(self.similarity, threshold=threshold)
         self._check_model()
 
         # 2. Select rows, and find the nearest of them.
         embeddings, is_single = self._encode_queries(queries)
         among = self._select(filters) if filters else None
         top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
+        results: list[Results] = [[] for _ in embeddings]
         if not top_k:
             logger.warning(f"no sentence passes the filter {filters}.")
-        results: list[Results] = [[] for _ in embeddings]
-        if top_k and results:
+        else:
             scores, rows = self.vectors.search(embeddings, top_k, among)
-            for number, result in enumerate(results):
-                for row, score in zip(rows[number].tolist(), scores[number].tolist(), strict=True):
-                    if row != NOT_FOUND and (threshold is None or score >= threshold):
-                        result.append(self._match(row, score))
+            least = -np.inf if threshold is None else threshold
+            for result, *found in zip(results, rows.tolist(), scores.tolist(), strict=True):
+                matches = zip(*found, strict=True)
+                result += [self._match(row, score) for row, score in matches if row != NOT_FOUND and score >= least]
 
             # 3. Say which queries found nothing.
             empty = [number for number, result in enumerate(results) if not result]
@@ -318,20 +318,19 @@ class SentenceIndex:
             is_single = queries.ndim == 1
             queries = queries[None] if is_single else queries
             self._check_given(queries, "queries")
-            embeddings = torch.as_tensor(queries).float().cpu().numpy()
+            embeddings = comparable(torch.as_tensor(queries).float().cpu().numpy(), self.similarity)
         else:
             is_single = isinstance(queries, str)
-            encode = getattr(self.model, "encode_query", self.model.encode)
-            embeddings = encode(list_texts(queries), truncate_dim=self.truncate_dim, convert_to_numpy=True)
+            embeddings = encode_texts(self.model, "query", list_texts(queries), self.truncate_dim)
         check_finite(embeddings, "query {}".format)
-        return comparable(embeddings, self.similarity), is_single
+        return embeddings, is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
         """Return whether the kept columns of each row hold these values, of shape `(len(self),)`."""
         among = np.ones(len(self), dtype=bool)
         for name, value in filters.items():
             if name not in self.kept:
-                kept = ", ".join(map(repr, self.kept)) or "none"
+                kept = quote(self.kept) or "none"
                 raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
             among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
         return among
@@ -342,12 +341,6 @@ class SentenceIndex:
         match.row = row
         match.columns = dict(zip(self.kept, cells, strict=True))
         return match
-
-    def check_threshold(self, threshold: float | None) -> None:
-        """Raise a `ValueError` if no score can be compared with a threshold: NaN, or a cosine beyond 1."""
-        most = 1 if self.similarity == "cosine" else np.inf
-        if threshold is not None and not -most <= threshold <= most:
-            raise ValueError(f"threshold must be a {self.similarity}, between {-most} and {most}, got {threshold}")
 
     def save(self, folder: StrPath) -> None:
         """Write the index to a folder, completely or not at all; an index in the folder is replaced.
@@ -412,12 +405,12 @@ class SentenceIndex:
             rows = pq.ParquetFile(data / _ROWS).read()
             vectors = new_index(len(described.probe), described.backend, described.model.similarity)
             vectors.load(data)
+            if not len(vectors) == len(rows) == described.count:
+                raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings.")
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             if describe(folder).data != described.data:  # another process has just replaced it
                 return cls.load(folder, model, parameters=parameters)
             raise ValueError(f"{folder} cannot be read: {error} {REBUILD}") from error
-        if not len(vectors) == len(rows) == described.count:
-            raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings. {REBUILD}")
         if parameters is not None:
             vectors.set_parameters(parameters)
         index = cls(model, vectors, rows, described)
@@ -425,24 +418,29 @@ class SentenceIndex:
         return index
 
 
-def check_target(folder: StrPath) -> None:
+def check_target(folder: StrPath) -> bool:
     """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
 
+    Returns:
+        `bool`: Whether it holds an index.
+
     Raises:
         ValueError: If the folder holds anything else.
     """
     path = Path(folder).expanduser()
+    described = path / DESCRIPTION
     try:
-        if (path / DESCRIPTION).is_symlink():
+        if described.is_symlink():
             raise ValueError(f"{DESCRIPTION} is a link.")
-        if (path / DESCRIPTION).exists():
+        if described.exists():
             describe(path)
-            return
+            return True
         for each in entries(path):
             if not DATA.fullmatch(each.name):
                 raise ValueError(f"{each.name} is there.")
     except (ValueError, OSError) as error:
         raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
+    return False

@@ -177,16 +177,23 @@ class SimCSE(Encoder):
 
     def _digest_of_weights(self) -> str:
         """Return the digest of the weights that an embedding goes through; it is computed again after a change."""
-        tensors = sorted(self.model.named_parameters())
-        if self.pooler_type != "cls" and self.backend == "torch":
-            # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
-            unused = set(self.model.contrastive_head.parameters())
-            tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
-        if self.postprocessing is not None:
-            tensors += self.postprocessing.state_dict().items()
         graph = [] if self.backend == "torch" else self.model.files
-        state = [*graph, *((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors)]
+        transform = [] if self.postprocessing is None else self.postprocessing.state_dict().items()
+        state = [self.pooler_type, *graph, *((tensor.data_ptr(), tensor._version) for _, tensor in transform)]
+        modules = [self.model]
+        for module in modules:  # and its parts; each search asks this, and `named_parameters` takes four times as long
+            modules += filter(None, module._modules.values())
+            for tensor in module._parameters.values():
+                if tensor is not None:
+                    state += (tensor.data_ptr(), tensor._version)
         if state != self._weights_state:
+            tensors = sorted(self.model.named_parameters())
+            if self.pooler_type != "cls" and self.backend == "torch":
+                # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend
+                # on it.
+                unused = set(self.model.contrastive_head.parameters())
+                tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
+            tensors += transform
             self._weights_digest = digest_weights(tensors, reads_all=True)
             if graph:
                 self._weights_digest = digest_value([self._weights_digest, *map(digest, graph)])

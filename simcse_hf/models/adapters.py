@@ -130,10 +130,8 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
     config = peft.PeftConfig.from_pretrained(str(source), **hub)
     # The adapter may be that of a model with a head, such as BertForMaskedLM.
     prefix = f"base_model.model.{encoder.base_model_prefix}."
-    weights = {}
-    for name, x in peft.load_peft_weights(str(source), device="cpu", **hub).items():
-        stock_name = name.replace(prefix, "base_model.model.", 1)
-        weights[stock_name] = x
+    loaded = peft.load_peft_weights(str(source), device="cpu", **hub)
+    weights = {name.replace(prefix, "base_model.model.", 1): x for name, x in loaded.items()}
     try:
         adapted = peft.PeftModel(encoder, config)
         peft.set_peft_model_state_dict(adapted, dict(weights))  # some versions change it
@@ -180,9 +178,7 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
             if key.startswith(f"{prefix}pooler."):
                 weights[key.removeprefix(prefix)] = x
     directory = Path(directory)
-    tensors = {}
-    for key, x in weights.items():
-        tensors[f"base_model.model.{key}"] = x.detach().contiguous()
+    tensors = {f"base_model.model.{key}": x.detach().contiguous() for key, x in weights.items()}
     save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(directory))
     write_json(directory / ADAPTER_SETTINGS, {SECTION: model.settings.to_section()})

@@ -1,5 +1,7 @@
 """Compare embeddings by the similarities of sentence-transformers: cosine, dot, euclidean and manhattan."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,3 +30,11 @@ def similarity_pairs(x: Tensor, y: Tensor, similarity: str) -> Tensor:
     if similarity in _NORMS:
         return -torch.linalg.vector_norm(x - y, _NORMS[similarity], dim=1)
     return (x * y).sum(dim=1)
+
+
+def check_scores(similarity: str, **scores: float | None) -> None:
+    """Raise a `ValueError` that names an argument if it is no possible similarity: NaN, or a cosine beyond 1."""
+    most = 1 if similarity == "cosine" else math.inf
+    for name, score in scores.items():
+        if score is not None and not -most <= score <= most:
+            raise ValueError(f"{name} must be a {similarity}, between {-most} and {most}, got {score}")

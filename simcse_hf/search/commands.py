@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
-from ..indexes.description import DESCRIPTION, describe
+from ..indexes.description import describe
 from ..indexes.sentences import Match, SentenceIndex, check_target
 from ..inference.load import load_model
 from ..inference.shards import read_manifest, read_shards
@@ -18,6 +18,7 @@ from ..names import ModelOptions, OutputFormat, SamplingStrategy
 from ..ops.files import StrPath, digest
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
+from ..ops.similarity import check_scores
 from .mining import Mined, MiningOptions, mine_hard_negatives
 
 
@@ -103,11 +104,12 @@ def index(
             prompt for this use, if it has one.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         add (`bool`, *optional*, defaults to `False`): Add to the index that is in `output`.
-        backend (`str`, *optional*): What searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a
-            description for faiss's index_factory such as IVF4096,SQ8, which may all miss some. The default is exact.
+        backend (`str`, *optional*): What searches: exact, or one of faiss, which may miss some neighbours: hnsw (a
+            graph), ivf (an inverted file) or a description for its index_factory such as IVF4096,SQ8. The default is
+            exact.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
-        keep (`Sequence[str]`, *optional*): Columns of `input` to return and to filter by.
+        keep (`Sequence[str]`, *optional*): Columns of `input` that a search returns and filters by.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
         **loading (`ModelOptions`): How the model is loaded.
@@ -124,10 +126,8 @@ def index(
     if add and any(value is not None for value in fixed):
         names = "backend, parameters, truncate_dim, prompt, prompt_name and keep"
         raise ValueError(f"add keeps the index as it was made: leave out {names}")
-    if not add:
-        check_target(output)
-        if (Path(output).expanduser() / DESCRIPTION).exists() and not overwrite:
-            raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
+    if not add and check_target(output) and not overwrite:
+        raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
     shards = None
     if vectors is not None:
         column, shards = open_vectors(vectors, input, column)
@@ -168,22 +168,20 @@ def open_vectors(folder: StrPath, input: StrPath, column: str | None) -> tuple[s
         `tuple[str | None, Iterator[np.ndarray]]`: The column, and embeddings of shape `(n, dim)`, shard by shard.
 
     Raises:
-        ValueError: If they are no float32 embeddings of these texts.
+        ValueError: If they are no embeddings of these texts.
     """
     manifest = read_manifest(folder)
     made_with = manifest["settings"]
     source = manifest["input"]
     problem = None
-    if made_with["precision"] != "float32":
-        problem = f"{made_with['precision']} codes; an index is made of float32 vectors"
-    elif "columns" in made_with:
-        problem = f"the vectors of several columns ({', '.join(made_with['columns'])})"
+    if "columns" in made_with:
+        problem = f"several columns ({', '.join(made_with['columns'])})"
     elif digest(Path(input).expanduser()) != source.get("blake2b"):
-        problem = f"the vectors of another file ({source['file']}) than input {input}"
+        problem = f"another file ({source['file']}) than input {input}"
     elif column not in (None, made_with["column"]):
-        problem = f"the vectors of column {made_with['column']!r}, not {column!r}"
+        problem = f"column {made_with['column']!r}, not {column!r}"
     if problem is not None:
-        raise ValueError(f"{folder} holds {problem}. Encode the input as it is now into a new folder.")
+        raise ValueError(f"{folder} holds the vectors of {problem}. Encode the input as it is now into a new folder.")
     return made_with["column"], read_shards(folder)
 
 
@@ -203,7 +201,7 @@ def search(
     """Find the sentences of an index that are most similar to each query.
 
     Args:
-        queries (`Iterable[str]`): Texts to search for; they may come one by one.
+        queries (`Iterable[str]`): Texts to search for.
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
@@ -269,8 +267,9 @@ def mine(
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
         corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
-        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact; or with faiss hnsw (a graph), ivf (an
-            inverted file) or a description for faiss's index_factory such as IVF4096,SQ8, which may all miss some.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact, or one of faiss, which may miss some
+            neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
+            IVF4096,SQ8.
         num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
         range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
         range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
@@ -368,9 +367,7 @@ def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | N
     """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
     if None not in (prompt, prompt_name):
         raise ValueError("prompt and prompt_name are both given: give one of the two")
-    if prompt is None:
-        prompt_name = prompt_name or role
-    return model.resolve_prompt(prompt, prompt_name)
+    return prompt if prompt is not None else model.resolve_prompt(prompt_name=prompt_name or role)
 
 
 def resolve_threshold(
@@ -390,7 +387,7 @@ def resolve_threshold(
         ValueError: If the saved threshold is asked for and there is none, or it does not hold for this index.
     """
     if threshold != "saved":
-        index.check_threshold(threshold)
+        check_scores(index.similarity, threshold=threshold)
         return threshold
     prompts = {"query": query_prompt, "document": index.model.prompts["document"]}
     why = [f"the prompt {name!r}" for name, text in prompts.items() if text]

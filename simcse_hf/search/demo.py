@@ -104,13 +104,12 @@ def demo(
     opened = open_index(index, model, parameters=parameters, **loading)
     page = build_page(opened, top_k, resolve_threshold(opened, threshold, opened.model.prompts["query"]))
     names = own_names(host) + list(allowed_hosts)
-    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(RequestLimit)]
+    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(guard)]
     try:
         page.launch(
             server_name=host,
             server_port=port,
             app_kwargs={"middleware": guards},
-            max_file_size=MAX_BODY,
             # Nothing is shared with or loaded from elsewhere.
             share=False,
             ssr_mode=False,
@@ -171,7 +170,7 @@ def build_page(index: SentenceIndex, top_k: int, threshold: float | None) -> "Bl
         name = Path(name).name
     step = max(1, len(index) // 4)
     examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))
-    with gr.Blocks(title="Sentence search", analytics_enabled=False) as page:
+    with gr.Blocks(title="Sentence search") as page:
         gr.Markdown(
             f"# Sentence search\n{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"
         )
@@ -208,37 +207,34 @@ def problem(text: str) -> str | None:
     return None
 
 
-class RequestLimit:
-    """ASGI middleware that refuses files, large bodies and the requests of other sites' pages.
+def guard(app: "ASGIApp") -> "ASGIApp":
+    """Return ASGI middleware that refuses files, large bodies and the requests of other sites' pages.
 
     Args:
         app (`Callable`): The application behind it.
+
+    Returns:
+        `Callable`: Answers a refused request with its reason, and hands any other one on.
     """
+    from starlette.datastructures import Headers
+    from starlette.responses import PlainTextResponse
 
-    def __init__(self, app: "ASGIApp") -> None:
-        self.app = app
+    async def guarded(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        answer = app
+        if scope["type"] != "lifespan":
+            headers = Headers(scope=scope)
+            host = headers.get("host", "")
+            refusal = None
+            if urlsplit(headers.get("origin", f"//{host}")).netloc != host:
+                refusal = "requests from other sites are refused", 403
+            elif scope["path"].rstrip("/").endswith("/upload"):
+                refusal = "the demo takes no files", 403
+            elif "transfer-encoding" in headers:
+                refusal = "the demo takes requests that tell their length", 411
+            elif int(headers.get("content-length", "0")) > MAX_BODY:
+                refusal = f"the demo takes requests of at most {MAX_BODY} bytes", 413
+            if refusal is not None:
+                answer = PlainTextResponse(*refusal, {"connection": "close"})
+        await answer(scope, receive, send)
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer a refused request with its reason, and hand any other one on."""
-        from starlette.datastructures import Headers
-        from starlette.responses import PlainTextResponse
-
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        refusal = None
-        if urlsplit(headers.get("origin", f"//{host}")).netloc != host:
-            refusal = 403, "requests from other sites are refused"
-        elif scope["path"].rstrip("/").endswith("/upload"):
-            refusal = 403, "the demo takes no files"
-        elif "transfer-encoding" in headers:
-            refusal = 411, "the demo takes requests that tell their length"
-        elif int(headers.get("content-length", "0")) > MAX_BODY:
-            refusal = 413, f"the demo takes requests of at most {MAX_BODY} bytes"
-        if refusal is None:
-            await self.app(scope, receive, send)
-        else:
-            status, reason = refusal
-            await PlainTextResponse(reason, status, {"connection": "close"})(scope, receive, send)
+    return guarded

@@ -2,8 +2,8 @@
 
 import math
 import random
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,13 +19,14 @@ from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..ops.checks import check_values
 from ..ops.results import Result
-from ..ops.similarity import similarity_matrix
+from ..ops.similarity import check_scores, similarity_matrix
 
 #: Anchors that are searched together.
 _BLOCK = 8192
-_BOUNDS = ("max_score", "min_score", "absolute_margin", "relative_margin")
 #: The number of a candidate, and its similarity to the anchor.
 Candidate = tuple[int, float]
+#: What tells a text from others (see `fold_text`), and its places in a list.
+Group = tuple[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -69,48 +70,27 @@ class MiningOptions:
         check_values("an integer above 0", num_negatives=self.num_negatives)
         check_values("an integer of 0 or more", range_min=self.range_min)
         check_values(SAMPLING_STRATEGIES, sampling_strategy=self.sampling_strategy)
-        check_values("a finite number", **dict(zip(_BOUNDS, self.bounds, strict=True)))
+        check_values("a finite number", **self.bounds)
         if self.last_rank - self.range_min < self.num_negatives:
             raise ValueError(
                 f"range_min = {self.range_min} and range_max = {self.range_max} leave fewer than num_negatives = "
                 f"{self.num_negatives} candidates: raise range_max or lower range_min"
             )
 
-    def check_scores(self, similarity: str) -> None:
-        """Raise a `ValueError` if a score is no possible similarity: a cosine beyond 1."""
-        for name in ("max_score", "min_score"):
-            score = getattr(self, name)
-            if similarity == "cosine" and score is not None and abs(score) > 1:
-                raise ValueError(f"{name} must be a cosine, between -1 and 1, got {score}")
-
     @property
-    def bounds(self) -> tuple[float | None, ...]:
-        """The bounds of the scores, as far as they are set."""
-        return tuple(getattr(self, name) for name in _BOUNDS)
+    def bounds(self) -> dict[str, float | None]:
+        """The bounds of the scores by their names."""
+        names = ("max_score", "min_score", "absolute_margin", "relative_margin")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def last_rank(self) -> int:
         """The rank at which the search ends, exclusive."""
         if self.range_max is not None:
             return self.range_max
-        if self.sampling_strategy == "top" and set(self.bounds) == {None}:
+        if self.sampling_strategy == "top" and set(self.bounds.values()) == {None}:
             return self.range_min + self.num_negatives
         return self.range_min + 10 * self.num_negatives
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A distinct anchor.
-
-    Args:
-        key (`str`): What tells it from other texts (see [`fold_text`]).
-        text (`str`): The text as it was first written.
-        pairs (`list[int]`): The numbers of its pairs.
-    """
-
-    key: str
-    text: str
-    pairs: list[int]
 
 
 @dataclass(frozen=True)
@@ -200,17 +180,18 @@ def mine_hard_negatives(
     similarity = similarity_of(model)
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
-    options.check_scores(similarity)
+    check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
     if len(dataset.column_names) < 2:
         raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(dataset.column_names)} only")
 
     # 2. Encode each anchor and each candidate once.
     first, second, *given = (list(dataset[column]) for column in dataset.column_names)
     texts = [*second, *chain(*given), *corpus]
-    anchors = group_anchors(first)
-    anchor_texts = [anchor.text for anchor in anchors]
-    candidates = distinct_texts(texts)
-    candidate_texts = list(candidates.values())
+    # A search has to reach past all positives of an anchor, so anchors with about as many pairs are searched together.
+    anchors = sorted(group_texts(first).items(), key=lambda anchor: len(anchor[1]))
+    anchor_texts = [first[pairs[0]] for _, pairs in anchors]
+    candidates = group_texts(texts)
+    candidate_texts = [texts[places[0]] for places in candidates.values()]
     queries = model.encode_query(anchor_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     documents = model.encode_document(candidate_texts, convert_to_numpy=True, show_progress_bar=show_progress_bar)
     index = new_index(documents.shape[1], backend, similarity)
@@ -224,12 +205,16 @@ def mine_hard_negatives(
     draw = random.Random(options.seed)
     positive_scores = []
     negatives: list[list[Candidate]] = [[] for _ in first]
-    for anchor, query, found in search_candidates(index, anchors, queries, options.last_rank):
-        positives = [positive_of[pair] for pair in anchor.pairs]
-        ranked = rank_candidates(found, number_of.get(anchor.key), positives, dropped)
+    searched = search_candidates(index, anchors, queries, options.last_rank)
+    for (key, pairs), query, found in zip(anchors, queries, searched, strict=True):
+        positives = [positive_of[pair] for pair in pairs]
+        # These have no rank.
+        own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
+        dropped.update(own[number] for number, _ in found if number in own)
+        ranked = [candidate for candidate in found if candidate[0] not in own]
         ranked = ranked[options.range_min : options.last_rank]
         scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
-        for pair, score in zip(anchor.pairs, scores[0].tolist(), strict=True):
+        for pair, score in zip(pairs, scores[0].tolist(), strict=True):
             positive_scores.append(score)
             negatives[pair] = choose_negatives(ranked, score, options, draw, dropped)
 
@@ -253,81 +238,35 @@ def mine_hard_negatives(
     return rows, mined
 
 
-def group_anchors(texts: Sequence[str]) -> list[Anchor]:
-    """Group the pairs by their anchor.
-
-    Args:
-        texts (`Sequence[str]`): The anchor of each pair.
-
-    Returns:
-        `list[Anchor]`: The distinct anchors, those with the fewest pairs first. A search has to reach past all
-        positives of an anchor, so anchors with about as many pairs are searched together.
-    """
-    anchors: dict[str, Anchor] = {}
-    for pair, text in enumerate(texts):
-        key = fold_text(text)
-        if key not in anchors:
-            anchors[key] = Anchor(key, text, [])
-        anchors[key].pairs.append(pair)
-    return sorted(anchors.values(), key=lambda anchor: len(anchor.pairs))
-
-
-def distinct_texts(texts: Iterable[str]) -> dict[str, str]:
-    """Return each text as it was first written, by its key (see [`fold_text`])."""
-    distinct: dict[str, str] = {}
-    for text in texts:
-        distinct.setdefault(fold_text(text), text)
-    return distinct
+def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
+    """Return the places of each distinct text, by its key (see [`fold_text`])."""
+    groups = defaultdict(list)
+    for place, text in enumerate(texts):
+        groups[fold_text(text)].append(place)
+    return groups
 
 
 def search_candidates(
-    index: ExactIndex | FaissIndex, anchors: Sequence[Anchor], queries: ndarray, last_rank: int
-) -> Iterator[tuple[Anchor, ndarray, list[Candidate]]]:
+    index: ExactIndex | FaissIndex, anchors: Sequence[Group], queries: ndarray, last_rank: int
+) -> Iterator[list[Candidate]]:
     """Find the candidates that are most similar to each anchor.
 
     Args:
         index (`ExactIndex` or `FaissIndex`): Embeddings of the candidates.
-        anchors (`Sequence[Anchor]`): The anchors, those with the fewest pairs first.
+        anchors (`Sequence[Group]`): The anchors with the numbers of their pairs, those with the fewest pairs first.
         queries (`np.ndarray`): Their embeddings, of shape `(anchors, dim)`.
         last_rank (`int`): How many candidates to find beside the anchor itself and its positives.
 
     Yields:
-        `tuple[Anchor, np.ndarray, list[Candidate]]`: An anchor, its embedding of shape `(dim,)`, and its candidates,
-        the most similar one first.
+        `list[Candidate]`: The candidates of an anchor, the most similar one first.
     """
     for start in range(0, len(anchors), _BLOCK):
-        block = anchors[start : start + _BLOCK]
-        vectors = queries[start : start + _BLOCK]
-        reach = last_rank + len(block[-1].pairs) + 1
-        scores, numbers = index.search(vectors, min(reach, len(index)))
-        for place, anchor in enumerate(block):
-            found = zip(numbers[place].tolist(), scores[place].tolist(), strict=True)
-            yield anchor, vectors[place], [(number, score) for number, score in found if number != NOT_FOUND]
-
-
-def rank_candidates(
-    found: Sequence[Candidate], itself: int | None, positives: Collection[int], dropped: Counter[str]
-) -> list[Candidate]:
-    """Leave out an anchor's own text and its positives, which have no rank, and count them.
-
-    Args:
-        found (`Sequence[Candidate]`): Candidates, the most similar one first.
-        itself (`int`, *optional*): The number of the anchor's own text among the candidates.
-        positives (`Collection[int]`): The numbers of its positives.
-        dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
-
-    Returns:
-        `list[Candidate]`: The others, by rank.
-    """
-    ranked = []
-    for number, score in found:
-        if number == itself:
-            dropped["the anchor itself"] += 1
-        elif number in positives:
-            dropped["positive of the same anchor"] += 1
-        else:
-            ranked.append((number, score))
-    return ranked
+        block = slice(start, start + _BLOCK)
+        _, most_pairs = anchors[block][-1]
+        reach = last_rank + len(most_pairs) + 1
+        scores, numbers = index.search(queries[block], min(reach, len(index)))
+        for row in zip(numbers.tolist(), scores.tolist(), strict=True):
+            yield [(number, score) for number, score in zip(*row, strict=True) if number != NOT_FOUND]
 
 
 def choose_negatives(
@@ -350,7 +289,7 @@ def choose_negatives(
         `list[Candidate]`: At most `options.num_negatives`, the most similar one first.
     """
     # Every comparison with NaN is false, so a bound that is not set drops nothing.
-    bounds = [math.nan if bound is None else bound for bound in options.bounds]
+    bounds = (math.nan if bound is None else bound for bound in options.bounds.values())
     max_score, min_score, margin, share = bounds
     usable = []
     for number, score in ranked:
@@ -366,8 +305,7 @@ def choose_negatives(
             usable.append((number, score))
     if options.sampling_strategy == "random":
         count = min(options.num_negatives, len(usable))
-        drawn = draw.sample(range(len(usable)), count)
-        usable = [usable[place] for place in sorted(drawn)]
+        usable = sorted(draw.sample(usable, count), key=usable.index)
     return usable[: options.num_negatives]
 
 
@@ -385,9 +323,8 @@ def make_rows(
     Returns:
         `datasets.Dataset`: Columns `sent0`, `sent1`, and `hard_neg`, or `hard_neg_1`, `hard_neg_2` and so on.
     """
-    names = ["sent0", "sent1", "hard_neg"]
-    if width > 1:
-        names[2:] = [f"hard_neg_{number}" for number in range(1, width + 1)]
+    names = ["sent0", "sent1"]
+    names += ["hard_neg"] if width == 1 else [f"hard_neg_{number}" for number in range(1, width + 1)]
     rows = []
     for anchor, positive, chosen in zip(anchors, positives, negatives, strict=True):
         for start in range(0, len(chosen) - width + 1, width):

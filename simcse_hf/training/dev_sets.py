@@ -378,7 +378,7 @@ def dev_change(runs: Sequence[tuple[Path, Results]]) -> Change | None:
             if scores is not None and step != dev.saved.step:
                 others.append(scores)
         systems += [start, saved]
-        optimism.append(optimism_of_choice(start, [saved, *others], 0) if others else 0.0)
+        optimism.append(optimism_of_choice(start, saved, others) if others else 0.0)
         differences.append(dev.value(dev.saved) - dev.value(dev.start))
     assert dev is not None
     return _change(dev.metric, systems, float(np.mean(differences)), optimism)

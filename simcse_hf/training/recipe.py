@@ -23,7 +23,6 @@ from ..models.settings import Values
 from ..ops.checks import did_you_mean
 from ..ops.distributed import hold_together, on_first_process
 from ..publishing import CARD, is_written_by_hand, write_card
-from ..publishing.hub import push_model
 from .decide import Start, decide_command, decide_run, with_values
 from .dev_sets import make_dev_sets
 from .output_folder import SEEDS, check_output_dir, clear_output_dir
@@ -267,10 +266,12 @@ class Recipe:
             check_output_dir(args, overwrites, inputs_of(recipe.given))
             trainer = recipe._trainer(decided)
             clear_output_dir(args)  # now that nothing is wrong with the new run
-            results = train_and_save(trainer)
+            trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+            trainer.save_model()
             if args.push_to_hub:
                 trainer.push_to_hub()
-        return results
+        assert trainer.results is not None
+        return trainer.results
 
     def _train_seeds(self, decided: Decided, overwrites: bool) -> Results:
         """Train once for each seed, and publish the model of the best one."""
@@ -296,10 +297,13 @@ class Recipe:
                 push_to_hub=False,
             )
             trainer = one.trainer()
-            train_and_save(trainer)
+            trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+            trainer.save_model()
             release(trainer.args)
         results = on_first_process(lambda: publish_best(directory, seeds))
         if args.push_to_hub and args.process_index == 0:
+            from ..publishing.hub import push_model
+
             if not is_written_by_hand(directory / CARD):
                 write_card(directory, repo_id=args.hub_model_id)
             name = args.hub_model_id or directory.resolve().name
@@ -337,14 +341,6 @@ def train(
     sources = [arguments] if recipe is None else [recipe, arguments]
     read = Recipe.read(method, *sources)
     return pretrain(read.completed().given) if method == "mlm" else read.train()
-
-
-def train_and_save(trainer: SimCSETrainer) -> Results:
-    """Train one model, and save it with its results."""
-    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    trainer.save_model()
-    assert trainer.results is not None
-    return trainer.results
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,8 @@
 """Training rows of a run: read by their kind, tokenized, ordered, batched, checked and described.
 
-What a row holds depends on its kind (`data.kinds`). How rows are drawn is a class:
-
-| class | rows |
-|---|---|
-| [`Fixed`] | are tokenized once |
-| [`Drawn`] | are drawn whenever they are read, such as random views of a sentence and spans of a document |
-| [`Streamed`] | are read from a stream while training |
-| [`Mixed`] | come from several data sets, each batch from one |
+What a row holds depends on its kind (`data.kinds`). [`Rows`] are tokenized once, drawn whenever they are read (such as
+random views of a sentence and spans of a document), or read from a stream while training. [`Mixed`] rows come from
+several data sets, each batch from one.
 """
 
 import itertools
@@ -17,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import numpy as np
@@ -34,7 +28,7 @@ from ..data.collator import (
 )
 from ..data.columns import LABEL, SAMPLE_ROWS
 from ..data.documents import SpanDataset
-from ..data.kinds import KINDS, Kind, Source, check_neighbours, kind_of, read_stream
+from ..data.kinds import KINDS, Source, check_neighbours, read_stream
 from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
 from ..data.read import TextSource, apply_transform, cached_map, find_paths
 from ..data.stream import StreamedRows
@@ -78,10 +72,6 @@ class Reader:
     settings: ContrastiveSettings
     args: SimCSETrainingArguments
 
-    def tokenize(self, texts: Dataset, plan: RowPlan) -> Dataset:
-        """Turn rows of texts into rows of token ids, as a plan says."""
-        return tokenize_dataset(texts, self.tokenizer, plan.lengths, self.settings.templates, plan.prompts)
-
 
 class Description(TypedDict, total=False):
     """What `results.json` says about the rows of a run.
@@ -103,14 +93,14 @@ class Description(TypedDict, total=False):
 
 @dataclass(eq=False)
 class Rows:
-    """Training rows, however they are drawn.
+    """Training rows of one data set, however they are drawn.
 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How these rows are read.
+        source (`Source`): Where they come from.
         known (`Dataset` or `SeededDataset`): The rows of token ids; of a stream the first ones, for checks and the
             description.
-        name (`str`): What messages call the data.
         says (`str`, *optional*): What a row holds, one of `data.contents.CONTENTS`. By default its texts are counted.
         texts (`Sequence[Dataset]`, *optional*, defaults to `()`): The texts of the rows, where they are known.
         stream (`StreamedRows`, *optional*): The batches, if rows are read while training.
@@ -118,38 +108,58 @@ class Rows:
 
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
+        kind (`Kind`): The kind of the rows.
+        callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
         vectors (`dict[str, RowVectors]`): The vectors of frozen models, by their names in a batch.
+
+    Raises:
+        ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
     """
 
     reader: Reader
     plan: RowPlan
+    source: Source
     known: Dataset | SeededDataset
-    name: str
     says: str | None = None
     texts: Sequence[Dataset] = ()
     stream: StreamedRows | None = None
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        self.tokens = self.known if self.stream is None else self.stream
+        self.kind = KINDS[self.plan.kind]
         self.vectors: dict[str, RowVectors] = {}
+        if self.plan.frozen:
+            self._find_vectors()
+        self.tokens = self.known if self.stream is None else self.stream
+        self.callbacks: list[TrainerCallback] = []
+        if self.stream is not None:
+            self.callbacks.append(EpochOfStream())
+        elif isinstance(self.known, SeededDataset):
+            self.callbacks.append(EpochOfRows(self.known))
         self.num_sentences = len(self.known[0]["input_ids"]) if len(self.known) else 0
         length = max(self.plan.lengths) if self.max_length is None else self.max_length
         self.longest = length + max(map(sum, self.reader.settings.template_edges), default=0)
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of the rows."""
-        return KINDS[self.plan.kind]
-
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks that a run on the rows needs."""
-        return []
+    def _find_vectors(self) -> None:
+        """Find the vectors that each teacher and guide gives the texts."""
+        frozen = self.plan.frozen
+        read = self.texts[0] if self.texts else self.known
+        columns = [column for column in read.column_names if re.fullmatch(r"sent\d+", column)]
+        if not columns:
+            found = f"{self.source.name} has {', '.join(read.column_names)}"
+            raise ValueError(f"a {' and '.join(frozen)} reads the texts of training rows, and {found}: pass texts")
+        if "guide" in frozen and len(columns) == 1:
+            raise ValueError("a guide reads an anchor and its positive: give rows of both, and not of one text")
+        assert isinstance(read, Dataset) and isinstance(self.known, Dataset)
+        for model, words in frozen.items():
+            self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
+        # The collator finds vectors by the numbers of the rows.
+        self.known = self.known.add_column("row", np.arange(len(self.known)))
 
     def order(self, batch_size: int) -> PermutedSampler | None:
-        """Choose the sampler.
+        """Choose the sampler, which keeps neighbours or texts of a class together.
 
         Args:
             batch_size (`int`): Rows of a batch of one process.
@@ -157,8 +167,18 @@ class Rows:
         Returns:
             `PermutedSampler`, *optional*: The order; `None` if any random order serves.
         """
+        args = self.reader.args
         number = len(self.known)
-        return PermutedSampler(number, self.reader.args.rows_seed) if number > LARGEST_LISTED else None
+        if args.batch_neighbors and self.vectors:
+            # Twice as many, because some were drawn before; and the row itself is among them.
+            vectors = next(iter(self.vectors.values()))
+            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
+            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
+        rows = self.known
+        has_classes = LABEL in self.kind.numbers and LABEL in rows.column_names
+        if has_classes and isinstance(rows, Dataset) and not self.vectors:
+            return ClassSampler(rows.with_format("numpy")[LABEL][:], args.rows_seed)
+        return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
 
     def collator(self, objective: Objective) -> ContrastiveCollator | MixtureCollator:
         """Make the collator that an objective needs.
@@ -172,7 +192,13 @@ class Rows:
         Raises:
             ValueError: If the objective needs a teacher and none is given, or one is given that it does not use.
         """
-        check_frozen(objective, self.plan)
+        unread = " and ".join(sorted(self.plan.frozen.keys() - set(objective.vectors)))
+        if unread:
+            advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
+            raise ValueError(f"objective {objective.name!r} reads no {unread}: {advice}")
+        if "teacher" in objective.vectors and "teacher" not in self.plan.frozen:
+            advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
+            raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
         shared = make_collator(self.reader, objective, self.longest)
         return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
 
@@ -194,29 +220,35 @@ class Rows:
         number = self.num_sentences
         # 1. Refuse rows that the view, the model, the objective or the order of the run cannot read.
         if not number:
-            raise ValueError(f"{self.name} is empty: give a training file with at least one batch of texts")
+            raise ValueError(f"{self.source.name} is empty: give a training file with at least one batch of texts")
         if self.plan.view == "fixed_mask" and number > 1:
             raise ValueError(f"view fixed_mask is for single sentences; the training rows hold {number} texts")
         sample = []
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
-        check_known(sample, self.reader.tokenizer, self.name)
+        check_known(sample, self.reader.tokenizer, self.source.name)
         objective.check(TrainingRows(number, args.train_batch_size * args.world_size, rows.column_names, rows))
-        check_grouping(rows, args)
+        lengths = args.length_column_name
+        if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
+            # transformers would take the number of texts for the length
+            found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
+            advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
+            raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
 
         # 2. Warn of what has no effect or weakens the batches.
         if self.plan.options.get("hard_negative_weight") and number < 3:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
-        self.warn_of_repeated()
+        repeated = 0
+        if isinstance(self.tokens, Dataset) and not args.process_index:
+            repeated = count_repeated_rows(self.tokens)
+        if repeated > DUPLICATE_SHARE * len(rows):
+            logger.warning(
+                f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
+                "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove "
+                "them, unless that is intended."
+            )
         is_single = number == 1 and objective.num_views != 1 and self.plan.view == "identity"
         return [rows[0]] if is_single else []
-
-    def warn_of_repeated(self) -> None:
-        """Warn if many rows repeat an earlier one."""
-
-    def digest(self) -> str | None:
-        """Return a digest of the training texts, `None` if they are unknown."""
-        raise NotImplementedError
 
     def digests(self) -> dict[str, str | None]:
         """Return the digests of the training data, by their names in the settings of the run.
@@ -225,10 +257,18 @@ class Rows:
             `dict[str, str]`: That of the rows in their order (the first ones of a stream; of rows that are drawn anew
             that of their texts, `None` without texts), and those of the vectors of frozen models.
         """
-        digests = {"training texts": self.digest()}
+        known = self.known
+        digests = {"training texts": known.digest() if isinstance(known, SeededDataset) else digest_rows(known)}
         for name, vectors in self.vectors.items():
             digests[f"{self.plan.source}: vectors of the {name}"] = vectors.digest
         return digests
+
+    def names(self) -> tuple[str | None, list[str]]:
+        """Return the name of the file or data set that the texts were read from, and those that are on the hub."""
+        if self.source.path is None:
+            return None, []
+        name = str(self.source.path)
+        return name, [] if find_paths(name) else [name.partition(":")[0]]
 
     def describe(self, num_views: int) -> Description:
         """Describe the rows for `results.json` and the card.
@@ -240,92 +280,17 @@ class Rows:
             `Description`: The number of rows, and what they hold.
         """
         says = self.says or _SAYS.get(self.num_sentences, "hard negatives")
+        view: ViewDescription | None = None
+        if says == "sentences" and num_views != 1:
+            view = {"name": self.plan.view, "rate": None, "both": False}
+            if isinstance(self.tokens, SeededDataset):
+                view |= self.tokens.describe_view()
         return {
             "train_rows": None if self.stream is not None else len(self.known),
             "num_sentences": self.num_sentences,
             "rows": says,
-            "view": self.view() if says == "sentences" and num_views != 1 else None,
+            "view": view,
         }
-
-    def view(self) -> ViewDescription:
-        """Describe the view of a sentence."""
-        return {"name": self.plan.view, "rate": None, "both": False}
-
-
-class Fixed(Rows):
-    """Rows that are tokenized once, with the vectors of a teacher or guide if the plan names one.
-
-    Raises:
-        ValueError: If a teacher or guide is named for rows that hold no texts, or a guide for single sentences.
-    """
-
-    known: Dataset
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        read = self.texts[0] if self.texts else self.known
-        columns = check_texts(self.plan, self.name, read.column_names)
-        for model, words in self.plan.frozen.items():
-            self.vectors[model] = RowVectors(words, read.select_columns(columns), self.reader.args.device)
-        if self.vectors:  # which the collator finds by the numbers of the rows
-            self.tokens = self.known = self.known.add_column("row", np.arange(len(self.known)))
-
-    def order(self, batch_size: int) -> PermutedSampler | None:
-        """Choose an order that keeps neighbours or texts of a class together; see [`Rows.order`]."""
-        args = self.reader.args
-        if args.batch_neighbors and self.vectors:
-            # Twice as many, because some were drawn before; and the row itself is among them.
-            vectors = next(iter(self.vectors.values()))
-            neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
-            return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        if LABEL in self.kind.numbers and LABEL in self.known.column_names and not self.vectors:
-            return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
-        return super().order(batch_size)
-
-    def warn_of_repeated(self) -> None:
-        """Warn if many rows repeat an earlier one."""
-        number = len(self.known)
-        repeated = 0 if self.reader.args.process_index else count_repeated_rows(self.known)
-        if repeated > DUPLICATE_SHARE * number:
-            logger.warning(
-                f"{repeated:,} of {number:,} training rows ({repeated / number:.0%}) repeat an earlier row. "
-                "Repeated texts are seen more often than the others and leave fewer negatives in a batch: remove "
-                "them, unless that is intended."
-            )
-
-    def digest(self) -> str:
-        """Return a digest of the token ids."""
-        return digest_rows(self.known)
-
-
-class Drawn(Rows):
-    """Rows that are drawn whenever they are read."""
-
-    known: SeededDataset
-
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callback that tells the rows which epoch begins."""
-        return [EpochOfRows(self.known)]
-
-    def digest(self) -> str | None:
-        """Return a digest of what rows are drawn from."""
-        return self.known.digest()
-
-    def view(self) -> ViewDescription:
-        """Describe the view of a sentence."""
-        return super().view() | self.known.describe_view()
-
-
-class Streamed(Rows):
-    """Rows that are read from a stream while training."""
-
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callback that counts epochs."""
-        return [EpochOfStream()]
-
-    def digest(self) -> str | None:
-        """Return a digest of the first rows; with a view, of their texts."""
-        return self.known.digest() if isinstance(self.known, SeededDataset) else digest_rows(self.known)
 
 
 @dataclass(eq=False)
@@ -344,10 +309,6 @@ class Mixed(Rows):
         self.texts = [texts for part in self.parts.values() for texts in part.texts]
         self.longest = max(part.longest for part in self.parts.values())
 
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callback that tells all data sets which epoch begins."""
-        return [EpochOfRows(self.known)]
-
     def order(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
         args = self.reader.args
@@ -361,10 +322,6 @@ class Mixed(Rows):
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
-        read = {name for part in self.parts.values() for name in part.plan.frozen}
-        unread = ", ".join(self.plan.frozen.keys() - read)
-        if unread:
-            raise ValueError(f"no objective of the data sets reads a {unread}: leave {unread} out")
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
@@ -388,6 +345,10 @@ class Mixed(Rows):
             texts.append(f"{name}:{own['training texts']}")
             digests |= own
         return digests | {"training texts": "+".join(texts)}
+
+    def names(self) -> tuple[None, list[str]]:
+        """Return the names of the data sets that are on the hub; see [`Rows.names`]."""
+        return None, [name for part in self.parts.values() for name in part.names()[1]]
 
     def describe(self, num_views: int) -> Description:
         """Describe the rows, with the size of each data set; see [`Rows.describe`]."""
@@ -416,18 +377,6 @@ Data: TypeAlias = TextSource | SeededDataset | Source
 def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
     return isinstance(data, dict) and not isinstance(data, DatasetDict)
-
-
-def names_of(data: Data | Mapping[str, Data] | None) -> tuple[str | None, list[str]]:
-    """Return the name of the file or data set that training texts are read from, and those that are on the hub."""
-    if has_names(data):
-        return None, [name for part in data.values() for name in names_of(part)[1]]
-    if isinstance(data, Source):
-        data = data.path
-    if not isinstance(data, (str, Path)):
-        return None, []
-    name = str(data)
-    return name, [] if find_paths(name) else [name.partition(":")[0]]
 
 
 def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
@@ -460,12 +409,15 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
     streams = ", ".join(name for name, rows in data.items() if is_streamed(rows))
     if streams:
         raise ValueError(f"the data sets {streams} are streams, which cannot be mixed: load them")
+    unread = ", ".join(run.rows.frozen.keys() - {model for plan in run.datasets.values() for model in plan.frozen})
+    if unread:
+        raise ValueError(f"no objective of the data sets reads a {unread}: leave {unread} out")
     parts = {}
     for name, plan in run.datasets.items():
         with named(name):
             parts[name] = read_rows(reader, plan, data[name], plan.source)
     tokens = MixedRows([part.known for part in parts.values()])
-    return Mixed(reader, run.rows, tokens, "train_dataset", parts=parts)
+    return Mixed(reader, replace(run.rows, frozen={}), Source(list(parts)), tokens, parts=parts)
 
 
 def read_evaluation_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data], name: str = "eval_dataset") -> Any:
@@ -502,48 +454,52 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
             needs.
     """
     check_room(reader, plan)
-    view = view_class(plan.view if with_views else "identity")
-    kind = kind_of(plan.kind, view.window)
     if isinstance(data, SeededDataset):
-        return _drawn(reader, plan, data, name)
+        return _drawn(reader, plan, Source((), name=name), data)
+    view = view_class(plan.view if with_views else "identity")
+    kind = KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
+    # Those that have a value, without the names of the parts of a sum
+    options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,
         window=view.window,
         seed=reader.args.rows_seed,
-        nli_sampling=options_of(plan).get("nli_sampling", "pairs"),
+        nli_sampling=options.get("nli_sampling", "pairs"),
     )
     if with_views and is_streamed(source):
         return _streamed(reader, plan, source)
     if view.is_drawn:
         check_view(reader, plan)
-    source = replace(source, data=_as_dataset(source))
+    if source.path is None:
+        source = replace(source, data=_as_dataset(source))
     if isinstance(source.data, Dataset) and "input_ids" in source.data.column_names:
-        tokens = Fixed(reader, plan, _as_sentences(source.data), name, kind.says)
-        check_neighbours(source, tokens.num_sentences)
-        return tokens
+        rows = Rows(reader, plan, source, _as_sentences(source.data), kind.says)
+        check_neighbours(source, rows.num_sentences)
+        return rows
     texts = kind.read(source)
     if not isinstance(texts, Dataset):
-        options = {option: value for option, value in options_of(plan).items() if option in _OF_SPANS}
-        spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **options)
-        return _drawn(reader, plan, spans, name)
+        of_spans = {option: value for option, value in options.items() if option in _OF_SPANS}
+        spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans)
+        return _drawn(reader, plan, source, spans)
     if view.is_drawn:
-        return replace(_drawn(reader, plan, view_dataset(texts, plan, reader), name), texts=[texts])
-    says = kind.says or says_of_templates(reader, texts.column_names)
-    return Fixed(reader, plan, reader.tokenize(texts, plan), name, says, [texts])
+        return _drawn(reader, plan, source, view_dataset(texts, plan, reader), [texts])
+    names = texts.column_names
+    tokens = tokenize_dataset(texts, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+    # One text in several templates is a sentence, however often it stands.
+    says = "sentences" if reader.settings.templates and len(names) == 1 else kind.says
+    return Rows(reader, plan, source, tokens, says, [texts])
 
 
 def _as_dataset(source: Source) -> TextSource:
-    """Return rows in memory as a data set, and files and names as they are."""
+    """Return rows in memory as a data set, and a list of files as it is."""
     data = source.data
-    is_named = source.path is not None or (isinstance(data, (list, tuple)) and find_paths(data) is not None)
-    if isinstance(data, list) and data and not is_named:
-        if isinstance(data[0], str):
-            return Dataset.from_dict({"sent0": data})
-        if isinstance(data[0], dict):
-            return Dataset.from_list(data)
-    if is_named:
+    if isinstance(data, (list, tuple)) and find_paths(data) is not None:
         return data
+    if isinstance(data, list) and data and isinstance(data[0], str):
+        data = Dataset.from_dict({"sent0": data})
+    elif isinstance(data, list) and data and isinstance(data[0], dict):
+        data = Dataset.from_list(data)
     if not isinstance(data, Dataset):
         found = type(data).__name__
         if isinstance(data, list):
@@ -567,16 +523,17 @@ def _as_sentences(tokens: Dataset) -> Dataset:
     return cached_map(tokens.select_columns(["input_ids"]), nested, ["nested"])
 
 
-def _drawn(reader: Reader, plan: RowPlan, tokens: SeededDataset, name: str) -> Drawn:
-    """Take rows that draw themselves, and refuse what would read their texts."""
-    check_texts(plan, name, tokens.column_names)
+def _drawn(
+    reader: Reader, plan: RowPlan, source: Source, tokens: SeededDataset, texts: Sequence[Dataset] = ()
+) -> Rows:
+    """Take rows that draw themselves, and refuse spans that would get a prompt or a template."""
     if isinstance(tokens, SpanDataset) and (reader.settings.templates or any(plan.prompts)):
         added = "which get no prompt and no template, as inference would add"
-        raise ValueError(f"{name} holds token ids of spans, {added}: train on texts, or leave both out")
-    return Drawn(reader, plan, tokens, name, tokens.says, max_length=tokens.max_length)
+        raise ValueError(f"{source.name} holds token ids of spans, {added}: train on texts, or leave both out")
+    return Rows(reader, plan, source, tokens, tokens.says, texts, max_length=tokens.max_length)
 
 
-def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Streamed:
+def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
     """Open a stream, and tokenize its first rows for the checks of the run."""
     args = reader.args
     check_stream(source, plan, args)
@@ -591,18 +548,18 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Streamed:
     if view_class(plan.view).is_drawn:
         check_view(reader, plan)
         views = view_dataset(first, plan, reader)
-    tokenizer = RowTokenizer(names, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+    settings = (reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
+    tokenizer = RowTokenizer(names, *settings)
 
     def make_rows(rows: Sequence[dict[str, str]], rngs: Sequence[random.Random]) -> list[dict]:
         if views is not None:
             return views.rows_of([row["sent0"] for row in rows], rngs)
         columns = tokenizer({name: [row[name] for row in rows] for name in names})
-        return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    head = reader.tokenize(first, plan) if views is None else views
+    head = tokenize_dataset(first, *settings) if views is None else views
     stream = StreamedRows(
         texts,
-        head,
         make_rows,
         batch_size=args.train_batch_size,
         shuffle_buffer=SHUFFLE_BUFFER,
@@ -610,9 +567,9 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Streamed:
         rank=args.process_index,
         processes=args.world_size,
     )
-    says = says_of_templates(reader, names)
+    says = "sentences" if reader.settings.templates and len(names) == 1 else None
     length = None if views is None else views.max_length
-    return Streamed(reader, plan, head, source.name, says, stream=stream, max_length=length)
+    return Rows(reader, plan, source, head, says, stream=stream, max_length=length)
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------
@@ -628,19 +585,6 @@ def check_room(reader: Reader, plan: RowPlan) -> None:
             full_length(reader.tokenizer, length, templates, prompt)
         except ValueError as error:
             raise ValueError(f"{plan.source}, column {column}: {error}") from None
-
-
-def check_texts(plan: RowPlan, name: str, columns: Sequence[str]) -> list[str]:
-    """Return the columns of texts; refuse a teacher or guide for rows without any, and a guide for single texts."""
-    frozen = " and ".join(plan.frozen)
-    texts = [column for column in columns if re.fullmatch(r"sent\d+", column)]
-    if frozen and not texts:
-        raise ValueError(
-            f"a {frozen} reads the texts of training rows, and {name} has {', '.join(columns)}: pass texts"
-        )
-    if "guide" in plan.frozen and len(texts) == 1:
-        raise ValueError("a guide reads an anchor and its positive: give rows of both, and not of one text")
-    return texts
 
 
 def check_view(reader: Reader, plan: RowPlan) -> None:
@@ -672,37 +616,7 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
         raise ValueError("a stream (--streaming) has no known length: set max_steps (--max_steps)")
 
 
-def check_frozen(objective: Objective, plan: RowPlan) -> None:
-    """Refuse a teacher or guide that an objective does not read, and an objective without its teacher."""
-    unread = " and ".join(sorted(plan.frozen.keys() - set(objective.vectors)))
-    if unread:
-        advice = f"leave {unread} out, or use objective 'distill' with a teacher and 'simcse' with a guide"
-        raise ValueError(f"objective {objective.name!r} reads no {unread}: {advice}")
-    if "teacher" in objective.vectors and "teacher" not in plan.frozen:
-        advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
-        raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
-
-
-def check_grouping(rows: Dataset | SeededDataset, args: SimCSETrainingArguments) -> None:
-    """Refuse `group_by_length` without a column of lengths: transformers would take the number of texts for it."""
-    column = args.length_column_name
-    if args.train_sampling_strategy == "group_by_length" and column not in rows.column_names:
-        found = f"train_dataset, a {type(rows).__name__}, has {', '.join(rows.column_names)}"
-        advice = "add it, train on texts with view='identity', or use train_sampling_strategy='random'"
-        raise ValueError(f"'group_by_length' reads the lengths in the column {column!r}, and {found}: {advice}")
-
-
 # Steps that several ways of drawing share ---------------------------------------------------------------------------
-
-
-def options_of(plan: RowPlan) -> dict[str, Any]:
-    """Return the options of the objective that have a value, without the names of the parts of a sum."""
-    return {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
-
-
-def says_of_templates(reader: Reader, columns: Sequence[str]) -> str | None:
-    """Return what rows of these columns hold: one text in several templates is a sentence, however often it stands."""
-    return "sentences" if reader.settings.templates and len(columns) == 1 else None
 
 
 def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
@@ -725,7 +639,6 @@ def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
         plan.lengths[0],
         seed=reader.args.rows_seed,
         both=reader.args.view_both,
-        with_view_seed=view_class(plan.view).needs_masked_lm,
     )
 
 

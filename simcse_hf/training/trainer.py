@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
 from ..data.templates import template_settings
-from ..data.views import DATASET_VIEWS, MASKED_LM_VIEWS, MaskedLMView, view_rate
+from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
     TRAINED_WEIGHTS,
     add_lora,
@@ -81,7 +81,6 @@ from .rows import (
     has_names,
     is_streamed,
     make_collator,
-    names_of,
     read_evaluation_rows,
     read_training_rows,
 )
@@ -103,7 +102,7 @@ logger = logging.get_logger(__name__)
 #: A batch of the collator: tensors by name, or numbers.
 Batch = dict[str, Any]
 
-#: Outputs of the model that are no predictions: one number a batch.
+#: Model outputs that are losses.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
@@ -227,8 +226,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         else:  # evaluation only
             collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
         self.masked_lm_view: MaskedLMView | None = None
-        if args.view in MASKED_LM_VIEWS:
-            rate: Any = view_rate(args.view, args.view_rate)
+        view = self.run.rows.view
+        if view_class(view).needs_masked_lm:
+            rate: Any = view_rate(view, args.view_rate)
             self.masked_lm_view = MaskedLMView(start.name_or_path, tokenizer, rate).to(args.device)
         self.masker: Any = None
         if start.settings.do_mlm:
@@ -241,11 +241,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.stop_on_signal = StopOnSignal()
         watches: list[TrainerCallback] = [self.watch, self.run_optimizer]
         if self.rows is not None:
-            watches += self.rows.callbacks()
+            watches += self.rows.callbacks
 
         # 8. What a run records of itself.
         self.resumed_from: str | None = None
-        self.train_texts, self.hub_datasets = names_of(train_dataset)
         self.results: Results | None = None
         #: The optimizer and the schedule of the caller, who may have made none.
         self.own_optimizers: tuple[Any, Any] | None = None
@@ -413,7 +412,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"warmup_steps = {args.warmup_steps} is longer than the run.")
         if not settings.do_mlm and (settings.mlm_weight != 0.1 or args.mlm_probability != 0.15):
             logger.warning("mlm_weight and mlm_probability have no effect without do_mlm.")
-        if args.view_both and args.view not in DATASET_VIEWS:
+        if args.view_both and not view_class(self.run.rows.view).is_drawn:
             logger.warning(f"view_both has no effect with view {args.view}.")
 
         # 2. The rows, and the batches that they fill.
@@ -883,6 +882,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         rows: Values = dict.fromkeys(("train_rows", "num_sentences", "rows", "view", "datasets"))
         if self.rows is not None and self.model.objective is not None:
             rows |= self.rows.describe(self.model.objective.num_views)
+        train_texts, hub_datasets = (None, []) if self.rows is None else self.rows.names()
         arguments = changed_arguments(args)
         if self._train_batch_size < args.train_batch_size:  # which auto_find_batch_size found
             arguments["per_device_train_batch_size"] = self._train_batch_size
@@ -909,8 +909,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
             "dev_texts": examples,
             "changes": self.changes,
             "decided_by": self.run.decided_by,
-            "train_texts": self.train_texts,
-            "hub_datasets": self.hub_datasets,
+            "train_texts": train_texts,
+            "hub_datasets": hub_datasets,
             "settings": asdict(self.model.settings),
         }
 
@@ -959,7 +959,7 @@ def _load_model(model: Any) -> Any:
     """
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)
-    if hasattr(model, "get_base_model"):  # what peft's get_peft_model returned
+    if hasattr(model, "get_base_model"):  # a `PeftModel`
         model = unwrap(model)
     if not hasattr(model, "prepare_objective"):
         raise TypeError(

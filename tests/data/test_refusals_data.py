@@ -151,7 +151,7 @@ OF_VALUES = [
     (nli(), "no row .* 1 pairs whose premise has fewer than 1 hard negative"),
     (lambda: build_nli_groups([PAIR], sampling="3p3n"), "sampling must be one of pairs, premises, got '3p3n'"),
     (lambda: build_nli_groups([PAIR | {"label": "-"}]), "no row could be built from 0 premise"),
-    *((lambda name=name, rate=rate: make_view(name, rate), "view_rate must be at least 0 and below 1")
+    *((lambda name=name, rate=rate: make_view(name, rate), "view_rate must be a number of 0 or more and below 1")
       for name in ("crop", "shuffle", "eda", "mlm", "crop+mlm") for rate in (-0.1, 1.0, 15, math.nan)),
     *((lambda name=name: make_view(name, 0.1), f"view {name} takes no view_rate.*crop")
       for name in ("identity", "fixed_mask", "delete_one_word", "synonyms", "next_sentence")),

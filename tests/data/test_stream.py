@@ -24,7 +24,7 @@ def streamed(source, **options):
     """Batches of a path or of a stream of texts."""
     texts = source if isinstance(source, IterableDataset) else load_text_stream(source)
     options = {"batch_size": 4, "shuffle_buffer": 10, "seed": 3} | options
-    return StreamedRows(texts, Dataset.from_dict({"input_ids": []}), make_rows, **options)
+    return StreamedRows(texts, make_rows, **options)
 
 
 def batches(rows, count):

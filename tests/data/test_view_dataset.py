@@ -31,7 +31,7 @@ def make(texts, tokenizer):
         if view == "spans":
             return SpanDataset(([text] * 12 for text in texts["sent0"]), tokenizer, 12, seed)
         rate = 0.9 if view == "shuffle" else None
-        return ViewDataset(texts, tokenizer, make_view(view, rate), 12, seed, with_view_seed=view == "mlm", **options)
+        return ViewDataset(texts, tokenizer, make_view(view, rate), 12, seed, **options)
 
     return make
 

@@ -9,6 +9,7 @@ from evaluation_helpers import SHARED, BagOfWords, write_transfer
 
 from simcse_hf.evaluation.classifier import FAST_CONFIG, SEED, TEST_CONFIG, LogisticRegressionGrid
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
+from simcse_hf.evaluation.protocol import Protocol
 from simcse_hf.evaluation.transfer import TRANSFER_EXAMPLES, read_transfer_task, score_transfer_task
 
 
@@ -23,7 +24,7 @@ def test_the_real_sets_have_their_published_sizes(task):
 def score(task, folder, mode="fasttest"):
     splits = read_transfer_task(task, folder)
     texts = [text for part in splits.values() for text in part.texts]
-    return score_transfer_task(task, splits, SentenceEmbeddings(BagOfWords(), texts), mode, device="cpu")
+    return score_transfer_task(task, splits, SentenceEmbeddings(BagOfWords(), texts), Protocol(mode), device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from docs_workspace import ROOT, blocks, commands, make_workspace, run_command, simcse_arguments
 
 #: tests/project/test_tutorials.py runs the tutorials.
-PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if "tutorial" not in path.name)
+PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if not re.match("tutorial|notebook", path.name))
 DOCUMENTS = ["README.md", "docs/results/backends.md", *(str(path.relative_to(ROOT)) for path in PAGES)]
 
 #: Commands that the test cannot run, by how they start, with the reason.

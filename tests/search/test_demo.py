@@ -14,7 +14,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from simcse_hf.cli.main import main
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.search import SentenceIndex
-from simcse_hf.search.demo import MAX_BODY, RequestLimit, demo, own_names
+from simcse_hf.search.demo import MAX_BODY, demo, guard, own_names
 
 WAIT = 60  # seconds; a machine may be busy
 SENTENCES = [
@@ -138,7 +138,7 @@ def answer(host="127.0.0.1", allowed=(), *, path="/gradio_api/call/search", body
 
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": kind, "path": path, "headers": [(b"host" if n == b"to" else n, v) for n, v in named]}
-    guarded = TrustedHostMiddleware(RequestLimit(app), [*own_names(host), *allowed], www_redirect=False)
+    guarded = TrustedHostMiddleware(guard(app), [*own_names(host), *allowed], www_redirect=False)
     asyncio.run(guarded(scope, receive, send))
     return sent[0]["status"]
 

@@ -10,15 +10,12 @@ from datasets import Dataset
 from simcse_hf import load_text_dataset
 from simcse_hf.indexes.exact import ExactIndex
 from simcse_hf.search.mining import (
-    Anchor,
     MiningOptions,
     choose_negatives,
-    distinct_texts,
     fold_text,
-    group_anchors,
+    group_texts,
     make_rows,
     mine_hard_negatives,
-    rank_candidates,
     search_candidates,
 )
 
@@ -153,22 +150,19 @@ def test_faiss_finds_what_exact_search_finds_among_few_candidates(backend):
 # --- the steps -----------------------------------------------------------------------------------------------------
 
 
-def test_anchors_are_grouped_and_those_with_few_pairs_come_first():
-    groups = group_anchors(["A  cat", "dog", "a cat", "bird"])
-    assert groups == [Anchor("dog", "dog", [1]), Anchor("bird", "bird", [3]), Anchor("a cat", "A  cat", [0, 2])]
-    assert distinct_texts(["A  cat", "dog", "a cat"]) == {"a cat": "A  cat", "dog": "dog"}
+def test_equal_texts_are_grouped_in_the_order_of_the_first_of_each():
+    groups = group_texts(["A  cat", "dog", "a cat", "bird"])
+    assert list(groups.items()) == [("a cat", [0, 2]), ("dog", [1]), ("bird", [3])]
 
 
 def test_each_anchor_is_searched_past_its_own_positives(monkeypatch):
     monkeypatch.setattr("simcse_hf.search.mining._BLOCK", 1)
     index = ExactIndex(2)
     index.add(np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]], dtype=np.float32))
-    anchors = [Anchor("a", "a", [0]), Anchor("b", "b", [1, 2])]
+    anchors = [("a", [0]), ("b", [1, 2])]
     queries = np.array([[1, 0], [0, 1]], dtype=np.float32)
-    found = list(search_candidates(index, anchors, queries, last_rank=1))
-    assert [anchor for anchor, _, _ in found] == anchors
-    assert [[number for number, _ in candidates] for _, _, candidates in found] == [[0, 1, 2], [2, 1, 0, 3]]
-    np.testing.assert_array_equal([query for _, query, _ in found], queries)
+    found = search_candidates(index, anchors, queries, last_rank=1)
+    assert [[number for number, _ in candidates] for candidates in found] == [[0, 1, 2], [2, 1, 0, 3]]
 
 
 def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest():
@@ -179,16 +173,8 @@ def test_faiss_that_finds_too_few_gives_no_candidate_for_the_rest():
         def search(self, queries, top_k):
             return np.array([[0.5, -1, -1]]), np.array([[2, -1, -1]])
 
-    [(_, _, candidates)] = search_candidates(Few(), [Anchor("a", "a", [0])], np.ones((1, 2)), 5)
+    [candidates] = search_candidates(Few(), [("a", [0])], np.ones((1, 2)), 5)
     assert candidates == [(2, 0.5)]
-
-
-def test_the_anchor_and_its_positives_have_no_rank():
-    dropped = Counter()
-    found = [(4, 0.9), (1, 0.8), (7, 0.7), (2, 0.6)]
-    assert rank_candidates(found, 4, [1, 2], dropped) == [(7, 0.7)]
-    assert dropped == {"the anchor itself": 1, "positive of the same anchor": 2}
-    assert rank_candidates(found, None, [], Counter()) == found
 
 
 @pytest.mark.parametrize(

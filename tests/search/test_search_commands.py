@@ -124,7 +124,7 @@ def test_vectors_are_taken_if_they_are_of_the_same_file_and_column(model, checkp
         (edited, "vectors", None, r"vectors holds the vectors of another file \(s\.csv\) than input .*edited\.csv"),
         (source, "vectors", "n", "the vectors of column 'text', not 'n'"),
         (source, "several", None, r"several holds the vectors of several columns \(text, n\)"),
-        (source, "codes", None, "codes holds ubinary codes; an index is made of float32 vectors"),
+        (source, "codes", None, r"vectors are uint8 of shape \(80, 4\): give embeddings of floats \(no codes\)"),
     ):
         given = {"vectors": str(tmp_path / vectors), "column": column, "overwrite": True}
         with pytest.raises(ValueError, match=message):

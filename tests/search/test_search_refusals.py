@@ -31,8 +31,8 @@ def search(query="the cat", **options):
     return build().search(query, **options)
 
 
-def mine(**columns):
-    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel())
+def mine(options=None, **columns):
+    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel(), options=options)
 
 
 def faiss(backend, parameters=None, count=0, among=None):
@@ -62,10 +62,10 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: search(top_k=0), "top_k.*0"),
         (lambda: search(threshold=float("nan")), "threshold must be a cosine.*nan"),
         (lambda: search(np.full(8, np.nan)), "query 0.*not finite"),
-        (lambda: search(np.zeros((1, 64))), r"queries have the shape \(1, 64\), and the index has 8 dimensions"),
-        (lambda: search(np.zeros((1, 8), dtype=np.int8)), "queries are codes of int8"),
-        (lambda: search(torch.zeros(8, dtype=torch.uint8)), "queries are codes of torch.uint8"),
-        (lambda: build_from([(127 * VECTORS).astype(np.int8)]), "vectors are codes of int8"),
+        (lambda: search(np.zeros((1, 64))), r"queries are float64 of shape \(1, 64\): .* 8 dimensions"),
+        (lambda: search(np.zeros((1, 8), dtype=np.int8)), "queries are int8 .*no codes"),
+        (lambda: search(torch.zeros(8, dtype=torch.uint8)), "queries are torch.uint8 .*no codes"),
+        (lambda: build_from([(127 * VECTORS).astype(np.int8)]), "vectors are int8 .*no codes"),
         (lambda: search(filters={"color": "red"}), r"no column 'color' \(kept: none\)"),
         (lambda: faiss("IDMap,Flat"), "'IDMap,Flat' .*numbers of its own"),
         (lambda: faiss("annoy"), "backend must be exact, hnsw, ivf or a description.*'annoy'"),
@@ -80,7 +80,7 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: MiningOptions(relative_margin=float("nan")), "relative_margin must be a finite number"),
         (lambda: MiningOptions(sampling_strategy="best"), "sampling_strategy.*'best'"),
         (lambda: mine(sent0=["a", "b"]), "pairs.*sent0 only"),
-        (lambda: MiningOptions(min_score=-1.1).check_scores("cosine"), "min_score must be a cosine.*-1.1"),
+        (lambda: mine(MiningOptions(min_score=-1.1), sent0=["a"], sent1=["b"]), "min_score must be a cosine.*-1.1"),
     ],
 )
 def test_a_refusal_names_what_is_wrong(call, words):

@@ -1,22 +1,16 @@
 """Views: a text or its token ids, changed at random so that it should mean the same; their names and rates."""
 
+from ...ops.checks import check_values
 from .mlm import MaskedLMView as MaskedLMView
 from .synonyms import EDA as EDA
-from .words import VIEW_CLASSES, TextView, TokenView, View, check_rate
+from .words import VIEW_CLASSES, TextView, TokenView, View
 
 VIEWS = tuple(VIEW_CLASSES)
-#: Views for which [`MaskedLMView`] replaces tokens on the device.
-MASKED_LM_VIEWS = tuple(name for name, view in VIEW_CLASSES.items() if view.needs_masked_lm)
-#: Views whose pairs are neighbouring sentences of documents (see `next_sentence_pairs`).
-DOCUMENT_VIEWS = tuple(name for name, view in VIEW_CLASSES.items() if view.window)
-#: Views that `ViewDataset` makes from single sentences.
-DATASET_VIEWS = tuple(name for name, view in VIEW_CLASSES.items() if view.is_drawn)
 
 
 def view_class(name: str) -> type[View]:
     """Return the class of a view by its name, or raise a `ValueError` that lists the names that there are."""
-    if name not in VIEW_CLASSES:
-        raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {name!r}.")
+    check_values(VIEWS, view=name)
     return VIEW_CLASSES[name]
 
 
@@ -58,4 +52,5 @@ def view_rate(name: str, rate: float | None = None) -> float | None:
     if usual is None:
         with_rate = [known for known, view in VIEW_CLASSES.items() if view.usual_rate is not None]
         raise ValueError(f"view {name} takes no view_rate (got {rate}); those that do are {', '.join(with_rate)}.")
-    return check_rate(rate)
+    check_values("a number of 0 or more and below 1", view_rate=rate)
+    return rate

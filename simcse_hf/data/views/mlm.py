@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,11 +10,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ...objectives.masked_lm import load_masked_lm
-from .words import Crop, TextView, check_rate, draw_count
+from ...ops.checks import check_values
+from .words import Crop, TextView, draw_count
 
 _ROWS_PER_PASS = 64  # bounds the memory of the logits, which have shape (rows, length, vocabulary)
 
-_CROP = 0.1  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
+_CROP = Crop(0.1)  # "Crop 10% + MLM 15%" in Table 2 of the first version of arXiv:2104.08821
 
 
 class ReplaceTokens(TextView):
@@ -34,9 +36,9 @@ class CropAndReplaceTokens(Crop):
     words = "a contiguous part of it with some tokens replaced by a masked language model"
     needs_masked_lm = True
 
-    def kept(self, total: int, rng: random.Random) -> range:
+    def kept(self, total: int, rng: random.Random) -> Sequence[int]:
         """Draw the places of the words that stay, of `total` words."""
-        return self.span(_CROP, total, rng)
+        return _CROP.kept(total, rng)
 
 
 class MaskedLMView(nn.Module):
@@ -61,7 +63,8 @@ class MaskedLMView(nn.Module):
 
     def __init__(self, model: str | os.PathLike | nn.Module, tokenizer: PreTrainedTokenizerBase, rate: float = 0.15):
         super().__init__()
-        self.rate = check_rate(rate)
+        check_values("a number of 0 or more and below 1", view_rate=rate)
+        self.rate = rate
         if tokenizer.mask_token_id is None:
             raise ValueError(f"view mlm needs a tokenizer with a mask token; {tokenizer.name_or_path} has none.")
         masked_lm: Any = model

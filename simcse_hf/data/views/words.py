@@ -7,6 +7,8 @@ import random
 import re
 from collections.abc import Sequence
 
+from ...ops.checks import check_values
+
 # Scripts that put no white space between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
 _LETTER = (
     "[\u0e01-\u0e30\u0e32\u0e33\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ebd-\u0ec6\u1000-\u102a\u1780-\u17b3"
@@ -18,13 +20,6 @@ _MARK = "[\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b
 _UNSPACED = re.compile(_LETTER)
 # A character with the vowel before it, its marks and the punctuation after it; or a run of other characters.
 _WORD = re.compile(rf"\s*(?:{_VOWEL_BEFORE}?{_LETTER}{_MARK}*[^\w\s]*|(?:(?!{_LETTER})\S)+)")
-
-
-def check_rate(rate: float) -> float:
-    """Return a rate, or raise a `ValueError` if it is no fraction from 0 to below 1."""
-    if not 0 <= rate < 1:
-        raise ValueError(f"view_rate must be at least 0 and below 1, got {rate}.")
-    return rate
 
 
 class View:
@@ -56,7 +51,8 @@ class View:
     rate: float | None = None
 
     def __init__(self, rate: float | None = None):
-        self.rate = rate if rate is None else check_rate(rate)
+        check_values("a number of 0 or more and below 1", view_rate=rate)
+        self.rate = rate
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -180,12 +176,7 @@ class Crop(TextView):
 
     def kept(self, total: int, rng: random.Random) -> Sequence[int]:
         """Draw the places of the words that stay, of `total` words."""
-        return self.span(self.rate, total, rng)
-
-    @staticmethod
-    def span(rate: float, total: int, rng: random.Random) -> range:
-        """Draw a span of `total` words without the fraction `rate` of them."""
-        number = max(1, total - draw_count(rate, total, rng))
+        number = max(1, total - draw_count(self.rate, total, rng))
         start = rng.randint(0, total - number)
         return range(start, start + number)
 

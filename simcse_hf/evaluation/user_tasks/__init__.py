@@ -4,7 +4,6 @@ import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...names import TASK_KINDS
 from .base import TaskResult, UserTask, paired_interval
 
 __all__ = [
@@ -29,7 +28,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     """Read a task from a file or folder.
 
     Args:
-        kind (`str`): Kind of task, one of `TASK_KINDS`.
+        kind (`str`): Kind of task, one of `KINDS`.
         path (`str | Path`): The file or folder; `docs/evaluation.md` describes the layout of each kind.
 
     Returns:
@@ -39,8 +38,8 @@ def read_task(kind: str, path: str | Path) -> UserTask:
         FileNotFoundError: If the file or folder does not exist.
         ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
     """
-    if kind not in TASK_KINDS:
-        raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(TASK_KINDS)}.")
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}.")
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")

@@ -53,7 +53,7 @@ class UserTask(ABC):
         shared (`Any`, *optional*): What both parts of a split need, such as training rows or a corpus.
 
     Attributes:
-        kind (`str`): Kind of task, one of `TASK_KINDS`.
+        kind (`str`): Kind of task, one of `TaskKind`.
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.
@@ -152,13 +152,7 @@ class UserTask(ABC):
         """Return which units belong to the first part, as booleans of shape `(len(self),)`."""
         return divide_groups(connected_groups(self.links), share, seed, self.source)
 
-    def _result(
-        self,
-        metrics: dict,
-        scores: Arrays,
-        marks: Iterable,
-        **details: object,
-    ) -> TaskResult:
+    def _result(self, metrics: dict, scores: Arrays, marks: Iterable, **details: object) -> TaskResult:
         """Return a result with a 32-bit fingerprint of each unit, by which a comparison recognises the same data.
 
         The `marks` of a unit are its texts and labels. Where there are no `gold` labels, the fingerprints stand for

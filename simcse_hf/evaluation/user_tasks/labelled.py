@@ -23,8 +23,6 @@ from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
-Row = tuple[str, str]  # text and label
-
 FOLDS = 5
 SEED = 0
 NEIGHBOURS = 5
@@ -44,20 +42,14 @@ class LabelledTask(UserTask):
     least = 1
 
     def __post_init__(self) -> None:
-        self.rows: list[Row] = [*self.units, *(self.shared or [])]
+        self.rows = [*self.units, *(self.shared or [])]
         self.labels = [label for _, label in self.units]
         self.links = [[text] for text, _ in self.units]
         self.texts = list(dict.fromkeys(text for text, _ in self.rows))
         if len(set(self.labels)) < 2:
             raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
 
-    def _labelled_result(
-        self,
-        metrics: dict,
-        name: str,
-        scored: ndarray,
-        **details: object,
-    ) -> TaskResult:
+    def _labelled_result(self, metrics: dict, name: str, scored: ndarray, **details: object) -> TaskResult:
         known, gold = np.unique(self.labels, return_inverse=True)
         return self._result(metrics, {name: scored, "gold": gold}, self.units, labels=len(known), **details)
 
@@ -136,9 +128,9 @@ class ClassificationTask(LabelledTask):
             for row, model in enumerate((make_pipeline(StandardScaler(), linear), nearest)):
                 model.fit(x[train], y[train])
                 correct[row, held] = model.predict(x[held]) == y[held]
-        accuracy, knn_accuracy = 100 * correct.mean(axis=1)
+        accuracy, knn_accuracy = (100 * correct.mean(axis=1)).tolist()
         return self._labelled_result(
-            {"accuracy": float(accuracy), "knn_accuracy": float(knn_accuracy)},
+            {"accuracy": accuracy, "knn_accuracy": knn_accuracy},
             "correct",
             correct[0],
             protocol=f"{fitted}; logistic regression (C = {PROBE_C}) on standardised unit embeddings, and "

@@ -1,7 +1,6 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -11,7 +10,7 @@ from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
 
-from ...data.columns import resolve_columns
+from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ...indexes.exact import ExactIndex, comparable
@@ -133,11 +132,16 @@ class RankingTask(UserTask):
     document_prompt: str = ""
 
     def __post_init__(self) -> None:
-        needed = "a relevant document"
         kept = [query for query in self.units if query.documents(relevant=True)]
         if self.shared is None:
             needed = "both a positive and a negative"
             kept = [query for query in kept if query.documents(relevant=False)]
+            self.links = [[query.text, *query.documents(relevant=True)] for query in kept]
+            documents = [text for query in kept for text in query.relevance]
+        else:
+            needed = "a relevant document"
+            self.links = [[query.text] for query in kept]  # both parts of a split may share the corpus
+            documents = self.shared.values()
         left_out = len(self) - len(kept)
         if not kept:
             raise ValueError(f"{self.source}: none of the {left_out} queries has {needed}.")
@@ -146,11 +150,6 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        # Both parts of a split may share the corpus of a retrieval task, and negatives.
-        self.links = [[query.text] for query in kept]
-        if self.shared is None:
-            self.links = [[query.text, *query.documents(relevant=True)] for query in kept]
-        documents = chain(*(query.relevance for query in kept)) if self.shared is None else self.shared.values()
         self._queries = [self.query_prompt + query.text for query in kept]
         self._documents = [self.document_prompt + text for text in documents]
         self.texts = list(dict.fromkeys(self._queries + self._documents))
@@ -159,12 +158,7 @@ class RankingTask(UserTask):
         """Return the task with these prompts; see [`UserTask.with_prompts`]."""
         return replace(self, query_prompt=query, document_prompt=document)
 
-    def _ranked_result(
-        self,
-        values: list,
-        marks: list,
-        **details: object,
-    ) -> TaskResult:
+    def _ranked_result(self, values: list, marks: list, **details: object) -> TaskResult:
         """Average the metrics of each query over the queries; the headline is resampled."""
         if self.query_prompt or self.document_prompt:
             details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
@@ -181,8 +175,10 @@ class RerankingTask(RankingTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
         similarity = embeddings.similarity
-        queries = torch.from_numpy(comparable(embeddings(self._queries).astype(np.float64), similarity))
-        documents = torch.from_numpy(comparable(embeddings(self._documents).astype(np.float64), similarity))
+        texts = self._queries, self._documents
+        queries, documents = (
+            torch.from_numpy(comparable(embeddings(x).astype(np.float64), similarity)) for x in texts
+        )
         candidates = documents.split([len(query.relevance) for query in self.units])
         values = []
         marks = []
@@ -266,14 +262,14 @@ class RetrievalTask(RankingTask):
             grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
             ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
             found = np.flatnonzero(grades[:MRR_CUTOFF])
-            measured = {
-                "ndcg@10": _gain(grades) / _gain(ideal),
-                f"mrr@{MRR_CUTOFF}": 1 / (1 + found[0]) if len(found) else 0.0,
-                "recall@100": np.count_nonzero(grades) / len(ideal),
-            }
-            values.append(measured)
-            judged = [f"{id} {grade}" for id, grade in sorted(query.relevance.items())]
-            marks.append((query.text, *judged))
+            values.append(
+                {
+                    "ndcg@10": _gain(grades) / _gain(ideal),
+                    f"mrr@{MRR_CUTOFF}": 1 / (1 + found[0]) if len(found) else 0.0,
+                    "recall@100": np.count_nonzero(grades) / len(ideal),
+                }
+            )
+            marks.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
         return self._ranked_result(
             values,
             marks,
@@ -315,11 +311,7 @@ def read_retrieval(path: Path) -> RetrievalTask:
     queries = _read_texts(folder, "queries")
 
     judged: dict = {}
-    columns = ["query-id", "corpus-id", "score"]
-    table = open_table(qrels)
-    resolve_columns(table.columns, name=f"{qrels}, line 1", columns=columns)
-    for number, (query, document, score) in table.rows(columns):
-        where = table.at(number)
+    for where, (query, document, score) in open_table(qrels).parts(("query-id", "corpus-id", "score")):
         query = str(query)
         document = str(document)
         try:
@@ -345,22 +337,19 @@ def read_retrieval(path: Path) -> RetrievalTask:
 def _read_texts(folder: Path, stem: str) -> dict:
     """Read the corpus or the queries by id. A document may be empty; a query may not."""
     path = file_of(folder, stem, f"there is no {stem}.jsonl. {LAYOUT}")
-    columns = ["_id", "text"]
+    parts = ["_id", "text"]
     table = open_table(path)
-    resolve_columns(table.columns, name=f"{path}, line 1", columns=columns)
-    if stem == "corpus" and "title" in table.columns:
-        columns.append("title")
+    if stem == "corpus" and find_parts(table.columns, ["title"]):
+        parts.append("title")
     texts: dict = {}
-    for number, (id, text, *title) in table.rows(columns):
-        where = table.at(number)
+    for where, (id, text, *title) in table.parts(parts):
         if id is None or id == "":
             raise ValueError(f"{where}: the _id is empty.")
         id = str(id)
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
-            parts = [part.strip() for part in (*title, text) if part]
-            texts[id] = " ".join(parts).strip()
+            texts[id] = " ".join(part.strip() for part in (*title, text) if part).strip()
         else:
             texts[id] = checked_text(text, where)
     return texts

@@ -83,7 +83,7 @@ class Maskless:
 @pytest.mark.parametrize(
     ("start", "change", "rate", "message"),
     [
-        ("nowhere", None, 15, "view_rate must be at least 0 and below 1, got 15"),
+        ("nowhere", None, 15, "view_rate must be a number of 0 or more and below 1, got 15"),
         ("nowhere", None, 0.1, "view mlm .*nowhere cannot be loaded"),
         ("nowhere", Maskless(), 0.1, "mask token; maskless has none"),
         (AutoModelForMaskedLM.from_config(tiny_config(vocab_size=20)), None, 0.1,
