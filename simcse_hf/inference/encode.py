@@ -89,7 +89,7 @@ def encode(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> EncodedFile:
-    """Encode a file of texts into files of embeddings; resumable.
+    """Encode a file of texts into embeddings; an interrupted run can be resumed.
 
     Under `accelerate launch` each process writes every n-th shard.
 
@@ -107,16 +107,16 @@ def encode(
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, as cosines need it.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
-        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of shape (2, dim), for int8 and uint8. The
-            default is those of the first 10,000 embeddings.
-        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings per shard, which are in memory together with
-            the texts of the next shard.
-        format (`str`, *optional*, defaults to `"npy"`): One array that is made of all shards, or the shards in
-            parquet, with the columns row, text and vector.
+        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of lowest and highest values, of shape (2,
+            dim), for int8 and uint8. The default is those of the first 10,000 embeddings.
+        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. They and the texts of the next
+            shard are in memory together.
+        format (`str`, *optional*, defaults to `"npy"`): npy makes one array of all shards; parquet keeps the shards,
+            with the columns row, text and vector.
         token_budget (`int`, *optional*): Number of tokens in a padded batch. The default is what suits the device.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
-        resume (`bool`, *optional*, defaults to `False`): Write the shards that an interrupted run left out. A run
-            with another input, model or setting is refused.
+        resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run: write the shards that are
+            missing. A run with another input, model or setting is refused.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar on the first process, over its
             own rows.
         **loading (`ModelOptions`): How the model is loaded.

@@ -108,8 +108,8 @@ def adapt(
         task (`Sequence[tuple[str, str]]`): Kind and file of each task, of which the first one decides; a kind is
             classification, clustering, pairs, reranking or retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
-        labels (`Sequence[str]`, *optional*, defaults to `()`): Triplets, pairs, scored pairs (sentence1, sentence2,
-            score) or texts with a class (text, label) to train on; files are trained on one after the other.
+        labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
+            pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
         arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
@@ -122,8 +122,8 @@ def adapt(
         column (`str`, *optional*): Column of texts, if the file has several.
         pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
-        extend_tokenizer (`int`, *optional*): Before mlm-labels, make this many of the most frequent words that the
-            tokenizer splits whole tokens.
+        extend_tokenizer (`int`, *optional*): Before mlm-labels, add this many words to the tokenizer: the most
+            frequent ones that it splits.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
