@@ -79,14 +79,6 @@ def _wrappers(model: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _merged(wrapper: Any) -> nn.Module:
-    """Return the stock layer of a layer of peft, with its adapter in the weights. The layer is then unusable."""
-    if hasattr(wrapper, "unload_and_optionally_merge_module"):
-        return wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
-    wrapper.merge()
-    return wrapper.get_base_layer()
-
-
 @torch.no_grad()
 def merged_weights(model: ContrastiveBase, weights: StateDict) -> StateDict:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
@@ -109,8 +101,12 @@ def merged_weights(model: ContrastiveBase, weights: StateDict) -> StateDict:
                 inside[full.removeprefix(prefix)] = merged.pop(full)
         twin = copy.deepcopy(layer)
         twin.load_state_dict(inside)
-        for own_name, tensor in _merged(twin).state_dict().items():
-            merged[prefix + own_name] = tensor
+        if hasattr(twin, "unload_and_optionally_merge_module"):
+            stock = twin.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+        else:
+            twin.merge()
+            stock = twin.get_base_layer()
+        merged |= {prefix + own_name: tensor for own_name, tensor in stock.state_dict().items()}
     return merged
 
 

@@ -369,8 +369,7 @@ class ContrastiveModel(ContrastiveBase):
             objectives[dataset] = (
                 build(own["objective"], options=own["objective_options"]) if own else cast(Objective, main)
             )
-        objective = ByDataset(self.embedding_dim, objectives, main) if tables else main
-        assert objective is not None
+        objective = ByDataset(self.embedding_dim, objectives, main) if tables else cast(Objective, main)
         # 2. Refuse to train an encoder under a random head that is frozen, as peft leaves it. An adapter file does not
         # hold the head. After reloading, another random head would follow the encoder.
         head_learns = any(parameter.requires_grad for parameter in self.contrastive_head.parameters())
