@@ -199,7 +199,7 @@ class SentenceIndex:
         parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
-                check_finite(embeddings, "sentence {} of the index", first=len(self))
+                check_finite(embeddings, lambda number: f"sentence {len(self) + number} of the index")
                 added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
                 self.vectors.add(embeddings)
                 self.rows = pa.concat_tables([self.rows, added])
@@ -322,7 +322,7 @@ class SentenceIndex:
         else:
             is_single = isinstance(queries, str)
             embeddings = encode_texts(self.model, "query", list_texts(queries), self.truncate_dim)
-        check_finite(embeddings, "query {}")
+        check_finite(embeddings, "query {}".format)
         return embeddings, is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
