@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .search.demo import demo as demo
     from .training.adaptation.adaptation import adapt as adapt
     from .training.dev_sets import SimilarityEvalCallback as SimilarityEvalCallback
+    from .training.recipe import Recipe as Recipe
     from .training.recipe import train as train
     from .training.trainer import SimCSETrainer as SimCSETrainer
     from .training.training_args import SimCSETrainingArguments as SimCSETrainingArguments
@@ -44,6 +45,7 @@ _MODULE_OF = {
     "ContrastiveCollator": "data.collator",
     "ContrastiveOutput": "models.modeling",
     "ContrastiveSettings": "models.settings",
+    "Recipe": "training.recipe",
     "RobertaForCL": "models.modeling",
     "SimCSE": "inference.simcse",
     "SimCSETrainer": "training.trainer",

@@ -28,9 +28,9 @@ from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
+from ..ops.checks import did_you_mean
 from ..ops.launch import check_together
 from ..ops.messages import show_messages
-from ..ops.suggestions import did_you_mean
 from .signature import REQUIRED, Parameter, read_function
 
 #: Other names of options, in every command.

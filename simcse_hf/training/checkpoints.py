@@ -147,7 +147,7 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
     checkpoint = directory / f"checkpoint-{state.global_step}"
     folder = directory / STAGING / checkpoint.name
     if args.should_save:
-        remove(folder.parent)  # a killed run left it
+        remove(folder.parent)  # unfinished, of a run that was killed
     wait_for_all()
     best = directory / f"checkpoint-{state.best_global_step}"
     try:

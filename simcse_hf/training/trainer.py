@@ -102,7 +102,7 @@ logger = logging.get_logger(__name__)
 #: A batch of the collator: tensors by name, or numbers.
 Batch = dict[str, Any]
 
-#: Outputs of the model that are no predictions: one number a batch.
+#: Model outputs that are losses.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
@@ -959,7 +959,7 @@ def _load_model(model: Any) -> Any:
     """
     if isinstance(model, (str, os.PathLike)):
         return AutoModelForCL.from_pretrained(model)
-    if hasattr(model, "get_base_model"):  # what peft's get_peft_model returned
+    if hasattr(model, "get_base_model"):  # a `PeftModel`
         model = unwrap(model)
     if not hasattr(model, "prepare_objective"):
         raise TypeError(

@@ -54,12 +54,12 @@ class FiniteWeights(TrainerCallback):
     on_epoch_end = on_step_end
 
 
-#: Bound on the mean of 1 - cosine below which embeddings have collapsed to a point, if it has halved since the start:
-#: untrained encoders may begin as close to each other as that.
+#: Embeddings have collapsed to a point if the mean of 1 - cosine is below this and less than half of that of the start.
+#: (Those of untrained encoders may be below it from the start.)
 LEAST_SPREAD = 0.02
-#: Steps after which embeddings within that bound from the start on have not moved apart.
+#: Steps after which embeddings that began below `LEAST_SPREAD` and are there still have collapsed, too.
 STUCK_STEPS = 100
-#: Share of the start's effective rank above 1 below which embeddings have collapsed to a few directions.
+#: Embeddings have collapsed to a few directions if (effective rank - 1) is below this share of that of the start.
 LEAST_SHARE_OF_RANK = 0.1
 #: Rows of a batch whose geometry is measured. More would cost time and change little.
 MOST_ROWS = 256
