@@ -71,8 +71,8 @@ class ModelOptions(WeightOptions, total=False):
     """How a model is loaded to compute embeddings.
 
     Args:
-        long_texts (`str`, *optional*): A text of more tokens is cut, or split into windows whose embeddings are
-            averaged (mean). The default is cut.
+        long_texts (`str`, *optional*): What happens to a text of more tokens: it is cut, or split into windows whose
+            embeddings are averaged (mean). The default is cut.
         model_backend (`str`, *optional*): What computes the embeddings; onnx and openvino read what `simcse-hf export`
             wrote. The default is torch.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.

@@ -52,6 +52,7 @@ def evaluation(directory, **changes):
     }  # fmt: skip
     protocol = PROTOCOL | {"classifier": {"model": "logistic regression"}}
     identity = SimCSE(directory, device="cpu").identity().to_dict()
+    identity["max_length"] = 40
     document = {"model": str(directory), "identity": identity, "pooler": "cls", "max_length": 40}
     return document | {"protocol": protocol, "results": results} | changes
 

@@ -35,7 +35,7 @@ COMMANDS: dict[str, Command | str] = {
         "evaluation.scoring:evaluate",
         verbose="list every subset and split",
         together=True,
-        then="publishing.refresh:refresh_card",
+        then="publishing.card:refresh_card",
     ),
     "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"simcse-hf {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     if not argv:
         parser.print_help()
         return OK

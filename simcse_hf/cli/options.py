@@ -28,9 +28,9 @@ from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
+from ..ops.checks import did_you_mean
 from ..ops.launch import check_together
 from ..ops.messages import show_messages
-from ..ops.suggestions import did_you_mean
 from .signature import REQUIRED, Parameter, read_function
 
 #: Other names of options, in every command.
@@ -54,7 +54,7 @@ class Command:
         says_steps (`bool`, *optional*, defaults to `False`): Whether to show what the package logs on the way.
         lines (`str`, *optional*): The parameter whose texts are the lines of standard input if none is given.
         then (`str`, *optional*): A function that is called with the printed result, such as
-            `"publishing.refresh:refresh_card"`.
+            `"publishing.card:refresh_card"`.
     """
 
     function: str

@@ -12,8 +12,8 @@ from ..ops.messages import show_messages
 from .options import CommandParser
 
 _METHODS = {
-    "unsup": "train with a sentence and another view of it, by default a dropout mask",
-    "sup": "train with an anchor, its positive and any number of hard negatives, or with labels",
+    "unsup": "train on sentences, each with another view of itself: by default another dropout mask",
+    "sup": "train on anchors with positives and any number of hard negatives, or on labelled texts",
     "mlm": "pretrain an encoder for a domain or language by masked language modelling",
 }
 
@@ -31,9 +31,9 @@ def train_main(argv: list[str]) -> int:
     parser = CommandParser(
         prog="simcse-hf train",
         usage="%(prog)s METHOD [RECIPE] [options]",
-        description="Train a model. The options may stand in a recipe: a YAML file, or the name of one of the\n"
-        "package. Those on the command line take precedence.\n"
-        "Without any option the run is offline, on the sample in the package.",
+        description="Train a model. Options may stand in a recipe: a YAML file, or the name of one that the package\n"
+        "has. Options on the command line take precedence.\n"
+        "Without options, it trains offline on the sample of the package.",
         epilog=f"methods:\n{listing}\n\n`simcse-hf train METHOD --help` lists the options of a method.\n"
         "On several GPUs: accelerate launch -m simcse_hf train METHOD [RECIPE] [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,

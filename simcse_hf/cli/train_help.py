@@ -42,14 +42,13 @@ def print_help(method: str, purpose: str, recipe: str) -> None:
     for path in sorted(_RECIPES.glob("*.yaml")):
         if f"train {method} " in path.read_text(encoding="utf-8").partition("\n")[0]:
             recipes.append(path.stem)
-    epilog = fill(
-        f"RECIPE is a YAML file of options, or one of the package: {', '.join(recipes)}.", 80, break_on_hyphens=False
-    )
+    listing = f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(recipes)}."
+    epilog = fill(listing, 80, break_on_hyphens=False)
     for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
         if path.is_file():
             epilog += f"\n\n{recipe} sets:\n{path.read_text(encoding='utf-8')}"
             break
-    sample = "Without a model and texts, the run is offline on the sample of the package, with settings of its own."
+    sample = "Without a model and texts, it trains offline on the sample of the package, with the sample's settings."
     parser = CommandParser(
         prog=f"simcse-hf train {method}",
         usage="%(prog)s [RECIPE] [--name value ...]",

@@ -24,7 +24,6 @@ _resolved: WeakSet[IterableDataset] = WeakSet()  # streams that leave out rows w
 def load_text_stream(
     source: str | Path | Sequence | IterableDataset,
     *,
-    split: str = "train",
     columns: Sequence[str] | None = None,
     expected_columns: int | None = None,
     name: str = "the stream",
@@ -36,8 +35,7 @@ def load_text_stream(
 
     Args:
         source (`str | Path | Sequence | datasets.IterableDataset`): Files or the name of a dataset on the hub, as for
-            `load_text_dataset`; or a stream, whose columns are judged by its first rows.
-        split (`str`, *optional*, defaults to `"train"`): Split of a hub dataset.
+            `load_text_dataset`, by default its split `train`; or a stream, whose columns are judged by its first rows.
         columns (`Sequence[str]`, *optional*): The columns to take; see [`~data.columns.resolve_columns`].
         expected_columns (`int`, *optional*): How many columns there must be.
         name (`str`, *optional*, defaults to `"the stream"`): What messages call a stream.
@@ -61,7 +59,7 @@ def load_text_stream(
         if not isinstance(source, str):
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         name = source
-        stream = load_from_hub(name, split, streaming=True)
+        stream = load_from_hub(name, "train", streaming=True)
     head = list(stream.take(SAMPLE_ROWS))
     table = open_records(name, lambda: enumerate(head, 1), "row")
     [cleaner] = table_cleaners([table], columns, expected_columns)

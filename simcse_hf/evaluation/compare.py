@@ -1,7 +1,7 @@
 """Compare evaluations side by side, with confidence intervals for their differences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypedDict, Unpack
 
@@ -27,8 +27,8 @@ from .report import (
     is_user_task,
     write_results,
 )
-from .scoring import choose_tasks, load_encoder, name_of, read_tasks, score_model
-from .user_tasks import UserTask, name_tasks
+from .scoring import load_encoder, name_of, read_tasks, score_model
+from .user_tasks import UserTask
 
 
 class Difference(TypedDict):
@@ -62,7 +62,7 @@ class Comparison(Result):
         averages (`dict[str, dict]`): `average` and `average_transfer` of each model, over the `tasks` for which all
             models have a score.
         differences (`dict[str, dict]`): Of each model but the first, the [`Difference`] in each task and average.
-        identities (`dict[str, Identity]`, *optional*): What each model was.
+        identities (`dict[str, Identity]`): What each model was.
     """
 
     baseline: str
@@ -76,7 +76,7 @@ class Comparison(Result):
     scores: dict[str, dict[str, float | None]]
     averages: dict[str, dict]
     differences: dict[str, dict[str, Difference]]
-    identities: Mapping[str, Identity] = field(default_factory=dict)
+    identities: Mapping[str, Identity]
 
     @classmethod
     def read(cls, path: StrPath) -> "Comparison":
@@ -93,7 +93,7 @@ class Comparison(Result):
         """
         advice = "Name a file that `simcse-hf compare --output` wrote."
         document = read_json_object(path, "baseline", "scores", "differences", advice=advice)
-        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
+        known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
         identities = {name: Identity.from_dict(each) for name, each in document.get("identities", {}).items()}
         return cls(**known | {"identities": identities})
 
@@ -137,11 +137,11 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first, with confidence intervals from a paired bootstrap.
+    """Compare models or result files with the first one, with a confidence interval for each difference.
 
     Args:
-        models (`Sequence[str | Encoder]`): Result files (.json) of "evaluate", or folders or hub names of models; in
-            Python also loaded models. There must be at least two.
+        models (`Sequence[str | Encoder]`): At least two: result files (.json) of "evaluate", folders or hub names of
+            models; in Python also loaded models.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -187,13 +187,12 @@ def compare(
 
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
-    names = choose_tasks(tasks, task_set, data_dir, mode)
-    data = read_tasks(names, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=name_tasks(task))
+    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
     for name in to_score:
         encoder = load_encoder(named[name], loading)
         evaluations[name] = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if world()[0] > 0:
-        return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {})
+        return Comparison("", mode, aggregation, metric, confidence, resamples, [], {}, {}, {}, {}, {})
 
     # 3. Compare them
     in_order = {name: evaluations[name] for name in named}
@@ -323,6 +322,10 @@ def _samples(named: Mapping, task: str, protocol: Protocol, resamples: int) -> n
 def _examples(parts: Parts) -> list:
     """Return what tells the examples that were scored from any others, in their order."""
     return [
-        (name, part["gold"].tolist(), part.get("unit", part["gold"]).tolist())  # early files have no units
+        (
+            name,
+            part["gold"].tolist(),
+            part.get("unit", part["gold"]).tolist(),
+        )  # without units in STS and transfer tasks
         for name, part in parts.items()
     ]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from ..ops.errors import check_finite_texts
+from ..ops.errors import check_finite
 
 
 class Encoder(Protocol):
@@ -60,7 +60,7 @@ class SentenceEmbeddings:
         # 2. Refuse embeddings that cannot be scored
         if embeddings.ndim != 2 or len(embeddings) != len(distinct) or embeddings.shape[1] == 0:
             raise ValueError(f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts.")
-        check_finite_texts(embeddings, distinct)
+        check_finite(embeddings, lambda number: f"text {number} ({distinct[number][:80]!r})")
         # Compare up to rounding: the last digits depend on the batch that a text falls into.
         spread = np.ptp(embeddings, axis=0).max()
         if len(distinct) > 1 and spread <= 1e-5 * np.abs(embeddings).max():

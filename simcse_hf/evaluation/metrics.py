@@ -105,8 +105,8 @@ def cosine_similarity_pairs(x: Vectors, y: Vectors, similarity: str = "cosine") 
     else:
         scores = similarity_pairs(x, y, similarity)
     if not scores.isfinite().all():  # scores of finite embeddings are finite
-        check_finite(x, "row {} of the first array")
-        check_finite(y, "row {} of the second array")
+        check_finite(x, "row {} of the first array".format)
+        check_finite(y, "row {} of the second array".format)
     return scores.double().numpy()
 
 
@@ -119,7 +119,7 @@ def _normalized(vectors: Vectors) -> Tensor:
         x = x.float()
     norms = x.norm(dim=1, keepdim=True)
     if not norms.isfinite().all():
-        check_finite(x, "row {}", first=1)
+        check_finite(x, lambda number: f"row {number + 1}")
     if not norms.all():
         row = int(norms.argmin()) + 1
         raise ValueError(f"the embedding of row {row} is zero and cannot be normalized. Leave such texts out.")

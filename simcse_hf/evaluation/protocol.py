@@ -1,7 +1,7 @@
 """The choices besides model and data that a score depends on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from ..names import AGGREGATIONS, MODES, Aggregation, Metric, Mode
@@ -38,7 +38,7 @@ class Protocol:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Protocol":
         """Make a protocol from the entries of a result file; entries of other names are left out."""
-        return cls(**{each.name: saved[each.name] for each in fields(cls) if each.name in saved})
+        return cls(**{name: saved[name] for name in cls.__dataclass_fields__ if name in saved})
 
     @property
     def split(self) -> str:

@@ -90,26 +90,6 @@ class TaskData:
         return replace(self, user_tasks=prompted)
 
 
-def choose_tasks(
-    tasks: str | Sequence[str] | None, task_set: TaskSet | None, data_dir: StrPath | None, mode: Mode
-) -> tuple[str, ...]:
-    """Return the tasks that are named, one by one or as a set; by default the STS tasks if there is a `data_dir`.
-
-    In mode `dev`, a set has only the tasks that have a dev score.
-
-    Raises:
-        ValueError: If both `tasks` and a `task_set` are given.
-    """
-    if tasks is not None and task_set is not None:
-        raise ValueError("tasks and task_set name the tasks twice: leave out one of them")
-    if isinstance(tasks, str):
-        return tuple(tasks.replace(",", " ").split())
-    if tasks is not None or data_dir is None:
-        return tuple(tasks or ())
-    sts = tuple(STS_SPLITS) if mode == "dev" else STS_TASKS
-    return {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
-
-
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
     """Load a model by its name or folder. Any other object is an encoder, and taken as it is."""
     if isinstance(model, (str, os.PathLike)):
@@ -172,10 +152,10 @@ def evaluate(
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
-        threshold (`str`, *optional*): Choose the cosine from which the pairs of the task pairs=FILE are similar, for
-            this goal: f1, or e.g. precision=0.95.
+        threshold (`str`, *optional*): Choose, with the task pairs=FILE, the cosine from which two texts are similar:
+            f1 for the highest F1, or e.g. precision=0.95 for the highest recall at this precision.
         save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
-            model, and on the command line into its card.
+            model; the command writes it into the card, too.
         geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
         mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
         output (`str` or `os.PathLike`, *optional*): JSON file of the results, which "compare" and "card" read.
@@ -202,8 +182,7 @@ def evaluate(
 
     # 2. Score the model
     protocol = Protocol(mode, aggregation, metric, seed)
-    names = choose_tasks(tasks, task_set, data_dir, mode)
-    data = read_tasks(names, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named)
+    data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
     encoder = load_encoder(model, loading)
     identity = identity_of(encoder)
     if threshold is not None and identity.similarity != "cosine":
@@ -265,32 +244,46 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
 
 
 def read_tasks(
-    tasks: tuple,
+    tasks: str | Sequence[str] | None,
     data_dir: StrPath | None,
     protocol: Protocol = PAPER_PROTOCOL,
     pairs: Iterable[ScoredPairs] = (),
     geometry: bool = False,
-    user_tasks: dict[str, UserTask] | None = None,
+    user_tasks: Iterable[str | UserTask] = (),
+    task_set: TaskSet | None = None,
 ) -> TaskData:
     """Read the data of the tasks.
 
     Args:
-        tasks (`tuple[str, ...]`): Names of tasks.
+        tasks (`str` or `Sequence[str]`, *optional*): Names of tasks; for `None` those of `task_set`, if there is a
+            `data_dir`.
         data_dir (`str` or `os.PathLike`, *optional*): SentEval's `downstream` folder or, for STS tasks, another source
             that `read_sts_task` reads. Required if there are tasks.
         protocol (`Protocol`, *optional*): Its mode decides which splits are read.
         pairs (`Iterable[ScoredPairs]`, *optional*): Further sets of pairs, each of them a task with its own name.
         geometry (`bool`, *optional*, defaults to `False`): Whether to read all of STS-B for the geometry.
-        user_tasks (`dict[str, UserTask]`, *optional*): Tasks from a user's own files, as
-            `user_tasks.name_tasks` returns them.
+        user_tasks (`Iterable[str | UserTask]`, *optional*): Tasks from a user's own files; see
+            [`~user_tasks.name_tasks`].
+        task_set (`str`, *optional*): `"sts"`, which is the default, `"transfer"` or `"full"`. In mode `dev`, a set has
+            only the tasks with a dev score.
 
     Returns:
         [`TaskData`]: The data. A task without data is listed in `missing`, and a warning says so.
 
     Raises:
         FileNotFoundError: If `data_dir` does not exist, or if the folder of a task is incomplete.
-        ValueError: If a task is unknown, data is malformed, or `data_dir` has none of the tasks.
+        ValueError: If there are both `tasks` and a `task_set`, a task is unknown, data is malformed, or `data_dir` has
+            none of the tasks.
     """
+    # 1. The names of the tasks
+    if tasks is not None and task_set is not None:
+        raise ValueError("tasks and task_set name the tasks twice: leave out one of them")
+    if tasks is None and data_dir is not None:
+        sts = tuple(STS_SPLITS) if protocol.mode == "dev" else STS_TASKS
+        tasks = {"sts": sts, "transfer": TRANSFER_TASKS, "full": sts + TRANSFER_TASKS}[task_set or "sts"]
+    elif isinstance(tasks, str):
+        tasks = tasks.replace(",", " ").split()
+    tasks = tuple(tasks or ())
     unknown = [task for task in tasks if task not in ALL_TASKS]
     if unknown:
         raise ValueError(f"unknown task {', '.join(unknown)}. Use names out of {', '.join(ALL_TASKS)}.")
@@ -301,7 +294,9 @@ def read_tasks(
     data_dir = data_dir or ""
     if data_dir != HUB and not Path(data_dir).is_dir():
         raise FileNotFoundError(f"data_dir {data_dir} does not exist. Give SentEval's `downstream` folder.")
-    data = TaskData(tuple(tasks), protocol, user_tasks=user_tasks or {})
+
+    # 2. Their data
+    data = TaskData(tasks, protocol, user_tasks=name_tasks(user_tasks))
     splits = ("dev",) if protocol.mode == "dev" else ("test", "dev")
     for task in tasks:
         try:

@@ -59,7 +59,7 @@ class Description:
         before = self.model
         now = identify(model, before)
         may_change = {"dtype", "backend"}
-        if None in (before.weights, now.weights):  # of an older index, or of a model of another package
+        if before.weights is None:  # of an older index, or of a model of another package
             may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
         problems = before.changes(now, may_change)
         if not problems:

@@ -199,7 +199,7 @@ class SentenceIndex:
         parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
-                check_finite(embeddings, "sentence {} of the index", first=len(self))
+                check_finite(embeddings, lambda number: f"sentence {len(self) + number} of the index")
                 added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
                 self.vectors.add(embeddings)
                 self.rows = pa.concat_tables([self.rows, added])
@@ -322,7 +322,7 @@ class SentenceIndex:
         else:
             is_single = isinstance(queries, str)
             embeddings = encode_texts(self.model, "query", list_texts(queries), self.truncate_dim)
-        check_finite(embeddings, "query {}")
+        check_finite(embeddings, "query {}".format)
         return embeddings, is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
@@ -360,9 +360,8 @@ class SentenceIndex:
         data = f"data-{secrets.token_hex(8)}"
         try:
             with hold(target):
-                saved = None
-                if (target / DESCRIPTION).exists():
-                    saved = describe(target).data
+                found = check_target(target)
+                saved = found.data if found else None
                 if self._saved.get(target, saved) != saved:
                     raise ValueError(f"{folder}: another process has changed this index since it was loaded: reload.")
                 with write_atomically(target / data) as temporary:
@@ -418,14 +417,14 @@ class SentenceIndex:
         return index
 
 
-def check_target(folder: StrPath) -> bool:
+def check_target(folder: StrPath) -> Description | None:
     """Raise a `ValueError` unless an index can be saved here: in a new or empty folder, or over an index of ours.
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
 
     Returns:
-        `bool`: Whether it holds an index.
+        `Description`, *optional*: The index that it holds.
 
     Raises:
         ValueError: If the folder holds anything else.
@@ -436,11 +435,10 @@ def check_target(folder: StrPath) -> bool:
         if described.is_symlink():
             raise ValueError(f"{DESCRIPTION} is a link.")
         if described.exists():
-            describe(path)
-            return True
+            return describe(path)
         for each in entries(path):
             if not DATA.fullmatch(each.name):
                 raise ValueError(f"{each.name} is there.")
     except (ValueError, OSError) as error:
         raise ValueError(f"{folder} holds something else than an index: name a new folder. ({error})") from error
-    return False
+    return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 
@@ -17,12 +18,12 @@ from ..data.table import stream_texts, text_column
 from ..names import FORMATS, PRECISIONS, ModelOptions, Precision, ShardFormat
 from ..ops.checks import check_values
 from ..ops.distributed import hold_together, on_first_process, wait_for_all, world
-from ..ops.errors import NotFiniteError, check_finite, refuse_changes
+from ..ops.errors import check_finite, refuse_changes
 from ..ops.files import ARRAY_DAMAGE, StrPath, digest, entries, read_npy, write_json, write_npy
 from ..ops.identity import digest_texts
 from ..ops.results import Result
 from .load import load_model
-from .quantization import SCALAR_PRECISIONS, calibrate_ranges, check_ranges, check_truncate_dim, quantize
+from .quantization import SCALAR_PRECISIONS, calibrate_ranges, check_ranges, quantize
 from .shards import (
     ARRAY,
     MANIFEST,
@@ -89,7 +90,7 @@ def encode(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> EncodedFile:
-    """Encode a file of texts into files of embeddings; resumable.
+    """Encode a file of texts into embeddings; an interrupted run can be resumed.
 
     Under `accelerate launch` each process writes every n-th shard.
 
@@ -107,16 +108,16 @@ def encode(
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, as cosines need it.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
-        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of shape (2, dim), for int8 and uint8. The
-            default is those of the first 10,000 embeddings.
-        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings per shard, which are in memory together with
-            the texts of the next shard.
-        format (`str`, *optional*, defaults to `"npy"`): One array that is made of all shards, or the shards in
-            parquet, with the columns row, text and vector.
+        ranges (`str`, `os.PathLike` or `np.ndarray`, *optional*): Npy file of lowest and highest values, of shape (2,
+            dim), for int8 and uint8. The default is those of the first 10,000 embeddings.
+        shard_size (`int`, *optional*, defaults to `50_000`): Embeddings of a shard. They and the texts of the next
+            shard are in memory together.
+        format (`str`, *optional*, defaults to `"npy"`): npy makes one array of all shards; parquet keeps the shards,
+            with the columns row, text and vector.
         token_budget (`int`, *optional*): Number of tokens in a padded batch. The default is what suits the device.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
-        resume (`bool`, *optional*, defaults to `False`): Write the shards that an interrupted run left out. A run
-            with another input, model or setting is refused.
+        resume (`bool`, *optional*, defaults to `False`): Continue an interrupted run: write the shards that are
+            missing. A run with another input, model or setting is refused.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar on the first process, over its
             own rows.
         **loading (`ModelOptions`): How the model is loaded.
@@ -143,7 +144,7 @@ def encode(
 
     # 2. Encode what is missing.
     encoder = load_model(model, **loading)
-    check_truncate_dim(truncate_dim, encoder.dim)
+    check_values(range(1, encoder.dim + 1), truncate_dim=truncate_dim)
     if codes is not None:
         check_ranges(codes, truncate_dim or encoder.dim)
     texts = TextSource(input, column, columns)
@@ -213,10 +214,11 @@ class TextSource:
         state = self.path.stat()
         return state.st_size, state.st_mtime_ns
 
-    def check_unchanged(self) -> None:
-        """Refuse a file that was written to."""
+    def check(self, rows: Sequence[Row], vectors: torch.Tensor) -> None:
+        """Refuse embeddings of rows that are not finite, or a file that was written to."""
         if self._version() != self._before:
             raise ValueError(f"{self.name}: the file was changed while it was encoded. Encode it again from new.")
+        check_finite(vectors, lambda number: f"{self.name}: the text of line or row {rows[number][0]}")
 
     @cached_property
     def content(self) -> tuple[int, str]:
@@ -269,7 +271,7 @@ class EncodeJob:
                 codes = on_first_process(lambda: self.common_ranges(codes))
             total = sum(shard.rows for shard in missing)
             with tqdm(total=total, desc="Encoding", unit="text", disable=not show_progress_bar or rank != 0) as bar:
-                for shard, rows, vectors in self.encode(missing, self.settings["shard_size"]):
+                for shard, rows, vectors in self.encode(missing):
                     shard.write(rows, quantize(vectors, precision, codes), self.settings["format"] == "npy")
                     bar.update(len(rows))
             wait_for_all()
@@ -317,13 +319,13 @@ class EncodeJob:
             raise ValueError(f"{self.texts.name}: {rows} texts do not make 1 to {MAX_SHARDS} shards of {size}.")
         return {"rows": rows, "texts": texts}
 
-    def missing(self, manifest: Manifest, rank: int = 0, processes: int = 1) -> list[Shard]:
+    def missing(self, manifest: Manifest, rank: int, processes: int) -> list[Shard]:
         """Return the shards that this process has to write.
 
         Args:
             manifest (`Manifest`): The manifest.
-            rank (`int`, *optional*, defaults to `0`): The number of this process.
-            processes (`int`, *optional*, defaults to `1`): How many there are.
+            rank (`int`): The number of this process.
+            processes (`int`): How many there are.
 
         Returns:
             `list[Shard]`: Every n-th shard, without those that are whole.
@@ -342,12 +344,11 @@ class EncodeJob:
                 raise ValueError(f"{shard.path} is a link to a shard that is missing or damaged: remove the link.")
         return missing
 
-    def encode(self, shards: Sequence[Shard], size: int) -> Iterator[tuple[Shard, list[Row], np.ndarray]]:
+    def encode(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, list[Row], np.ndarray]]:
         """Encode the texts of some shards, while a background thread tokenizes those of the next one.
 
         Args:
             shards (`Sequence[Shard]`): The shards, in order.
-            size (`int`): Texts of a shard.
 
         Yields:
             `tuple[Shard, list[Row], np.ndarray]`: A shard, its rows, and their embeddings in float32.
@@ -361,19 +362,14 @@ class EncodeJob:
             stream = self.texts.read()
             following = 0
             for shard in shards:
-                skipped = (shard.number - following) * size
-                rows = list(islice(stream, skipped, skipped + size))
+                skipped = (shard.number - following) * self.settings["shard_size"]
+                rows = list(islice(stream, skipped, skipped + shard.rows))
                 following = shard.number + 1
                 yield (shard, rows), self.model.tokenize([text for _, text in rows], self.settings["prompt"] or "")
 
         options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
         for (shard, rows), vectors in self.model.encode_stream(windows(), split_over_processes=False, **options):
-            self.texts.check_unchanged()
-            try:
-                check_finite(vectors, "")
-            except NotFiniteError as error:
-                line, _ = rows[error.position]
-                raise NotFiniteError(f"{self.texts.name}: the text of line or row {line}", error.position) from None
+            self.texts.check(rows, vectors)
             yield shard, rows, vectors.numpy()
 
     def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:
@@ -387,7 +383,7 @@ class EncodeJob:
                 raise ValueError(f"{path}: damaged ({error}). Encode into a new folder.") from error
         if ranges is None:
             sample = Shard(path, 0, min(self.settings["shard_size"], _RANGE_TEXTS))
-            _, _, vectors = next(self.encode([sample], sample.rows))
+            _, _, vectors = next(self.encode([sample]))
             ranges = calibrate_ranges(vectors)
         write_npy(path, ranges)
         return ranges
@@ -395,9 +391,7 @@ class EncodeJob:
 
 def _compared(manifest: Manifest) -> dict[str, object]:
     """Return the entries of a manifest that a resumed run must not change, by names such as `settings shard_size`."""
-    compared = {}
+    compared: dict[str, object] = {}
     for section in ("input", "model", "settings"):
-        for name, value in manifest[section].items():
-            if f"{section} {name}" not in _MAY_CHANGE:
-                compared[f"{section} {name}"] = value
-    return compared
+        compared |= {f"{section} {name}": value for name, value in manifest[section].items()}
+    return {name: value for name, value in compared.items() if name not in _MAY_CHANGE}

@@ -150,7 +150,10 @@ def encode_token_ids(
     if on_cpu:
         keep_freed_memory()
     if token_budget is None and batch_size is None:
-        token_budget = _token_budget_on_cpu(model) if on_cpu else 32_768
+        # On a CPU more where padding is not computed and takes no time.
+        bare = getattr(model, "module", model)
+        usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
+        token_budget = getattr(bare, "token_budget", usual) if on_cpu else 32_768
     lengths = np.array([len(ids) for ids in token_ids])
     batches = length_sorted_batches(lengths, token_budget, batch_size)
     rank, processes = world() if split_over_processes else (0, 1)
@@ -174,40 +177,27 @@ def encode_token_ids(
 
     embeddings: torch.Tensor | None = None
     streams = getattr(model, "streams", 1)
-    with _evaluation_mode(model), ThreadPoolExecutor(streams) as pool:
-        outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
-        # During training, the bar vanishes with the evaluation.
-        hidden = not show_progress_bar or rank != 0
-        for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None):
-            if embeddings is None:  # on the device until the end, because each copy would wait for it
-                embeddings = output.new_zeros(len(token_ids), output.shape[-1])
-            if number < len(batches):
-                embeddings.index_copy_(0, places, output)
+    was_training = model.training
+    if was_training:  # a model in evaluation mode is not touched, so that threads can share it
+        model.eval()
+    try:
+        with ThreadPoolExecutor(streams) as pool:
+            outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
+            # During training, the bar vanishes with the evaluation.
+            hidden = not show_progress_bar or rank != 0
+            for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None):
+                if embeddings is None:  # on the device until the end, because each copy would wait for it
+                    embeddings = output.new_zeros(len(token_ids), output.shape[-1])
+                if number < len(batches):
+                    embeddings.index_copy_(0, places, output)
+    finally:
+        if was_training:
+            model.train()
     if embeddings is None:
         return torch.zeros(0, 0)
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings.cpu()
-
-
-def _token_budget_on_cpu(model: nn.Module) -> int:
-    """Return the tokens of a batch: more where padding is not computed and takes no time."""
-    bare = getattr(model, "module", model)
-    usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
-    return getattr(bare, "token_budget", usual)
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Restore the mode of a model on exit; one in evaluation mode is not touched, so that threads can share it."""
-    was_training = model.training
-    if was_training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.train()
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

@@ -67,15 +67,15 @@ def fit_postprocessing(
     show_progress_bar: bool = True,
     **loading: Unpack[WeightOptions],
 ) -> FittedTransform:
-    """Fit a whitening or a flow of a model's embeddings on unlabelled texts.
+    """Fit a whitening or a flow to a model's embeddings of unlabelled texts.
 
     It is saved beside the model. A transform that the model already has is not applied while fitting.
 
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str` or `os.PathLike`): Folder for the model with its transform; that of `model` to add the transform
-            there.
+        output (`str` or `os.PathLike`): Folder for the model with its transform; name the folder of `model` to add the
+            transform there.
         method (`str`): Kind of transform.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         dim (`int`, *optional*): Of a whitening: number of leading directions to keep. The default is all.
@@ -97,10 +97,11 @@ def fit_postprocessing(
         ValueError: If an option belongs to the other method, `output` must not be replaced, the transform would stand
             beside files that name another pooler, or as [`SimCSE.fit_postprocessing`].
     """
-    given = {"blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size, "seed": seed, "dim": dim}
-    settings: dict[str, float] = {name: value for name, value in given.items() if value is not None}
-    if learning_rate is not None:
-        settings["learning_rate"] = learning_rate
+    given: dict[str, float | None] = {
+        **{"dim": dim, "blocks": blocks, "width": width, "epochs": epochs, "batch_size": batch_size},
+        **{"learning_rate": learning_rate, "seed": seed},
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
     for name in settings:
         if (name == "dim") != (method == "whitening"):
             raise ValueError(f"{name}: not an option of method {method}")

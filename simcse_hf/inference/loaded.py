@@ -81,7 +81,17 @@ def load_encoder(
     other_pooler = None if pooler_type == own else pooler_type
     model: ContrastiveModel | ExportedModel
     if backend == "torch":
-        model = _load_torch(name_or_path, pooler_type, bool(own and other_pooler), dtype, head, **hub)
+        loading: dict[str, object] = {
+            "do_mlm": False,
+            "dtype": dtype or torch.float32,
+        }  # that head is for training
+        if head is not None:
+            loading["head"] = head
+        if pooler_type is not None:
+            loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
+        if own and other_pooler:
+            loading["dense_layers"] = []  # trained on embeddings of the other pooler
+        model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub)
     else:
         can_round = backend == "openvino" and dtype == torch.bfloat16
         refuse_changes(
@@ -98,22 +108,3 @@ def load_encoder(
         )
     max_length = length_limit(config, model.settings, tokenizer, fit.max_length if fit else None)
     return LoadedEncoder(model.eval(), tokenizer, max_length, transform, fit)
-
-
-def _load_torch(
-    name_or_path: StrPath,
-    pooler_type: str | None,
-    drops_dense: bool,
-    dtype: torch.dtype | None,
-    head: str | None,
-    **hub: Unpack[HubArguments],
-) -> ContrastiveModel:
-    """Load a contrastive model; dense layers are dropped that were trained on embeddings of another pooler."""
-    loading: dict[str, object] = {"do_mlm": False, "dtype": dtype or torch.float32}  # that head serves training only
-    if head is not None:
-        loading["head"] = head
-    if pooler_type is not None:
-        loading |= {"pooler_type": pooler_type, "mlp_only_train": False, "templates": [], "denoising": "none"}
-    if drops_dense:
-        loading["dense_layers"] = []
-    return AutoModelForCL.from_pretrained(name_or_path, **loading, **hub)

@@ -25,7 +25,7 @@ class SavedThreshold:
 
     Args:
         cosine (`float`): The cosine.
-        probe (`list[float]`): What [`probe_cosines`] returned when it was chosen.
+        probe (`list[float]`): What [`SimCSE.probe_cosines`] returned when it was chosen.
     """
 
     cosine: float
@@ -42,11 +42,6 @@ class SavedThreshold:
         before = np.array(self.probe)
         largest = np.abs(before - cosines).max()
         return bool(largest <= _TOLERANCE * (1 - before.min()))
-
-
-def probe_cosines(embeddings: torch.Tensor) -> list[float]:
-    """Return the cosines of the first of `PROBES` with the others, from their unit embeddings."""
-    return (embeddings[1:] @ embeddings[0]).tolist()
 
 
 def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:

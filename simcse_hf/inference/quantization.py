@@ -10,12 +10,6 @@ from ..ops.errors import check_finite
 SCALAR_PRECISIONS = ("int8", "uint8")
 
 
-def check_truncate_dim(truncate_dim: int | None, dim: int) -> None:
-    """Raise a `ValueError` unless `truncate_dim` is `None` or between 1 and `dim`."""
-    if truncate_dim is not None and not 1 <= truncate_dim <= dim:
-        raise ValueError(f"truncate_dim must be between 1 and the model's {dim} dimensions, got {truncate_dim}")
-
-
 def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
     """Measure the ranges that 8-bit codes cover, on a sample of embeddings.
 
@@ -32,7 +26,7 @@ def calibrate_ranges(embeddings: np.ndarray) -> np.ndarray:
     embeddings = np.asarray(embeddings, dtype=np.float32)
     if embeddings.ndim != 2 or len(embeddings) < 2:
         raise ValueError(f"ranges need at least two embeddings in an (n, dim) array, got shape {embeddings.shape}")
-    check_finite(embeddings, "row {}")
+    check_finite(embeddings, "row {}".format)
     return np.stack([embeddings.min(axis=0), embeddings.max(axis=0)])
 
 
@@ -67,7 +61,7 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
     """
     check_values(PRECISIONS, precision=precision)
     embeddings = np.asarray(embeddings, dtype=np.float32)
-    check_finite(embeddings, "row {}")
+    check_finite(embeddings, "row {}".format)
     if precision == "float32":
         return embeddings
     if precision in SCALAR_PRECISIONS:

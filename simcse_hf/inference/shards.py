@@ -201,22 +201,19 @@ def finish_run(folder: Path) -> list[str]:
     """
     manifest = read_manifest(folder)
     files = files_of(folder, manifest)
-    if files[0].path.name == ARRAY:
+    array = files[0]
+    if array.path.name == ARRAY:
         shards = shards_of(folder, manifest)
-        if not files[0].is_whole():
-            _join(shards, files[0])
+        if not array.is_whole():
+            like = shards[0].read()
+            header = {"descr": like.dtype.str, "fortran_order": False, "shape": (array.rows, like.shape[1])}
+            with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
+                np.lib.format.write_array_header_1_0(stream, header)
+                for shard in shards:
+                    stream.write(shard.read().data)
         for shard in shards:
             shard.path.unlink(missing_ok=True)
     return [file.path.name for file in files]
-
-
-def _join(shards: Sequence[Shard], array: Shard) -> None:
-    like = shards[0].read()
-    header = {"descr": like.dtype.str, "fortran_order": False, "shape": (array.rows, like.shape[1])}
-    with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, header)
-        for shard in shards:
-            stream.write(shard.read().data)
 
 
 def remove_run(folder: Path) -> None:

@@ -23,7 +23,7 @@ from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import THRESHOLD
 from ..names import PRECISIONS
 from ..ops.checks import check_values
-from ..ops.errors import check_finite, check_finite_texts
+from ..ops.errors import check_finite
 from ..ops.files import HubArguments, digest, hub_commit
 from ..ops.identity import Identity, digest_tokenizer, digest_value, digest_weights
 from ..ops.similarity import similarity_matrix, similarity_pairs
@@ -34,8 +34,8 @@ from .encoder import Encoder
 from .encoding import Batching, one_ahead
 from .exported import refuse_changes
 from .loaded import load_encoder
-from .probes import PROBES, SavedThreshold, check_fit, probe_cosines, probe_embedding
-from .quantization import check_truncate_dim, quantize
+from .probes import PROBES, SavedThreshold, check_fit, probe_embedding
+from .quantization import quantize
 
 logger = logging.get_logger(__name__)
 
@@ -178,11 +178,12 @@ class SimCSE(Encoder):
     def _digest_of_weights(self) -> str:
         """Return the digest of the weights that an embedding goes through; it is computed again after a change."""
         graph = [] if self.backend == "torch" else self.model.files
-        state = [self.pooler_type, *graph]
-        modules = [self.model] if self.postprocessing is None else [self.model, self.postprocessing]
-        for module in modules:  # and their parts; a search asks this, and `named_parameters` takes four times as long
-            modules.extend(filter(None, module._modules.values()))
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
+        transform = [] if self.postprocessing is None else self.postprocessing.state_dict().items()
+        state = [self.pooler_type, *graph, *((tensor.data_ptr(), tensor._version) for _, tensor in transform)]
+        modules = [self.model]
+        for module in modules:  # and its parts; each search asks this, and `named_parameters` takes four times as long
+            modules += filter(None, module._modules.values())
+            for tensor in module._parameters.values():
                 if tensor is not None:
                     state += (tensor.data_ptr(), tensor._version)
         if state != self._weights_state:
@@ -192,8 +193,7 @@ class SimCSE(Encoder):
                 # on it.
                 unused = set(self.model.contrastive_head.parameters())
                 tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
-            if self.postprocessing is not None:
-                tensors += self.postprocessing.state_dict().items()
+            tensors += transform
             self._weights_digest = digest_weights(tensors, reads_all=True)
             if graph:
                 self._weights_digest = digest_value([self._weights_digest, *map(digest, graph)])
@@ -300,7 +300,7 @@ class SimCSE(Encoder):
         )
         empty = torch.zeros(0, truncate_dim or self.dim)
         embeddings = torch.cat([empty, *(vectors for _, vectors in stream)])
-        check_finite_texts(embeddings, texts)
+        check_finite(embeddings, lambda number: f"text {number} ({texts[number][:80]!r})")
         if precision != "float32":
             embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
         if isinstance(sentences, str):
@@ -337,7 +337,7 @@ class SimCSE(Encoder):
         Raises:
             ValueError: As [`SimCSE.encode`].
         """
-        check_truncate_dim(truncate_dim, self.dim)
+        check_values(range(1, self.dim + 1), truncate_dim=truncate_dim)
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
         for key, token_ids in one_ahead(windows):
@@ -457,7 +457,8 @@ class SimCSE(Encoder):
 
     def probe_cosines(self) -> list[float]:
         """Return the cosines of a few fixed sentences, which are saved with a threshold."""
-        return probe_cosines(self.encode(PROBES, split_over_processes=False))
+        embeddings = self.encode(PROBES, split_over_processes=False)
+        return (embeddings[1:] @ embeddings[0]).tolist()
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -647,7 +648,7 @@ class SimCSE(Encoder):
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
         if isinstance(items, (torch.Tensor, np.ndarray)):
             embeddings = torch.as_tensor(items, dtype=torch.float32)
-            check_finite(embeddings, "item {}")
+            check_finite(embeddings, "item {}".format)
             if self.similarity_fn_name == "cosine":
                 embeddings = F.normalize(embeddings, dim=-1)
             return embeddings

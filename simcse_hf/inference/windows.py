@@ -50,10 +50,7 @@ def split_long(
     windows = [[row] for row in token_ids]
     if full is None:
         return windows
-    long = {}
-    for number, row in enumerate(token_ids):
-        if len(row) >= full:
-            long[number] = texts[number]
+    long = {number: texts[number] for number, row in enumerate(token_ids) if len(row) >= full}
     if not long:
         return windows
     with TOKENIZER_LOCK, unchanged(tokenizer):

@@ -79,14 +79,6 @@ def _wrappers(model: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _merged(wrapper: Any) -> nn.Module:
-    """Return the stock layer of a layer of peft, with its adapter in the weights. The layer is then unusable."""
-    if hasattr(wrapper, "unload_and_optionally_merge_module"):
-        return wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
-    wrapper.merge()
-    return wrapper.get_base_layer()
-
-
 @torch.no_grad()
 def merged_weights(model: ContrastiveBase, weights: StateDict) -> StateDict:
     """Return weights under their stock names, with the adapters merged. The model stays as it is.
@@ -109,8 +101,12 @@ def merged_weights(model: ContrastiveBase, weights: StateDict) -> StateDict:
                 inside[full.removeprefix(prefix)] = merged.pop(full)
         twin = copy.deepcopy(layer)
         twin.load_state_dict(inside)
-        for own_name, tensor in _merged(twin).state_dict().items():
-            merged[prefix + own_name] = tensor
+        if hasattr(twin, "unload_and_optionally_merge_module"):
+            stock = twin.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+        else:
+            twin.merge()
+            stock = twin.get_base_layer()
+        merged |= {prefix + own_name: tensor for own_name, tensor in stock.state_dict().items()}
     return merged
 
 
@@ -130,10 +126,8 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
     config = peft.PeftConfig.from_pretrained(str(source), **hub)
     # The adapter may be that of a model with a head, such as BertForMaskedLM.
     prefix = f"base_model.model.{encoder.base_model_prefix}."
-    weights = {}
-    for name, x in peft.load_peft_weights(str(source), device="cpu", **hub).items():
-        stock_name = name.replace(prefix, "base_model.model.", 1)
-        weights[stock_name] = x
+    loaded = peft.load_peft_weights(str(source), device="cpu", **hub)
+    weights = {name.replace(prefix, "base_model.model.", 1): x for name, x in loaded.items()}
     try:
         adapted = peft.PeftModel(encoder, config)
         peft.set_peft_model_state_dict(adapted, dict(weights))  # some versions change it
@@ -180,9 +174,7 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
             if key.startswith(f"{prefix}pooler."):
                 weights[key.removeprefix(prefix)] = x
     directory = Path(directory)
-    tensors = {}
-    for key, x in weights.items():
-        tensors[f"base_model.model.{key}"] = x.detach().contiguous()
+    tensors = {f"base_model.model.{key}": x.detach().contiguous() for key, x in weights.items()}
     save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(directory))
     write_json(directory / ADAPTER_SETTINGS, {SECTION: model.settings.to_section()})

@@ -1,6 +1,6 @@
 """What a checkpoint holds besides the weights of its encoder: find it, load it and save it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -190,42 +190,38 @@ class Checkpoint:
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
         """
-        self._check_pooling(given)
+        files, saved = self.files, self.saved
         pooler_type = given.get("pooler_type")
-        saved_pooler = self.files.pooling.get("pooler_type")
-        is_described = saved_pooler or self.files.unsupported
-        if self.saved is not None or pooler_type in (None, saved_pooler) or not is_described:
-            return resolve_settings(self.section, **given)
-        dense = ["dense"] * len(self.files.dense_folders)
-        modules = self.files.unsupported or " + ".join([str(saved_pooler), *dense])
-        logger.warning(f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({modules}).")
-        replaced = ("pooler_type", "dense_layers", "normalize")
-        pooling = {name: x for name, x in self.files.pooling.items() if name not in replaced}
-        return resolve_settings({"pooling": pooling}, **given)
-
-    def _check_pooling(self, given: Values) -> None:
-        """Refuse a pooling that cannot be reproduced here, or that is described twice and differently."""
-        saved = self.saved
-        problem = self.files.refused or (self.files.unsupported if saved is None else "")
-        if problem and given.get("pooler_type") is None:
+        modules = (files.pooling.get("pooler_type"), len(files.dense_folders))
+        # 1. Refuse a pooling that cannot be reproduced here.
+        problem = files.refused or (files.unsupported if saved is None else "")
+        if problem and pooler_type is None:
             advice = "Load it with sentence_transformers, or pass pooler_type to use its encoder alone."
             raise ValueError(f"{problem}. {advice}")
-        modules = (self.files.pooling.get("pooler_type"), len(self.files.dense_folders))
-        if saved is None or modules[0] is None:
-            return
-        # The modules may have been changed in sentence-transformers after the checkpoint was saved here.
+        # 2. Without our section, the files of sentence-transformers count, unless the caller names another pooler.
+        if saved is None:
+            section = self.section
+            if pooler_type not in (None, modules[0]) and (modules[0] or files.unsupported):
+                listed = files.unsupported or " + ".join([str(modules[0]), *["dense"] * modules[1]])
+                logger.warning(
+                    f"{self.source}: pooler_type {pooler_type!r} replaces the pooling of modules.json ({listed})."
+                )
+                replaced = ("pooler_type", "dense_layers", "normalize")
+                section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
+            return resolve_settings(section, **given)
+        # 3. sentence-transformers may have changed the modules after the checkpoint was saved here.
         decisive = ("pooler_type", "mlp_only_train", "dense_layers")
-        if any(given.get(name, getattr(saved, name)) != getattr(saved, name) for name in decisive):
-            return
+        is_saved = all(given.get(name, getattr(saved, name)) == getattr(saved, name) for name in decisive)
         expected = (saved.inference_pooler, len(saved.dense_layers))
         if saved.inference_pooler == "cls":  # the head is the first dense layer
             expected = ("cls_before_pooler", expected[1] + 1)
-        if modules != expected:
+        if is_saved and modules[0] is not None and modules != expected:
             raise ValueError(
-                f"{self.source} describes its pooling twice: modules.json has {modules[0]!r} and {modules[1]} dense "
-                f"layers, and the section {SECTION!r} of config.json {expected[0]!r} and {expected[1]}. Remove that "
-                "section if sentence-transformers changed the model, or pass pooler_type."
+                f"{self.source} describes its pooling twice, and the two differ: modules.json has {modules[0]!r} and "
+                f"{modules[1]} dense layers, and the section {SECTION!r} of config.json {expected[0]!r} and "
+                f"{expected[1]}. Remove that section if sentence-transformers changed the model, or pass pooler_type."
             )
+        return resolve_settings(self.section, **given)
 
     def has_trained_head(self, encoder: nn.Module, unexpected: Iterable[str]) -> bool:
         """Return whether a head that it holds was trained as a head of embeddings.
@@ -360,8 +356,7 @@ def _load_layers(
     if len(dense_folders) < count:
         dense_folders = [f"{DENSE_FOLDER}/{number}" for number in range(count)]
     own_folders = dense_folders[len(dense_folders) - count :]
-    for layer, folder in zip(model.dense_layers, own_folders, strict=True):
-        _load_whole(layer, source, folder, "dense layer", hub)
+    saved = [(layer, folder, "dense layer") for layer, folder in zip(model.dense_layers, own_folders, strict=True)]
     drawn = []
     for attribute, folder in POOLER_FOLDERS.items():
         layer = getattr(model, attribute)
@@ -373,15 +368,12 @@ def _load_layers(
             drawn.append(attribute)
             layer.draw_weights()
         else:
-            _load_whole(layer, source, folder, f"pooler {model.settings.pooler_type!r}", hub)
+            saved.append((layer, folder, f"pooler {model.settings.pooler_type!r}"))
+    for layer, folder, name in saved:
+        if not load_layer(layer, source, folder, **hub):
+            place = f"{folder}/{WEIGHTS}"
+            raise ValueError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
     return drawn
-
-
-def _load_whole(layer: nn.Module, source: StrPath, folder: str, name: str, hub: HubArguments) -> None:
-    """Load a layer that a checkpoint must have."""
-    if not load_layer(layer, source, folder, **hub):
-        place = f"{folder}/{WEIGHTS}"
-        raise ValueError(f"{source} lacks the weights of its {name} ({place}). Download or save the model again.")
 
 
 def reload_model(model: ContrastiveBase, directory: StrPath) -> None:
@@ -438,8 +430,6 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
     if stateful[0] != stateful[1] or not Path(path).exists():
         return
     tensors = load_file(path)
-    if saved.dataset_objectives:
-        tensors = _by_dataset(tensors, saved.dataset_objectives)
     own = model.state_dict()
     expected = {name: x.shape for name, x in own.items() if name.split(".")[0] in AUXILIARY_MODULES}
     if expected != {name: x.shape for name, x in tensors.items()}:
@@ -449,19 +439,6 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
         )
     model.load_state_dict(tensors, strict=False)
     logger.info(f"The objective continues from {path}.")
-
-
-def _by_dataset(tensors: StateDict, tables: Mapping[str, Any]) -> StateDict:
-    """Name the states by their data sets: older checkpoints number the objectives, one that is shared once."""
-    prefixes = []
-    for dataset, own in tables.items():
-        name = f"own.:{dataset.replace('.', ':')}" if own else "main"
-        prefixes.append(f"objective.{name}.")
-    named = {name: x for name, x in tensors.items() if not name.startswith("objective.parts.")}
-    for number, prefix in enumerate(dict.fromkeys(prefixes)):
-        for name, x in _weights_of(f"objective.parts.{number}.", tensors).items():
-            named[prefix + name] = x
-    return named
 
 
 @contextmanager
@@ -509,10 +486,7 @@ def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: State
     """
     directory = Path(directory)
     settings = model.settings
-    auxiliary = {}
-    for name, x in state_dict.items():
-        if name.split(".")[0] in AUXILIARY_MODULES:
-            auxiliary[name] = x.contiguous()
+    auxiliary = {name: x.contiguous() for name, x in state_dict.items() if name.split(".")[0] in AUXILIARY_MODULES}
     if auxiliary:
         save_file(auxiliary, directory / OBJECTIVE_FILE, metadata={"format": "pt"})
     for attribute, folder in POOLER_FOLDERS.items():

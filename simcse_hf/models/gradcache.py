@@ -114,8 +114,7 @@ class CachedBatch:
         with preserve_random_state(self.model.device):
             for i, chunk in enumerate(self.chunks):
                 torch.manual_seed(self.seeds[i])
-                synchronization = nullcontext() if i == last else no_sync()
-                with synchronization:
+                with nullcontext() if i == last else no_sync():
                     output = called(**chunk, return_loss=False)
                     # The gradient of <embedding, g> with g constant is g times the embedding's own gradient, which
                     # is the chain rule.

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,31 +85,6 @@ def preserve_random_state(device: torch.device) -> AbstractContextManager:
     """Save the random state of the CPU and of a device, and restore it on exit."""
     devices = [] if device.type == "cpu" else [device]
     return torch.random.fork_rng(devices, device_type=device.type)
-
-
-def _check_inputs(
-    input_ids: Tensor,
-    mlm_input_ids: Tensor | None,
-    mlm_targets: Tensor | None,
-    lengths: np.ndarray | None,
-    others: Mapping[str, object],
-) -> None:
-    """Check the inputs of [`ContrastiveModel.forward`], and that nothing else is asked for."""
-    asked = [name for name, x in others.items() if x is not None and x is not False and name != "return_dict"]
-    if asked:
-        raise ValueError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
-    shape = tuple(input_ids.shape)
-    if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
-        raise ValueError(
-            f"mlm_input_ids need mlm_targets and rows of the shape (batch, num_sentences, length), got {shape}"
-        )
-    if len(shape) not in (2, 3):
-        raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
-    if lengths is not None and lengths.shape != shape[:-1]:
-        raise ValueError(
-            f"lengths must have the shape {shape[:-1]}, one number a text, got {lengths.shape}. Leave lengths out if "
-            "the batch was changed after the collator made it."
-        )
 
 
 class ContrastiveModel(ContrastiveBase):
@@ -394,8 +369,7 @@ class ContrastiveModel(ContrastiveBase):
             objectives[dataset] = (
                 build(own["objective"], options=own["objective_options"]) if own else cast(Objective, main)
             )
-        objective = ByDataset(self.embedding_dim, objectives, main) if tables else main
-        assert objective is not None
+        objective = ByDataset(self.embedding_dim, objectives, main) if tables else cast(Objective, main)
         # 2. Refuse to train an encoder under a random head that is frozen, as peft leaves it. An adapter file does not
         # hold the head. After reloading, another random head would follow the encoder.
         head_learns = any(parameter.requires_grad for parameter in self.contrastive_head.parameters())
@@ -504,7 +478,18 @@ class ContrastiveModel(ContrastiveBase):
         """
         # 1. Refuse inputs that do not fit together.
         row_inputs = {name: others.pop(name) for name in ROW_INPUTS if others.get(name) is not None}
-        _check_inputs(input_ids, mlm_input_ids, mlm_targets, lengths, others)
+        asked = [name for name, x in others.items() if x is not None and x is not False and name != "return_dict"]
+        if asked:
+            raise ValueError(f"{', '.join(asked)}: not supported, as embeddings are returned. Call model.base_model.")
+        shape = tuple(input_ids.shape)
+        if mlm_input_ids is not None and (mlm_targets is None or len(shape) != 3):
+            rows = "rows of the shape (batch, num_sentences, length)"
+            raise ValueError(f"mlm_input_ids need mlm_targets and {rows}, got {shape}")
+        if len(shape) not in (2, 3):
+            raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
+        if lengths is not None and lengths.shape != shape[:-1]:
+            wanted = f"lengths must have the shape {shape[:-1]}, one number a text"
+            raise ValueError(f"{wanted}, got {lengths.shape}. Leave lengths out if the batch was changed.")
         if torch.compiler.is_compiling():
             lengths = None  # compiled code must not depend on them
         if attention_mask is None:

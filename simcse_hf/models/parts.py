@@ -181,7 +181,16 @@ class ContrastiveBase(PreTrainedModel):
         section = getattr(config, SECTION, None)
         if resolved is None or settings:
             resolved = resolve_settings(section, **settings)
-        check_encoder(config, resolved.pooler_type)
+        for name, rate in dropout_rates(config).items():
+            if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
+                where = f"{config.name_or_path or 'the encoder'}, config.json"
+                raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
+        if pooling.POOLERS[resolved.pooler_type].reads_first_token and reads_left_to_right(type(config)):
+            problem = f"reads the first token, and in a decoder ({config.model_type}) this token sees no other"
+            raise ValueError(
+                f"pooler_type {resolved.pooler_type!r} {problem}, so all texts would be alike. Pass pooler_type "
+                "'lasttoken' or 'avg'."
+            )
         setattr(config, SECTION, resolved.to_section())
         self.settings = resolved
         #: What the caller chose, which counts in the objectives of several data sets, too.
@@ -292,24 +301,3 @@ class ContrastiveBase(PreTrainedModel):
     def _register_mlm_head(self) -> None:
         for name, module in self._stock_mlm_head.modules.items():
             setattr(self, name, module)
-
-
-def check_encoder(config: PreTrainedConfig, pooler_type: str) -> None:
-    """Check that the dropout rates of a config are rates, and that its encoder has what a pooler reads.
-
-    Args:
-        config (`PreTrainedConfig`): The config.
-        pooler_type (`str`): The pooler of training.
-
-    Raises:
-        ValueError: If a rate is not from 0 to 1, or the pooler reads the first token of a decoder.
-    """
-    for name, rate in dropout_rates(config).items():
-        if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
-            where = f"{config.name_or_path or 'the encoder'}, config.json"
-            raise ValueError(f"{where}: {name} is {rate}. Set it to a dropout rate from 0 to 1, such as 0.1.")
-    if pooling.POOLERS[pooler_type].reads_first_token and reads_left_to_right(type(config)):
-        raise ValueError(
-            f"pooler_type {pooler_type!r} reads the first token, and in a decoder ({config.model_type}) this token "
-            "sees no other, so all texts would be alike. Pass pooler_type 'lasttoken' or 'avg'."
-        )

@@ -1,7 +1,7 @@
 """From token states to embeddings: the poolers, the layers that the stock encoder lacks, and their files."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -70,6 +70,18 @@ def masked_max(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     return maxima.masked_fill(~mask.any(1), 0.0)
 
 
+def mean_without_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """Average over the tokens after the first one, as [`masked_mean`] does."""
+    is_token = attention_mask.bool()
+    is_later = is_token.cumsum(1) > 1
+    return masked_mean(hidden, is_token & is_later)
+
+
+def last_tokens(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """Take the last token of each text, as [`first_tokens`] takes the first."""
+    return first_tokens(hidden.flip(1), attention_mask.flip(1))
+
+
 def at_mask(last_hidden_state: Tensor, input_ids: Tensor, mask_token_id: int) -> Tensor:
     """Read the last layer at the mask token (PromptBERT, arXiv:2201.04337, section 4.1).
 
@@ -106,6 +118,7 @@ class Pooler:
     - `mode` is the mode of sentence-transformers' module `Pooling`, if this or two layers of it give the embedding.
     - `second_layer` is averaged with the last layer. Layer 0 is the embedding output.
     - `reads_first_token` says that nothing else is read. The first token of a decoder sees no other token.
+    - `reduce` makes embeddings of shape `(batch, dim)` of states and their mask. Poolers with a layer have none.
     """
 
     name = ""
@@ -114,6 +127,7 @@ class Pooler:
     mode: str | None = None
     second_layer: int | None = None
     reads_first_token = False
+    reduce: Callable[[Tensor, Tensor], Tensor]
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -132,7 +146,9 @@ class Pooler:
         Returns:
             `torch.Tensor`: Embeddings of shape `(batch, dim)`.
         """
-        raise NotImplementedError
+        if self.second_layer is not None:
+            states = (layers[self.second_layer] + states) / 2
+        return self.reduce(states, mask)
 
 
 #: The poolers by their names.
@@ -147,10 +163,7 @@ class FirstToken(Pooler):
     code = "embeddings = outputs.last_hidden_state[:, 0]"
     mode = "cls"
     reads_first_token = True
-
-    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
-        """Take the first token."""
-        return first_tokens(states, mask)
+    reduce = staticmethod(first_tokens)
 
 
 class FirstTokenWithHead(FirstToken):
@@ -168,10 +181,7 @@ class Mean(Pooler):
     words = "the mean of the last layer over all tokens"
     code = _MEAN.replace("HIDDEN", "outputs.last_hidden_state")
     mode = "mean"
-
-    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
-        """Take the mean."""
-        return masked_mean(states, mask)
+    reduce = staticmethod(masked_mean)
 
 
 class MeanWithoutFirst(Pooler):
@@ -182,29 +192,19 @@ class MeanWithoutFirst(Pooler):
     code = """\
 hidden, mask = outputs.last_hidden_state[:, 1:], inputs["attention_mask"].unsqueeze(-1)[:, 1:]
 embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
-
-    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
-        """Take the mean after the first token."""
-        is_token = mask.bool()
-        is_later = is_token.cumsum(1) > 1
-        return masked_mean(states, is_token & is_later)
+    reduce = staticmethod(mean_without_first)
 
 
-class MeanOfLastTwo(Pooler):
+class MeanOfLastTwo(Mean):
     """The mean of the last two layers."""
 
     name = "avg_top2"
     words = "the mean of the last two layers over all tokens"
     code = _MEAN.replace("HIDDEN", "(outputs.hidden_states[-2] + outputs.last_hidden_state) / 2")
-    mode = "mean"
-    second_layer: int = -2
-
-    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
-        """Take the mean of the two layers."""
-        return masked_mean((layers[self.second_layer] + states) / 2, mask)
+    second_layer = -2
 
 
-class MeanOfFirstAndLast(MeanOfLastTwo):
+class MeanOfFirstAndLast(Mean):
     """The mean of the first transformer layer and the last, which the reference's code computes since January 2022."""
 
     name = "avg_first_last"
@@ -213,7 +213,7 @@ class MeanOfFirstAndLast(MeanOfLastTwo):
     second_layer = 1
 
 
-class MeanOfEmbeddingsAndLast(MeanOfLastTwo):
+class MeanOfEmbeddingsAndLast(Mean):
     """The mean of the embedding output and the last layer, which Table 5 of the paper reports."""
 
     name = "avg_embeddings_last"
@@ -231,10 +231,7 @@ class Maximum(Pooler):
 mask = inputs["attention_mask"].unsqueeze(-1).bool()
 embeddings = outputs.last_hidden_state.masked_fill(~mask, float("-inf")).amax(1)"""
     mode = "max"
-
-    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
-        """Take the maximum."""
-        return masked_max(states, mask)
+    reduce = staticmethod(masked_max)
 
 
 class LastToken(Pooler):
@@ -246,10 +243,7 @@ class LastToken(Pooler):
 last = inputs["attention_mask"].cumsum(1).argmax(1)
 embeddings = outputs.last_hidden_state[torch.arange(len(last)), last]"""
     mode = "lasttoken"
-
-    def pool(self, states: Tensor, mask: Tensor, layers: Sequence[Tensor] = ()) -> Tensor:
-        """Take the last token."""
-        return first_tokens(states.flip(1), mask.flip(1))
+    reduce = staticmethod(last_tokens)
 
 
 class MaskToken(Pooler):

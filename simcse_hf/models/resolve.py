@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
 from ..objectives.info_nce import DEFAULT_TEMPERATURES
-from ..ops.suggestions import did_you_mean
+from ..ops.checks import did_you_mean
 from .pooling import TEMPLATE_POOLER
 from .settings import (
     LOSS_OPTIONS,
@@ -29,7 +29,6 @@ from .settings import (
     ContrastiveSettings,
     Values,
     read_section,
-    readable_options,
 )
 
 logger = logging.get_logger(__name__)
@@ -142,7 +141,7 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
         if "dataset_objectives" in given:
             import_parts(own_objective)
             own_options = own.get("objective_options") or {}
-        own_options = {**readable_options(own_objective, shared), **own_options}
+        own_options = {**_readable_options(own_objective, shared), **own_options}
         own_saved = before.get("objective_options", {}) if before["objective"] == own_objective else {}
         decided = resolve_options(own_objective, own_options, own_saved)
         tables[name] = {"objective": own_objective, "objective_options": decided}
@@ -153,6 +152,15 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
                 if all(part in OBJECTIVES for part in part_weights(name)):
                     build_objective(name, _ANY_SIZE, used)
     return settings
+
+
+def _readable_options(objective: str, options: Values) -> Values:
+    """Return the options that a part of an objective reads: all of them if its class is not imported."""
+    known = {"matryoshka_dims"}
+    for part in part_weights(objective):
+        found = OBJECTIVES.get(part)
+        known.update(options if found is None else found.options)
+    return {name: value for name, value in options.items() if name in known}
 
 
 def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:

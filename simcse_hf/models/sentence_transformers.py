@@ -13,12 +13,7 @@ from transformers.utils import logging
 from .._version import __version__
 from ..ops.files import HubArguments, StrPath, find_file, read_json, read_json_object, write_json
 from ..postprocessing.transform import FOLDER as POSTPROCESSING_FOLDER
-from .pooling import (
-    HEAD_FOLDER,
-    POOLER_FOLDERS,
-    POOLERS,
-    save_layer,
-)
+from .pooling import HEAD_FOLDER, POOLER_FOLDERS, POOLERS, save_layer
 from .settings import SIMILARITY_FUNCTIONS, PoolingSettings, Values, max_positions
 
 logger = logging.get_logger(__name__)
@@ -239,7 +234,18 @@ class _Reader:
             if folder != POSTPROCESSING_FOLDER and kind != "Dropout":
                 by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
         modules = list(by_name.values())
-        return modules, _why_unsupported(modules) if rows else ""
+        kinds = [kind for kind, _ in modules]
+        after = kinds[2:]
+        if after[-1:] == ["Normalize"]:
+            after.pop()
+        problem = ""
+        if rows and (kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}):
+            known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
+            problem = f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
+        elif rows and modules[0][1] not in ("", "."):
+            where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
+            problem = f"has its encoder {where}"
+        return modules, problem
 
     def read_transformer(self) -> Values:
         """Read the length of the first module."""
@@ -281,21 +287,6 @@ class _Reader:
             if size is None or size < 1:
                 self.fail(file, f"{name} must be a size, got {size!r}")
         return {name: values[name] for name in _DENSE_TYPES if name in values}
-
-
-def _why_unsupported(modules: list[tuple[str, str]]) -> str:
-    """Return why modules cannot be reproduced here; nothing if they can."""
-    kinds = [kind for kind, _ in modules]
-    after = kinds[2:]
-    if after[-1:] == ["Normalize"]:
-        after.pop()
-    if kinds[:2] != ["Transformer", "Pooling"] or set(after) - {"Dense"}:
-        known = "Transformer + Pooling, followed by any number of Dense modules and Normalize"
-        return f"is a sentence-transformers model of {' + '.join(kinds)}. This package loads {known}"
-    if modules[0][1] not in ("", "."):
-        where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
-        return f"has its encoder {where}"
-    return ""
 
 
 def _refused_keys(values: Values, rules: Values, where: str, prefix: str = "") -> list[str]:

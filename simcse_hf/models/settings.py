@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from numbers import Integral
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..objectives import OBJECTIVES, part_weights
 from ..objectives.promptbert import DENOISINGS
 from ..ops.checks import check_values
 from .pooling import POOLERS, TEMPLATE_POOLER
@@ -161,10 +161,7 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
     def to_section(self) -> dict[str, Values]:
         """Return the settings as they are saved in `config.json`."""
         values = asdict(self)
-        section = {}
-        for table, names in TABLES.items():
-            section[table] = {name: values[name] for name in sorted(names)}
-        return section
+        return {table: {name: values[name] for name in sorted(names)} for table, names in TABLES.items()}
 
     def losses(self) -> dict[str, tuple[str, Values]]:
         """Return the name and the options of each objective: by its data set, or under `""` for a single one."""
@@ -177,18 +174,15 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
     @property
     def matryoshka_dims(self) -> list[int]:
         """The widths below the full one that some objective trains, the largest first."""
-        widths: set[int] = set()
-        for _, options in self.losses().values():
-            widths.update(options.get("matryoshka_dims", ()))
-        return sorted(widths, reverse=True)
+        widths = (options.get("matryoshka_dims", ()) for _, options in self.losses().values())
+        return sorted(set(chain.from_iterable(widths)), reverse=True)
 
 
 def read_section(section: Mapping[str, Any] | None) -> Values:
     """Return the settings of a section by name, without its two tables.
 
     Args:
-        section (`dict`, *optional*): The section `simcse` of a `config.json`. In older checkpoints, the
-            temperature and other options of objectives stand among the settings.
+        section (`dict`, *optional*): The section `simcse` of a `config.json`.
 
     Returns:
         `Values`: The settings that it holds.
@@ -209,26 +203,7 @@ def read_section(section: Mapping[str, Any] | None) -> Values:
     for name, expected in kinds.items():
         if name in values and not isinstance(values[name], expected):
             raise ValueError(f"{name} must be {expected.__name__}, got {values[name]!r}")
-    old = {name: values.pop(name) for name in LOSS_OPTIONS if name in values}
-    if old:  # which an earlier version kept among the settings
-        main = values.get("objective", TrainingSettings.objective)
-        values["objective_options"] = readable_options(main, old) | values.get("objective_options", {})
-        tables = dict(values.get("dataset_objectives", {}))
-        for name, own in tables.items():
-            if own:
-                options = readable_options(own["objective"], old) | own.get("objective_options", {})
-                tables[name] = own | {"objective_options": options}
-        values["dataset_objectives"] = tables
     return values
-
-
-def readable_options(objective: str, options: Mapping[str, Any]) -> Values:
-    """Return those of `LOSS_OPTIONS` that a part of an objective reads: all of them if its class is not imported."""
-    known = {"matryoshka_dims"}
-    for part in part_weights(objective):
-        found = OBJECTIVES.get(part)
-        known.update(options if found is None else found.options)
-    return {name: value for name, value in options.items() if name in known}
 
 
 _UNLIMITED = 1 << 30  # a tokenizer without a length limit reports a far larger number

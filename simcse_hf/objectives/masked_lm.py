@@ -109,8 +109,8 @@ class StockMaskedLMHead:
     def __init__(self, config: PreTrainedConfig, encoder: nn.Module):
         stock_classes: Any = AutoModelForMaskedLM._model_mapping
         if type(config) not in stock_classes:
-            kind = config.model_type
-            raise ValueError(f"do_mlm: transformers has none of its masked-LM heads for {kind!r}: train without it")
+            problem = f"do_mlm needs a masked-LM head, and transformers has none for {config.model_type!r}"
+            raise ValueError(f"{problem}: train without it")
         one_layer = copy.deepcopy(config)
         one_layer.num_hidden_layers = 1  # the encoder of the stock model is replaced below
         #: The stock model around the head.

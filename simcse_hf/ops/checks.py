@@ -1,7 +1,8 @@
-"""One check for the values of arguments, with one form of message."""
+"""One check for the values of arguments, with one form of message, and hints at what was meant."""
 
+import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -55,3 +56,19 @@ def check_values(kind: Kind | Collection[Any], **options: Any) -> None:
             wanted = kind
         if not fits:
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def did_you_mean(words: Iterable[str], known: Collection[str]) -> str:
+    """Return a sentence that names the known word nearest to each mistyped one.
+
+    Args:
+        words (`Iterable[str]`): Words that were not understood. Those that are near to none are left out.
+        known (`Collection[str]`): The words that there are.
+
+    Returns:
+        `str`: `" (did you mean --max_steps?)"`, or an empty string.
+    """
+    near = []
+    for word in words:
+        near += difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {', '.join(near)}?)" if near else ""

@@ -16,7 +16,7 @@ from transformers.utils import is_torch_xla_available
 _LARGEST_BLOCK = (32 << 20) - (1 << 16)  # bytes; glibc's threshold rises to 32 MB at most
 _LEVELS = 1 << 16  # a mask element compares a 16-bit draw with a threshold
 #: What torch 2.9 and later know of this processor: its name, its architecture and its instructions.
-_PROCESSOR: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+_PROCESSOR: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
 #: Whether oneDNN computes linear layers faster than MKL, which has its kernels for AVX-512 on Intel's processors only.
 _MKL_IS_SLOW = (
     str(_PROCESSOR.get("cpu_name")).startswith("AMD")
@@ -96,7 +96,7 @@ class FastLinear(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call a function of torch, `F.linear` as oneDNN has it."""
         is_linear = func is F.linear and not kwargs

@@ -41,18 +41,14 @@ def on_first_process(function: Callable[[], T]) -> T:
     rank, processes = world()
     if processes == 1:
         return function()
+    outcome: list[Any] = [None, None]
     if rank == 0:
         try:
-            result = function()
+            outcome[0] = function()
         except Exception as error:  # The other processes have to learn of it, or they would wait for ever.
-            problem = str(error)
-            if not isinstance(error, ValueError):
-                problem = f"{type(error).__name__}: {problem}"
-            dist.broadcast_object_list([None, problem])
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            dist.broadcast_object_list([None, f"{kind}{error}"])
             raise
-        dist.broadcast_object_list([result, None])
-        return result
-    outcome: list[Any] = [None, None]
     dist.broadcast_object_list(outcome)
     result, problem = outcome
     if problem is not None:

@@ -1,7 +1,7 @@
 """Raise errors with one message: for wrong arguments, missing packages, and embeddings that are not finite."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -75,7 +75,7 @@ class NotFiniteError(ValueError):
         self.position = position
 
 
-def check_finite(embeddings: np.ndarray | Tensor, what: str, first: int = 0) -> None:
+def check_finite(embeddings: np.ndarray | Tensor, name: Callable[[int], str]) -> None:
     """Raise an error unless all values of some embeddings are finite.
 
     Half precision overflows to infinity on some models, and a diverged training leaves NaN in the weights. Either
@@ -83,8 +83,7 @@ def check_finite(embeddings: np.ndarray | Tensor, what: str, first: int = 0) -> 
 
     Args:
         embeddings (`np.ndarray` or `torch.Tensor`): Embeddings of shape `(dim,)` or `(n, dim)`.
-        what (`str`): What an embedding belongs to, with `{}` for its number, such as `"sentence {}"`.
-        first (`int`, *optional*, defaults to `0`): The number of the first embedding.
+        name (`Callable[[int], str]`): Says what an embedding belongs to, from its number, such as `"row {}".format`.
 
     Raises:
         NotFiniteError: If a value is NaN or infinite. The message names the first such embedding.
@@ -93,22 +92,4 @@ def check_finite(embeddings: np.ndarray | Tensor, what: str, first: int = 0) -> 
     if not finite.all():
         is_sound = torch.atleast_2d(finite).all(dim=1)
         position = int(is_sound.int().argmin())
-        number = str(first + position)
-        raise NotFiniteError(what.replace("{}", number, 1), position)
-
-
-def check_finite_texts(embeddings: np.ndarray | Tensor, texts: Sequence[str]) -> None:
-    """Raise a [`NotFiniteError`] that shows the text, unless all values of the texts' embeddings are finite.
-
-    Args:
-        embeddings (`np.ndarray` or `torch.Tensor`): Embeddings of shape `(n, dim)`.
-        texts (`Sequence[str]`): The n texts.
-
-    Raises:
-        NotFiniteError: If a value is NaN or infinite.
-    """
-    try:
-        check_finite(embeddings, "")
-    except NotFiniteError as error:
-        number = error.position
-        raise NotFiniteError(f"text {number} ({texts[number][:80]!r})", number) from None
+        raise NotFiniteError(name(position), position)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 StrPath = str | os.PathLike[str]
 #: Arrays by a task, its part and what they hold.
@@ -404,12 +407,12 @@ def read_json_object(path: StrPath, *entries: str, advice: str = "") -> dict[str
     raise ValueError(f"{path}: not a JSON object{listed}. {advice}".rstrip())
 
 
-def write_json(path: StrPath, document: Any) -> None:
+def write_json(path: StrPath, document: object) -> None:
     """Write a JSON file completely or not at all, indented and with a newline at its end.
 
     Args:
         path (`str` or `os.PathLike`): The file. Its folder must exist.
-        document (`Any`): What to write.
+        document (`object`): What to write.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False)
     write_text(path, text + "\n")
@@ -421,19 +424,19 @@ def write_text(path: StrPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def read_template(path: StrPath, **options: Any) -> Any:
+def read_template(path: StrPath, autoescape: bool = False) -> "Template":
     """Read a jinja2 template of text, in which a line that holds only a statement leaves no line behind.
 
     Args:
         path (`str` or `os.PathLike`): The file.
-        **options (`Any`): Other options of `jinja2.Environment`.
+        autoescape (`bool`, *optional*, defaults to `False`): Whether values are escaped for HTML.
 
     Returns:
         `jinja2.Template`: The template.
     """
     from jinja2 import Environment  # which most callers of this file never need
 
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, **options)
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=autoescape)
     return environment.from_string(Path(path).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""What makes two models or two lists of texts the same, and records that refuse to go on with another one."""
+"""What makes two models or two lists of texts the same."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -13,8 +13,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .errors import changes, refuse_changes
-from .files import StrPath, read_json_object, write_json
+from .errors import changes
 
 # Numbers of a larger weight that a digest reads at least, unless it reads all.
 _READ_NUMBERS = 65_536
@@ -149,7 +148,7 @@ class Identity:
         """Make an identity from the entries that [`to_dict`] returned; entries of other names are left out."""
         return cls(**{name: value for name, value in saved.items() if name in cls.__dataclass_fields__})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the entries in types that JSON can hold."""
         return asdict(self)
 
@@ -173,48 +172,3 @@ class Identity:
             for name, (before, after) in changes(self.to_dict(), now.to_dict()).items()
             if name not in left_out
         ]
-
-
-# Records ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Record:
-    """A JSON file that says how something is made, with which its continuation has to agree.
-
-    Args:
-        path (`str` or `os.PathLike`): The file.
-        subject (`str`): What is made, for messages, such as `"out: the seeds that it holds"`.
-        advice (`str`): A last sentence for messages, which says what to do.
-        section (`str`, *optional*, defaults to `"settings"`): The entry of the file that holds the settings.
-    """
-
-    path: StrPath
-    subject: str
-    advice: str
-    section: str = "settings"
-
-    def compare(self, now: Mapping[str, Any], may_change: Collection[str] = ()) -> dict[str, Any]:
-        """Refuse to go on with other settings than the recorded ones.
-
-        Args:
-            now (`Mapping[str, Any]`): The settings now, in types that JSON can hold.
-            may_change (`Collection[str]`, *optional*, defaults to `()`): Settings that may differ.
-
-        Returns:
-            `dict`: The whole document.
-
-        Raises:
-            ValueError: If the file is damaged, or a setting differs. The message names each with both values.
-        """
-        document = read_json_object(self.path, self.section, advice=self.advice)
-        before, after = dict(document[self.section]), dict(now)
-        for name in may_change:
-            before.pop(name, None)
-            after.pop(name, None)
-        refuse_changes(before, after, self.subject, self.advice)
-        return document
-
-    def write(self, now: Mapping[str, Any], **others: Any) -> None:
-        """Write the settings and the other entries of the document, completely or not at all."""
-        write_json(self.path, {self.section: dict(now), **others})

@@ -20,12 +20,12 @@ ADAPTER_SETTINGS = "simcse.json"
 _QUICK = 100_000_000
 
 
-def adapter_base(source: StrPath, **kwargs: Any) -> str | None:
+def adapter_base(source: StrPath, **kwargs: object) -> str | None:
     """Return the model that an adapter of peft belongs to.
 
     Args:
         source (`str` or `os.PathLike`): A local directory or the name of a model on the hub.
-        **kwargs (`Any`): Arguments of `from_pretrained`. Only those that locate files are used.
+        **kwargs (`object`): Arguments of `from_pretrained`. Only those that locate files are used.
 
     Returns:
         `str`, *optional*: The directory or hub name of the model; `None` if `source` is a whole model.
@@ -132,7 +132,7 @@ def load_weights(load: Callable[..., Any], source: StrPath, *args: Any, **kwargs
         **kwargs (`Any`): Its keyword arguments. One that changes the number of layers may leave layers out.
 
     Returns:
-        `tuple[PreTrainedModel, dict[str, Any]]`: The model and transformers' loading info.
+        `tuple[PreTrainedModel, dict]`: The model and transformers' loading info.
 
     Raises:
         ValueError: If the source is an adapter of peft, if weights are missing, have no place or are not finite, or as

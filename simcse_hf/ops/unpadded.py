@@ -315,25 +315,26 @@ def reads_left_to_right(config_class: type[PreTrainedConfig]) -> bool:
 
 def _run_padded(
     base_model: PreTrainedModel,
-    inputs: dict[str, Any],
+    inputs: dict[str, Tensor],
     attention_mask: Tensor,
     lengths: np.ndarray | None,
     all_layers: bool,
 ) -> Any:
     """Run an encoder as it is; arguments as in [`run_encoder`]."""
     config = base_model.config
-    inputs["attention_mask"] = attention_mask
+    mask: Tensor | None = attention_mask
+    caching = {}
     if reads_left_to_right(type(config)):
         # Positions count tokens, also where a row is padded on the left. No token is generated, so nothing is cached.
         positions = attention_mask.long().cumsum(1) - 1
         inputs["position_ids"] = positions.clamp(min=0)
-        inputs["use_cache"] = False
+        caching["use_cache"] = False
     if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
         # A mask of four axes reaches the attention function as it is, so that transformers does not make the host wait
         # to find out whether there is padding. (ModernBERT's local layers need other masks.)
         has_padding = lengths.min() < attention_mask.shape[1]
-        inputs["attention_mask"] = attention_mask.bool()[:, None, None] if has_padding else None
-    return base_model(**inputs, output_hidden_states=all_layers)
+        mask = attention_mask.bool()[:, None, None] if has_padding else None
+    return base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
 
 
 def run_encoder(
@@ -376,7 +377,7 @@ def run_encoder(
     """
     config = base_model.config
     batch, length = input_ids.shape
-    inputs: dict[str, Any] = {"input_ids": input_ids}
+    inputs = {"input_ids": input_ids}
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
     if not unpadded:
@@ -425,7 +426,7 @@ def run_encoder(
     return outputs
 
 
-def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
     """Run BERT's last layer on the first tokens; all tokens go along for its keys and values (a forward pre-hook)."""
     packing = kwargs.get("packing")
     if packing is None or not packing.first_only:
@@ -472,8 +473,8 @@ def attend(
         `tuple[torch.Tensor, None]`: Outputs of shape `(1, T, heads, size)`, or `(1, sentences, heads, size)`.
     """
     if packing is None:
-        options = {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window, **kwargs}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        kwargs |= {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     if all_tokens is not None:
         heads = (-1, query.shape[-1])
         key = module.key(all_tokens).unflatten(-1, heads).transpose(1, 2)

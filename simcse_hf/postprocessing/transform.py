@@ -73,7 +73,7 @@ def check_embeddings(embeddings: Tensor) -> None:
     """Raise a `ValueError` unless there is at least one embedding and all values are finite."""
     if embeddings.dim() != 2 or not len(embeddings):
         raise ValueError(f"embeddings to fit on must have shape (n, dim), got {tuple(embeddings.shape)}")
-    check_finite(embeddings, "sentence {} of those to fit on", first=1)
+    check_finite(embeddings, lambda number: f"sentence {number + 1} of those to fit on")
 
 
 @dataclass(frozen=True)

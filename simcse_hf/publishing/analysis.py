@@ -171,15 +171,14 @@ def read_log(folder: str | Path) -> dict[str, dict[int, float]]:
     # 3. The metric of the dev set, and its geometry.
     results = folder / "results.json"
     metric = read_json_object(results).get("dev_metric") if results.is_file() else None
-    evaluated = [name for name in series if name.startswith("eval_")]
-    scores = [name for name in evaluated if not name.endswith(_NOT_QUALITY)]
+    scores = [name for name in series if name.startswith("eval_") and not name.endswith(_NOT_QUALITY)]
     dev_metric = f"eval_{metric}" if metric else next(iter(scores), "")
     log = {name: series[name] for name in ("loss", "eval_loss", dev_metric) if name in series}
-    for name in sorted(evaluated):
-        uniformity = series.get(name.replace("_alignment", "_uniformity"))
-        if name.endswith("_alignment") and uniformity:
+    for name in sorted(series):
+        uniformity = series.get(name.replace("_alignment", "_uniformity"), {})
+        if name.startswith("eval_") and name.endswith("_alignment") and uniformity:
             log["alignment"] = series[name]
-            log["uniformity"] = {step: uniformity[step] for step in uniformity if step in series[name]}
+            log["uniformity"] = {step: value for step, value in uniformity.items() if step in series[name]}
             break
     return log
 

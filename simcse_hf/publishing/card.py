@@ -7,20 +7,23 @@ from pathlib import Path
 import yaml
 from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from safetensors import safe_open
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig
+from transformers.utils import logging
 
+from ..evaluation.report import Evaluation
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
+from ..objectives import part_weights
 from ..ops.files import StrPath, explain_damage, read_json, read_template, write_text
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..ops.results import Result
 from ..postprocessing.transform import FOLDER, find_transform
-from . import card_model
+from . import card_text
 from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
-from .card_results import Table, tables
-from .card_scores import dev_metric_ids, hub_scores
+from .card_results import Table, dev_metric_ids, hub_scores, tables
 from .card_subject import Subject, hub_id, read_run
-from .card_training import hyperparameters, training
+
+logger = logging.get_logger(__name__)
 
 CARD = "README.md"
 EVAL_RESULTS = Path(".eval_results", "simcse_hf.yaml")
@@ -60,14 +63,9 @@ class Card:
     marker: str = MARKER
     all_hyperparameters: bool = False
 
-    @property
-    def in_sentence_transformers(self) -> bool:
-        """Whether sentence-transformers loads the model."""
-        return self.data.library_name == FRONT_MATTER["library_name"]
-
     def __str__(self) -> str:
         template = read_template(Path(__file__).with_name("template.md"))
-        text = template.render(card=self, model=self.model, say=card_model, plain=_plain, row=_row)
+        text = template.render(card=self, model=self.model, say=card_text, plain=_plain, row=_row)
         return text.strip() + "\n"
 
 
@@ -78,7 +76,13 @@ def _plain(text: object) -> str:
 
 def _row(cells: Sequence[object]) -> str:
     """Return a row of a table."""
-    texts = [_plain(cell).replace("|", "\\|") for cell in cells]
+    texts = []
+    for cell in cells:
+        if cell is None:
+            cell = "n/a"
+        elif isinstance(cell, float):
+            cell = f"{cell:.2f}"
+        texts.append(_plain(cell).replace("|", "\\|"))
     return f"| {' | '.join(texts)} |"
 
 
@@ -199,7 +203,7 @@ def write_card(
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
-        listed, comparable = hub_scores(each.document, f"{_HUB}/{repo_id}/blob/main/{source}")
+        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}")
         scores += listed
         benchmarks += comparable
 
@@ -220,8 +224,8 @@ def write_card(
         model,
         data,
         name=name,
-        training=_plain(training(model)),
-        hyperparameters=hyperparameters(model),
+        training=_plain(card_text.training(model)),
+        hyperparameters=card_text.hyperparameters(model),
         tables=tables(model, measured),
         comparisons=read_comparisons(weights, comparisons),
     )
@@ -245,11 +249,31 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
     Raises:
         ValueError: If the directory holds no model of this package, or a damaged file.
     """
+    # 1. Refuse a folder without weights of this package.
     directory = weights.folder
-    config, names = _read_model(directory)
-    transform = fit = None
-    if (directory / FOLDER).exists():
-        transform, fit = find_transform(directory, {})
+    if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
+        raise ValueError(
+            f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
+        )
+    names: list[str] = []
+    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
+        with explain_damage(directory), safe_open(path, "pt") as tensors:
+            names += tensors.keys()
+    if not names:
+        for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
+            raise ValueError(
+                f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
+                "weights: give its folder."
+            )
+    config = load_pretrained(AutoConfig.from_pretrained, directory)
+    if getattr(config, SECTION, None) is None:
+        raise ValueError(
+            f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
+            "unknown. Load the model with AutoModelForCL and save it first."
+        )
+
+    # 2. What its other files say.
+    transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
     return Subject(
         repo_id=_plain(repo_id),
         config=config,
@@ -278,19 +302,17 @@ def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags:
     The tags about a run are written as sentence-transformers does.
     """
     front_matter = dict(FRONT_MATTER)
-    tags = list(TAGS)
+    objectives = list(part_weights(model.settings.objective))
+    tags = [*TAGS, *objectives]
     modules = directory / "modules.json"
     types = [module["type"] for module in read_json(modules)] if modules.exists() else [""]
     if not all(kind.startswith("sentence_transformers.") for kind in types):  # it refuses to load ours, such as a flow
         front_matter["library_name"] = "transformers"
         tags.remove("sentence-transformers")
-    objectives = [part.partition(":")[0] for part in model.settings.objective.split("+")]
     if "simcse" not in objectives:
         tags.remove("simcse")
-    tags += objectives
     if model.run:
-        tags.append("generated_from_trainer")
-        tags += [f"loss:{name}" for name in objectives]
+        tags += ["generated_from_trainer", *(f"loss:{name}" for name in objectives)]
     if model.run.get("train_rows"):
         tags.append(f"dataset_size:{model.run['train_rows']}")
     front_matter["tags"] = list(dict.fromkeys([*tags, *more_tags]))
@@ -302,6 +324,23 @@ def _front_matter(directory: Path, model: Subject, metrics: set[str], more_tags:
     if len(texts) > 1:
         front_matter["widget"] = [{"source_sentence": texts[0], "sentences": texts[1:]}]
     return front_matter
+
+
+def refresh_card(evaluation: Evaluation) -> None:
+    """Write the card of a model again after `evaluate` has saved a threshold, if this package wrote the card.
+
+    Args:
+        evaluation (`Evaluation`): The evaluation, which says where the threshold was saved.
+    """
+    if evaluation.threshold_file is None:
+        return
+    card = Path(evaluation.threshold_file).with_name(CARD)
+    if not card.exists():
+        return
+    if is_written_by_hand(card):
+        logger.warning(f"the threshold is not written into {card}, which this package did not write")
+    else:
+        write_card(card.parent)
 
 
 def is_written_by_hand(path: Path) -> bool:
@@ -321,28 +360,3 @@ def name_repository(directory: StrPath, repo_id: str) -> None:
 
 def _placeholder(directory: Path) -> str:
     return f"your-name/{directory.resolve().name}"
-
-
-def _read_model(directory: Path) -> tuple[PreTrainedConfig, list[str]]:
-    """Return the config of a model and the names of its weights."""
-    if not any((directory / name).exists() for name in ("config.json", ADAPTER_CONFIG)):
-        raise ValueError(
-            f"{directory} does not contain a model (config.json). Give the directory that the model was saved in."
-        )
-    weights: list[str] = []
-    for path in (*directory.glob("model*.safetensors"), *directory.glob(ADAPTER_WEIGHTS)):
-        with explain_damage(directory), safe_open(path, "pt") as tensors:
-            weights += tensors.keys()
-    if not weights:
-        for graph in (*directory.glob("onnx/*.onnx"), *directory.glob("openvino/*.xml")):
-            raise ValueError(
-                f"{directory} holds an export ({graph.relative_to(directory)}), and a card is for a model with "
-                "weights: give its folder."
-            )
-    config = load_pretrained(AutoConfig.from_pretrained, directory)
-    if getattr(config, SECTION, None) is None:
-        raise ValueError(
-            f"{directory} was not saved by simcse_hf: its config.json has no section {SECTION!r}, so the pooler is "
-            "unknown. Load the model with AutoModelForCL and save it first."
-        )
-    return config, weights

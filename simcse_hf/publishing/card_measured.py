@@ -1,13 +1,13 @@
 """Reads what was measured with the weights of a model, for its card."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from transformers.utils import logging
 
 from ..evaluation.compare import Comparison
-from ..evaluation.report import read_results
+from ..evaluation.report import Evaluation
 from ..inference.simcse import SimCSE
 from ..ops.files import StrPath, read_json_object
 from ..ops.identity import Identity
@@ -71,17 +71,13 @@ class Weights:
         return self._known[dtype]
 
 
-def _identity(document: Mapping) -> Identity:
-    return Identity.from_dict(document.get("identity", {}))
-
-
 def read_adaptation(weights: Weights) -> dict:
     """Return the content of `adaptation.json`; empty if there is none of these weights."""
     path = weights.folder / ADAPTATION
     if not path.is_file():
         return {}
     adaptation = read_json_object(path, advice="Remove it, or adapt the model again.")
-    return adaptation if weights.made(path, [_identity(adaptation)]) else {}
+    return adaptation if weights.made(path, [Identity.from_dict(adaptation.get("identity", {}))]) else {}
 
 
 def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[str]:
@@ -123,13 +119,13 @@ def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] 
     """
     measured = []
     for path in map(Path, sorted(weights.folder.glob("evaluation*.json")) if files is None else files):
-        document, _ = read_results(path)
-        if weights.made(path, [_identity(document)], files is not None):
-            measured.append(Measured(path, document, _read_seeds(model, weights.folder, path, document)))
+        evaluation = Evaluation.read(path)
+        if weights.made(path, [evaluation.identity], files is not None):
+            measured.append(Measured(path, evaluation, _read_seeds(model, weights.folder, path, evaluation)))
     return measured
 
 
-def _read_seeds(model: Subject, directory: Path, path: Path, published: dict) -> list[dict]:
+def _read_seeds(model: Subject, directory: Path, path: Path, published: Evaluation) -> list[dict]:
     """Read the results of every seed; none if one is missing."""
     if len(model.runs) < 2 or model.transform is not None:
         return []
@@ -138,15 +134,15 @@ def _read_seeds(model: Subject, directory: Path, path: Path, published: dict) ->
         other = directory / f"seed-{seed}" / path.name
         if not other.is_file():
             return []
-        document, _ = read_results(other)
-        if not Weights(other.parent).made(other, [_identity(document)]):
+        evaluation = Evaluation.read(other)
+        if not Weights(other.parent).made(other, [evaluation.identity]):
             return []
-        theirs = protocol_of(document, transfer=False)
+        theirs = protocol_of(evaluation, transfer=False)
         ours = protocol_of(published, transfer=False)
         if theirs != ours:
             raise ValueError(
                 f"{other} and {path} were measured with different protocols. Evaluate both alike. The first: {theirs} "
                 f"The second: {ours}"
             )
-        seeds.append(document["results"])
+        seeds.append(evaluation.results)
     return seeds

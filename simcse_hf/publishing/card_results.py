@@ -1,29 +1,31 @@
-"""The tables of results in a card, with what they were measured with."""
+"""The results in a card: tables with what they were measured with, and scores as the hub reads them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from huggingface_hub import EvalResult, EvalResultEntry
+
 from ..evaluation.compare import describe_difference
-from ..evaluation.protocol import Protocol
-from ..evaluation.report import NOT_TASKS, is_user_task, spread
+from ..evaluation.metrics import METRICS
+from ..evaluation.report import NOT_TASKS, Evaluation, is_transfer, is_user_task, spread
+from ..evaluation.sts import HUB_DATASETS, STS_PAIRS, STS_SUBSETS
 from .card_subject import Subject
 
 SHORT_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GEOMETRY = ("alignment", "uniformity", "isotropy")
+#: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
+_TASK_TYPES = {
+    "classification": "text-classification",
+    "clustering": "clustering",
+    "pairs": "binary-classification",
+    "reranking": "reranking",
+    "retrieval": "information-retrieval",
+}
 #: Endings of the dev scores that a card shows.
-DEV_METRICS = (
-    "_spearman",
-    "_pearson",
-    "_alignment",
-    "_uniformity",
-    "_accuracy",
-    "_v_measure",
-    "_average_precision",
-    "_map",
-    "_ndcg@10",
-    "_mrr@10",
-    "_recall@100",
+DEV_METRICS = tuple(
+    "_spearman _pearson _alignment _uniformity _accuracy _v_measure _average_precision _map _ndcg@10 _mrr@10 "
+    "_recall@100".split()
 )
 
 
@@ -34,7 +36,7 @@ class Table(NamedTuple):
         title (`str`): Its heading.
         protocol (`str`): How the scores were measured.
         header (`Sequence[str]`): The titles of the columns.
-        rows (`Sequence[Sequence]`): The cells.
+        rows (`Sequence[Sequence]`): The cells. A float has two decimals, and `None` is `n/a`.
     """
 
     title: str
@@ -48,18 +50,18 @@ class Measured(NamedTuple):
 
     Args:
         path (`Path`): The result file.
-        document (`dict`): Its content.
+        evaluation (`Evaluation`): Its content.
         seeds (`list[dict]`): The results of the model of every seed, or none.
     """
 
     path: Path
-    document: dict
+    evaluation: Evaluation
     seeds: list[dict]
 
     @property
     def results(self) -> dict:
         """The results of the published model."""
-        return self.document["results"]
+        return self.evaluation.results
 
     @property
     def every(self) -> list[dict]:
@@ -77,44 +79,37 @@ def tables(model: Subject, evaluations: Iterable[Measured]) -> list[Table]:
     Returns:
         `list[Table]`: The dev set, the adaptation, and those of each evaluation.
     """
-    found = [_dev_set(model), _adaptation(model.adaptation)]
+    found = [*_dev_set(model), *_adaptation(model.adaptation)]
     for each in evaluations:
-        found += [
-            _average(model, each, "average", "Semantic textual similarity"),
-            _average(model, each, "average_transfer", "Transfer"),
-            _users_tasks(model, each),
-            _geometry(model, each),
-            _mteb(model, each),
-            _mteb_averages(model, each),
-        ]
-    return [table for table in found if table is not None]
+        found += _of_tasks(model, each)
+        found += _of_mteb(model, each.results)
+    return found
 
 
 # During training ----------------------------------------------------------------------------------------------------
 
 
-def _dev_set(model: Subject) -> Table | None:
+def _dev_set(model: Subject) -> Iterator[Table]:
     run = model.run
     metrics = [key for key in run.get("final") or () if key.endswith(DEV_METRICS)]
     if not metrics:
-        return None
-    runs = model.runs if len(model.runs) > 1 else [run]
+        return
+    lines = {}
     start = run.get("start") or {}
-    lines = []
     if start.get("pooler"):
-        lines.append((f"before training, pooler `{start['pooler']}`", [start]))
-    if len(runs) > 1:
+        lines[f"before training, pooler `{start['pooler']}`"] = [start]
+    if len(model.runs) > 1:
         for when, label in (("initial", "before training"), ("final", "last evaluation"), ("saved", "saved weights")):
-            lines.append((label, [each[when] for each in runs]))
-        lines.append((f"seed {run['seeds']['published']}, saved weights", [run["saved"]]))
+            lines[label] = [each[when] for each in model.runs]
+        lines[f"seed {run['seeds']['published']}, saved weights"] = [run["saved"]]
     else:
         for when, label in (("initial", "before training"), ("best", "best evaluation"), ("final", "last evaluation")):
             if run.get(when):
-                lines.append((f"{label} (step {run[when]['step']})", [run[when]]))
+                lines[f"{label} (step {run[when]['step']})"] = [run[when]]
     rows = []
-    for label, scores in lines:
-        rows.append([label] + [format_scores(name, [each.get(name) for each in scores]) for name in metrics])
-    return Table("Dev set", _dev_protocol(model), ["", *metrics], rows)
+    for label, scores in lines.items():
+        rows.append([label] + [format_scores([each.get(name) for each in scores], name) for name in metrics])
+    yield Table("Dev set", _dev_protocol(model), ["", *metrics], rows)
 
 
 def _dev_protocol(model: Subject) -> str:
@@ -165,72 +160,72 @@ def _change(model: Subject) -> str:
     return sentence
 
 
-def _adaptation(adaptation: dict) -> Table | None:
+def _adaptation(adaptation: dict) -> Iterator[Table]:
     if not adaptation:
-        return None
+        return
     rows = []
     for each in adaptation["comparisons"]:
-        low, high = each["interval"]
-        difference = f"{each['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
-        scores = [_number(each["before"]), _number(each["after"])]
-        rows.append([each["task"], each["metric"], each["against"], *scores, difference])
+        difference = "{:+.2f} [{:+.2f}, {:+.2f}]".format(each["difference"], *each["interval"])
+        rows.append([each["task"], each["metric"], each["against"], each["before"], each["after"], difference])
     runs = len(adaptation["seeds"]) or 1
     protocol = (
         f"`{adaptation['chosen']['name']}` against other arms, on a part of each task that did not choose it (means "
         f"of {runs} run(s); brackets: {adaptation['confidence']:.0%} interval of both)."
     )
-    return Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
+    yield Table("Adaptation", protocol, ["task", "metric", "against", "its score", "this arm", "difference"], rows)
 
 
 # After training -----------------------------------------------------------------------------------------------------
 
 
-def _average(model: Subject, measured: Measured, average: str, title: str) -> Table | None:
-    """Make the table of the tasks that an average is over, and of the average."""
+def _of_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     results = measured.results
-    if average not in results:
-        return None
-    scored = [scores_of(measured.document, each) for each in measured.every]
-    members = results[average]["tasks"]
-    missing = results[average]["missing"]
-    columns = {}
-    for task in results:
-        if task in members or task in missing:
-            columns[SHORT_NAMES.get(task, task)] = [each[task] for each in scored]
-    columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
-    protocol = protocol_of(measured.document, transfer=average == "average_transfer")
-    if missing:
-        protocol += " n/a: not measured and not part of the average."
-    return _of_all_seeds(model, measured, title, protocol, columns)
 
+    # 1. The tasks that an average is over, and the average.
+    headline = measured.evaluation.protocol.headline
+    for average, title in (("average", "Semantic textual similarity"), ("average_transfer", "Transfer")):
+        if average not in results:
+            continue
+        members = results[average]["tasks"]
+        missing = results[average]["missing"]
+        columns = {}
+        for task in results:
+            if task in members or task in missing:
+                columns[SHORT_NAMES.get(task, task)] = [headline(each[task]) for each in measured.every]
+        columns[f"Avg. of {len(members)}"] = [each[average]["value"] for each in measured.every]
+        protocol = protocol_of(measured.evaluation, transfer=average == "average_transfer")
+        if missing:
+            protocol += " n/a: not measured and not part of the average."
+        yield _of_all_seeds(model, measured, title, protocol, columns)
 
-def _geometry(model: Subject, measured: Measured) -> Table | None:
-    geometry = measured.results.get("geometry")
-    if not geometry:
-        return None
-    columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
-    protocol = (
-        f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored above "
-        f"4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, lower is "
-        "better."
-    )
-    return _of_all_seeds(model, measured, "Geometry", protocol, columns)
+    # 2. The tasks from a user's own files.
+    yield from _users_tasks(model, measured)
+
+    # 3. The geometry.
+    geometry = results.get("geometry")
+    if geometry:
+        columns = {name: [each["geometry"][name] for each in measured.every] for name in GEOMETRY}
+        protocol = (
+            f"On STS-B ({', '.join(geometry['splits'])}): alignment over {geometry['positive_pairs']} pairs scored "
+            f"above 4; uniformity and isotropy over {geometry['sentences']} sentences. For alignment and uniformity, "
+            "lower is better."
+        )
+        yield _of_all_seeds(model, measured, "Geometry", protocol, columns)
 
 
 def _of_all_seeds(model: Subject, measured: Measured, title: str, protocol: str, columns: dict[str, list]) -> Table:
     """Make a table with a row for the published model and, with seeds, one for their mean."""
     header = list(columns)
-    rows = [[format_scores(name, values[:1]) for name, values in columns.items()]]
+    rows = [[format_scores(values[:1], name) for name, values in columns.items()]]
     if measured.seeds:
         header = ["", *header]
         rows[0] = ["published", *rows[0]]
-        means = [format_scores(name, values[1:]) for name, values in columns.items()]
+        means = [format_scores(values[1:], name) for name, values in columns.items()]
         rows.append([_mean_of(measured.seeds), *means])
     return Table(title, f"{protocol} {_origin_of_scores(model, measured, 'first row')}", header, rows)
 
 
-def _users_tasks(model: Subject, measured: Measured) -> Table | None:
-    """Make the table of the tasks from a user's own files."""
+def _users_tasks(model: Subject, measured: Measured) -> Iterator[Table]:
     rows = []
     protocols = []
     for task, result in measured.results.items():
@@ -239,36 +234,30 @@ def _users_tasks(model: Subject, measured: Measured) -> Table | None:
         protocols.append(f"{result['kind']}: {result['protocol']}")
         for metric in result["metrics"]:
             values = [each[task][metric] for each in measured.every]
-            cells = [format_scores(metric, part) for part in (values[:1], values[1:]) if part]
+            cells = [format_scores(part, metric) for part in (values[:1], values[1:]) if part]
             rows.append([f"{result['kind']} ({result['name']})", metric, *cells, result["examples"]])
-    if not rows:
-        return None
-    protocol = (
-        f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
-        f"{_origin_of_scores(model, measured, 'column `value`')}"
-    )
-    mean = [_mean_of(measured.seeds)] if measured.seeds else []
-    return Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
+    if rows:
+        protocol = (
+            f"Measured on the author's own data, x 100. {'. '.join(dict.fromkeys(protocols))}. "
+            f"{_origin_of_scores(model, measured, 'column `value`')}"
+        )
+        mean = [_mean_of(measured.seeds)] if measured.seeds else []
+        yield Table("Tasks from files", protocol, ["task", "metric", "value", *mean, "examples"], rows)
 
 
-def _mteb(model: Subject, measured: Measured) -> Table | None:
-    scores = measured.results.get("mteb")
-    if not scores:
-        return None
-    protocol = f"Main scores, measured with the package `mteb`. {_origin_of_one_model(model)}"
-    return Table("MTEB", protocol, ["task", "score"], [[task, _number(score)] for task, score in scores.items()])
-
-
-def _mteb_averages(model: Subject, measured: Measured) -> Table | None:
-    averages = measured.results.get("mteb_averages")
-    if not averages:
-        return None
+def _of_mteb(model: Subject, results: dict) -> Iterator[Table]:
+    """Make the tables of a benchmark by the package `mteb`."""
+    origin = _origin_of_one_model(model)
+    if results.get("mteb"):
+        protocol = f"Main scores, measured with the package `mteb`. {origin}"
+        yield Table("MTEB", protocol, ["task", "score"], [*results["mteb"].items()])
     rows = []
-    for name, average in averages.items():
+    for name, average in results.get("mteb_averages", {}).items():
         title = "Avg. over all data sets" if name == "average" else name
-        rows.append([title, _number(average["value"]), f"{average['tasks']} of {average['of']}"])
-    protocol = f"Means of the main scores; each data set counts once. {_origin_of_one_model(model)}"
-    return Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
+        rows.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
+    if rows:
+        protocol = f"Means of the main scores; each data set counts once. {origin}"
+        yield Table("MTEB averages", protocol, ["average over", "score", "data sets"], rows)
 
 
 # From how many seeds ------------------------------------------------------------------------------------------------
@@ -308,36 +297,133 @@ def _mean_of(seeds: list[dict]) -> str:
 # Scores -------------------------------------------------------------------------------------------------------------
 
 
-def protocol_of(document: dict, transfer: bool) -> str:
+def protocol_of(evaluation: Evaluation, transfer: bool) -> str:
     """Describe the protocol of an evaluation in one sentence."""
-    protocol = document["protocol"]
-    limit = document.get("max_length")
+    protocol = evaluation.protocol
+    limit = evaluation.identity.max_length
     length = f"texts truncated to {limit} tokens" if limit else "texts not truncated"
     if transfer:
-        classifier = protocol.get("classifier", {}).get("model", "a classifier")
         return (
-            f"SentEval's transfer tasks, mode {protocol['mode']}: accuracy x 100 of {classifier} on frozen "
-            f"embeddings, seed {protocol['seed']}; {length}."
+            f"SentEval's transfer tasks, mode {protocol.mode}: accuracy x 100 of logistic regression on frozen "
+            f"embeddings, seed {protocol.seed}; {length}."
         )
     return (
-        f"{protocol['metric'].capitalize()}'s correlation x 100 between gold score and cosine similarity, mode "
-        f"{protocol['mode']}, subsets of STS12 to STS16 aggregated by `{protocol['aggregation']}`; {length}."
+        f"{protocol.metric.capitalize()}'s correlation x 100 between gold score and cosine similarity, mode "
+        f"{protocol.mode}, subsets of STS12 to STS16 aggregated by `{protocol.aggregation}`; {length}."
     )
 
 
-def scores_of(document: dict, results: dict) -> dict[str, float | None]:
-    """Return the score that the protocol of an evaluation reports for each task, times 100; `None` without one."""
-    described = document["protocol"]
-    protocol = Protocol(described["mode"], described["aggregation"], described["metric"])
-    return {task: protocol.headline(result) for task, result in results.items() if task not in NOT_TASKS}
-
-
-def format_scores(name: str, values: list) -> str:
+def format_scores(values: list, name: str = "") -> str:
     """Write a score, or the mean and the standard deviation of several; `n/a` unless all of them are known."""
     if None in values:
         return "n/a"
     return spread(values, 4 if name.endswith(GEOMETRY) else 2)
 
 
-def _number(score: float | None) -> str:
-    return "n/a" if score is None else f"{score:.2f}"
+# As the hub reads them: in the front matter of a card, and in `.eval_results` ---------------------------------------
+
+
+def hub_scores(evaluation: Evaluation, source: str) -> tuple[list[EvalResult], list[EvalResultEntry]]:
+    """List the scores of an evaluation for the card's front matter, and those for `.eval_results`.
+
+    Args:
+        evaluation (`Evaluation`): The evaluation.
+        source (`str`): URL of the result file.
+
+    Returns:
+        `tuple[list[EvalResult], list[EvalResultEntry]]`: The scores of all tasks that were measured, and those of
+        benchmarks: none of dev sets and of tasks from a user's own files.
+    """
+    listed = []
+    benchmarks = []
+    for task, result in evaluation.results.items():
+        score = None if task in NOT_TASKS else evaluation.protocol.headline(result)
+        if score is None:
+            continue
+        value = round(score, 2)
+        if is_user_task(result):
+            listed.append(_of_users_task(result, value))
+            continue
+        listed.append(_of_task(evaluation, task, value))
+        if _is_benchmark(evaluation, task):
+            benchmarks.append(_of_benchmark(evaluation, task, value, source))
+    return listed, benchmarks
+
+
+def _of_users_task(result: dict, value: float) -> EvalResult:
+    return EvalResult(
+        task_type=_TASK_TYPES[result["kind"]],
+        task_name=result["kind"].capitalize(),
+        dataset_type="unknown",
+        dataset_name=result["name"],
+        metric_type=result["metrics"][0],
+        metric_name=result["protocol"],
+        metric_value=value,
+    )
+
+
+def _of_task(evaluation: Evaluation, task: str, value: float) -> EvalResult:
+    protocol = evaluation.protocol
+    transfer = is_transfer(task)
+    local = f"SentEval/{task}" if transfer or task in STS_PAIRS else task
+    return EvalResult(
+        task_type="text-classification" if transfer else "semantic-similarity",
+        task_name="SentEval transfer" if transfer else "Semantic Textual Similarity",
+        dataset_type=_hub_dataset(evaluation, task) or local,
+        dataset_name=SHORT_NAMES.get(task, task),
+        dataset_revision=evaluation.dataset_revisions.get(task),
+        dataset_split=protocol.split,
+        metric_type="accuracy" if transfer else f"{protocol.metric}_cosine",
+        metric_name=protocol_of(evaluation, transfer),
+        metric_value=value,
+    )
+
+
+def _hub_dataset(evaluation: Evaluation, task: str) -> str | None:
+    """Return the hub's data set that a task is. SentEval's SICK-R has 4,927 of the hub's 9,927 pairs."""
+    if task == "SICKRelatedness" and evaluation.dataset_revisions.get(task) is None:
+        return None
+    return HUB_DATASETS.get(task)
+
+
+def _is_benchmark(evaluation: Evaluation, task: str) -> bool:
+    """Return whether mteb would give the same score: Spearman's correlation over all pairs of a test set."""
+    protocol = evaluation.protocol
+    if _hub_dataset(evaluation, task) is None or protocol.split == "dev" or protocol.metric != "spearman":
+        return False
+    if task in STS_SUBSETS and protocol.aggregation != "all":
+        return False
+    if evaluation.dataset_revisions.get(task) is not None:
+        return True
+    # Pairs from local files count if they are as many as the published ones.
+    result = evaluation.results[task]
+    part = task if task in STS_SUBSETS else "test"
+    tested = result["splits"][part] if "splits" in result else result
+    return tested.get("pairs") == STS_PAIRS[task][part]
+
+
+def _of_benchmark(evaluation: Evaluation, task: str, value: float, source: str) -> EvalResultEntry:
+    revision = evaluation.dataset_revisions.get(task)
+    local = "" if revision else " The pairs were read from local files."
+    dataset = _hub_dataset(evaluation, task)
+    assert dataset is not None
+    return EvalResultEntry(
+        dataset_id=dataset,
+        task_id=SHORT_NAMES[task] if task == "SICKRelatedness" else task,
+        value=value,
+        dataset_revision=revision,
+        date=evaluation.date,
+        source_url=source,
+        source_name="simcse-hf evaluate",
+        notes=protocol_of(evaluation, transfer=False) + local,
+    )
+
+
+def dev_metric_ids(scores: Collection[str]) -> set[str]:
+    """Return the ids of the metrics behind dev scores such as `stsb_spearman`, without those of geometry."""
+    ids = set()
+    for ending in DEV_METRICS:
+        name = ending[1:]
+        if name not in GEOMETRY and any(key.endswith(ending) for key in scores):
+            ids.add(f"{name}_cosine" if name in METRICS else name)
+    return ids

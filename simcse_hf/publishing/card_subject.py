@@ -87,30 +87,23 @@ class Subject:
         return described_objective(self.settings.objective)
 
     @cached_property
+    def objectives(self) -> list[Objective]:
+        """The objectives of the data sets, or the only one, as far as they are known here."""
+        described = [described_objective(loss) for loss, _ in self.settings.losses().values()]
+        return [objective for objective in described if objective is not None]
+
+    @cached_property
     def encoders(self) -> int:
         """The independent encoders that took part: as many as some data set's objective needs (SimCSE, Table 2)."""
-        numbers = [1]
-        for loss, options in self.settings.losses().values():
+        numbers = [1, *(objective.encoders for objective in self.objectives)]
+        for _, options in self.settings.losses().values():
             numbers += [value for name, value in options.items() if last_part(name) == "encoders"]
-            objective = described_objective(loss)
-            if objective:
-                numbers.append(objective.encoders)
         return max(numbers)
 
     @property
     def widths(self) -> list[int]:
-        """The leading dimensions below the full number that were trained to be used alone."""
-        return [width for width in self.settings.matryoshka_dims if width < self.dim]
-
-    @property
-    def usable_widths(self) -> list[int]:
-        """Those that can be used alone: a transform mixes all dimensions."""
-        return [] if self.transform else self.widths
-
-    @property
-    def similarity(self) -> str:
-        """The name of the function that compares embeddings."""
-        return self.settings.similarity_fn_name
+        """The leading dimensions that were trained to be used alone, and can be: a transform mixes all dimensions."""
+        return [] if self.transform else [width for width in self.settings.matryoshka_dims if width < self.dim]
 
     @property
     def roles(self) -> dict[str, str]:

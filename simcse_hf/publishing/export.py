@@ -38,13 +38,14 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
 
     Args:
         simcse (`SimCSE`): The model with the pooler to export.
-        directory (`str` or `os.PathLike`): A directory that is empty or does not exist.
+        directory (`str` or `os.PathLike`): A directory that does not exist.
 
     Returns:
         `Path`: The directory.
 
     Raises:
-        ValueError: If `directory` is not empty, or if sentence-transformers has no such pooler or no flow.
+        FileExistsError: If `directory` exists.
+        ValueError: If sentence-transformers has no such pooler or no flow.
     """
     if simcse.postprocessing is not None and simcse.postprocessing.method == "flow":
         raise ValueError(
@@ -56,7 +57,8 @@ def export_sentence_transformers(simcse: SimCSE, directory: str | os.PathLike) -
             f"sentence-transformers has no pooling like {simcse.pooler_type!r}, so it would compute other embeddings. "
             "Choose another pooler, export to ONNX, or load the checkpoint with SimCSE."
         )
-    directory = _empty_directory(directory)
+    directory = Path(directory)
+    directory.mkdir(parents=True)
     simcse.save_pretrained(directory)
     return directory
 
@@ -86,15 +88,16 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
 
     Args:
         simcse (`SimCSE`): The model with the pooler to export.
-        directory (`str` or `os.PathLike`): A directory that is empty or does not exist.
+        directory (`str` or `os.PathLike`): A directory that does not exist.
 
     Returns:
         `Path`: The path of the graph.
 
     Raises:
         ImportError: If the extra `onnx` is not installed.
-        ValueError: If `directory` is not empty, if the two runtimes differ by more than `TOLERANCE`, or if the model
-            uses a whitening, a flow or a template, none of which the graph contains.
+        FileExistsError: If `directory` exists.
+        ValueError: If the two runtimes differ by more than `TOLERANCE`, or if the model uses a whitening, a flow or a
+            template, none of which the graph contains.
     """
     require_extra("onnxruntime", "onnx", "the export to ONNX")
     require_extra("onnxscript", "onnx", "torch's exporter to ONNX")
@@ -114,9 +117,10 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             f"The model puts its prompt {settings.default_prompt_name!r} before each text, but the graph does not: "
             "add the prompt before you tokenize."
         )
-    directory = _empty_directory(directory)
     module = _Embedder(simcse.model.cpu().float()).eval()
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}  # torch 2.6 refuses named ones
+    directory = Path(directory)
+    directory.mkdir(parents=True)
     path = directory / ONNX_FILE
     path.parent.mkdir()
     # torch warns about its own internals
@@ -199,14 +203,6 @@ def silent() -> Iterator[None]:
             yield
     finally:
         python_logging.disable(before)
-
-
-def _empty_directory(directory: str | os.PathLike) -> Path:
-    directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"{directory} is not an empty directory. Choose another --output.")
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 EXPORTS = {

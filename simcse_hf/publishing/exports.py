@@ -66,11 +66,12 @@ def export(
         texts (`str` or `os.PathLike`, *optional*): For int8, a file of texts: a line each, or csv, tsv, json, jsonl
             or parquet; the first 1,000 are encoded.
         data_dir (`str` or `os.PathLike`, *optional*): For int8, SentEval's downstream folder, to compare STS scores.
-        calibrate (`str` or `os.PathLike`, *optional*): For int8, texts like yours, the first 300 of which give the
-            ranges of activations. The default is texts of `texts`.
+        calibrate (`str` or `os.PathLike`, *optional*): For int8, a file of texts like yours, of which the first 300
+            give the ranges of activations. The default is texts of `texts`.
         max_loss (`float`, *optional*, defaults to `0.5`): For int8, the largest loss: points of the STS average or,
             without `data_dir`, 100 * (1 - mean cosine).
-        allow_slow (`bool`, *optional*, defaults to `False`): Write int8 that is not 1.2 times as fast as float32.
+        allow_slow (`bool`, *optional*, defaults to `False`): Write int8 even if it is not 1.2 times as fast as
+            float32.
         instructions (`str`, *optional*): Processor instructions to export int8 for. The default is those here.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.

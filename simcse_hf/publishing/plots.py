@@ -32,8 +32,7 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
         end = (uniformity[-1], alignment[-1])
         axes.annotate(f" {number + 1}", end, weight="bold", color=style["color"])
     axes.margins(0.12)
-    axes.set_xlabel("uniformity (lower is better)")
-    axes.set_ylabel("alignment (lower is better)")
+    axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
     legend_below(figure, axes)
     return figure
 
@@ -68,10 +67,7 @@ def draw_singular_values(spectra: dict) -> "Figure":
     for number, (name, values) in enumerate(spectra.items()):
         ranks = range(1, len(values) + 1)
         axes.plot(ranks, values, label=name, markevery=0.12, **series_style(number))
-    axes.set_xlabel("rank of the singular value")
-    axes.set_ylabel("singular value / largest")
-    axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.04)
+    axes.set(xlabel="rank of the singular value", ylabel="singular value / largest", xlim=(0, None), ylim=(0, 1.04))
     legend_below(figure, axes)
     return figure
 

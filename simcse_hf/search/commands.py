@@ -104,11 +104,12 @@ def index(
             prompt for this use, if it has one.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         add (`bool`, *optional*, defaults to `False`): Add to the index that is in `output`.
-        backend (`str`, *optional*): What searches: exact; or with faiss hnsw (a graph), ivf (an inverted file) or a
-            description for faiss's index_factory such as IVF4096,SQ8, which may all miss some. The default is exact.
+        backend (`str`, *optional*): What searches: exact, or one of faiss, which may miss some neighbours: hnsw (a
+            graph), ivf (an inverted file) or a description for its index_factory such as IVF4096,SQ8. The default is
+            exact.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
-        keep (`Sequence[str]`, *optional*): Columns of `input` to return and to filter by.
+        keep (`Sequence[str]`, *optional*): Columns of `input` that a search returns and filters by.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
         **loading (`ModelOptions`): How the model is loaded.
@@ -200,7 +201,7 @@ def search(
     """Find the sentences of an index that are most similar to each query.
 
     Args:
-        queries (`Iterable[str]`): Texts to search for; they may come one by one.
+        queries (`Iterable[str]`): Texts to search for.
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
@@ -266,8 +267,9 @@ def mine(
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
         corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
-        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact; or with faiss hnsw (a graph), ivf (an
-            inverted file) or a description for faiss's index_factory such as IVF4096,SQ8, which may all miss some.
+        backend (`str`, *optional*, defaults to `"exact"`): What searches: exact, or one of faiss, which may miss some
+            neighbours: hnsw (a graph), ivf (an inverted file) or a description for its index_factory such as
+            IVF4096,SQ8.
         num_negatives (`int`, *optional*, defaults to `1`): Hard negatives of a pair.
         range_min (`int`, *optional*, defaults to `0`): Number of the most similar candidates to skip.
         range_max (`int`, *optional*): Rank at which the search ends. The default is range_min + num_negatives, or
@@ -365,9 +367,7 @@ def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | N
     """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
     if None not in (prompt, prompt_name):
         raise ValueError("prompt and prompt_name are both given: give one of the two")
-    if prompt is None:
-        prompt_name = prompt_name or role
-    return model.resolve_prompt(prompt, prompt_name)
+    return prompt if prompt is not None else model.resolve_prompt(prompt_name=prompt_name or role)
 
 
 def resolve_threshold(

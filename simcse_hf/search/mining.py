@@ -146,7 +146,7 @@ def mine_hard_negatives(
     model: Any,
     *,
     corpus: Sequence[str] = (),
-    options: MiningOptions | None = None,
+    options: MiningOptions = MiningOptions(),
     backend: str = "exact",
     output_format: str = "n-tuple",
     show_progress_bar: bool = False,
@@ -176,7 +176,6 @@ def mine_hard_negatives(
     Raises:
         ValueError: If the rows are no pairs, an option is unknown, or an embedding is not finite.
     """
-    options = options or MiningOptions()
     similarity = similarity_of(model)
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)

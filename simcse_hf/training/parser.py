@@ -16,7 +16,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
-from ..ops.suggestions import did_you_mean
+from ..ops.checks import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
 DEFAULTS: dict[str, Values] = yaml.safe_load(Path(__file__).with_name("defaults.yaml").read_text("utf-8"))
@@ -100,6 +100,9 @@ def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[s
             action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
             if action.default is None or "default: " in (action.help or ""):
                 action.default = SUPPRESS
+            if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
+                action.help = f"Switch {action.dest} off."
+                action.default = SUPPRESS
         parser.set_defaults(**defaults)
         parser.parse_args(["--help"])
     for action in parser._actions:
@@ -159,7 +162,7 @@ def fill(classes: Sequence[type], values: dict) -> tuple[Any, ...]:
 def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
     """Make a parser with an option for each field of the argument classes, class by class."""
     types: Any = classes
-    parser = HfArgumentParser(types, usage="%(prog)s [recipe.yaml] [--name value ...]", allow_abbrev=False)
+    parser = HfArgumentParser(types, usage="%(prog)s [RECIPE] [--name value ...]", allow_abbrev=False)
     by_column = any(action.dest == "prompts" for action in parser._actions)
     for action in parser._actions:
         if action.dest == "max_seq_length" and by_column:

@@ -57,7 +57,7 @@ class PretrainingArguments:
     vocab_size: int = option(30522, "Vocabulary size of the tokenizer to train.")
     extend_tokenizer: int | None = option(
         None,
-        "Number of frequent words, which the tokenizer of --model splits, to add as whole tokens.",
+        "Add this many words to the tokenizer of --model: the most frequent ones that it splits.",
     )
     cased: bool = option(False, "Train a tokenizer that keeps capitals and accents.")
     hidden_size: int = option(256, "Width of a new encoder.")

@@ -20,8 +20,8 @@ from ..data.sample import sample_files
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
+from ..ops.checks import did_you_mean
 from ..ops.distributed import hold_together, on_first_process
-from ..ops.suggestions import did_you_mean
 from ..publishing import CARD, is_written_by_hand, write_card
 from .decide import Start, decide_command, decide_run, with_values
 from .dev_sets import make_dev_sets

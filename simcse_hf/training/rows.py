@@ -174,9 +174,10 @@ class Rows:
             vectors = next(iter(self.vectors.values()))
             neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        if LABEL in self.kind.numbers and LABEL in self.known.column_names and not self.vectors:
-            assert isinstance(self.known, Dataset)
-            return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
+        rows = self.known
+        has_classes = LABEL in self.kind.numbers and LABEL in rows.column_names
+        if has_classes and isinstance(rows, Dataset) and not self.vectors:
+            return ClassSampler(rows.with_format("numpy")[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
 
     def collator(self, objective: Objective) -> ContrastiveCollator | MixtureCollator:

@@ -35,7 +35,7 @@ class ModelArguments:
     )
     pooler_type: str | None = option(
         None,
-        "How token states become an embedding. The pooler mask needs --templates; ngrams is IS-BERT's; "
+        "How token states become an embedding: mask needs --templates, and ngrams belongs to IS-BERT; "
         "default: the checkpoint's, else the objective's, else cls.",
         aliases=["--pooler"],
         choices=(*POOLER_TYPES, TEMPLATE_POOLER, NGRAM_POOLER),
@@ -154,7 +154,7 @@ class DataArguments:
     seeds: list[int] | None = option(
         None,
         "Train several times, in --output_dir/seed-N: a number of runs (3: seeds 42, 43, 44) or a list of "
-        "seeds. The model of the best one on the dev set is saved in --output_dir.",
+        "seeds. The model that is best on the dev set is saved in --output_dir.",
     )
 
     def __post_init__(self) -> None:

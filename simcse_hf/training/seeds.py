@@ -17,8 +17,8 @@ from ..evaluation.metrics import higher_is_better
 from ..inference.vectors import split_weight
 from ..models.checkpoint import replace_model
 from ..models.settings import Values
-from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, write_json
-from ..ops.identity import Record
+from ..ops.errors import refuse_changes
+from ..ops.files import HOLDER, LOCK, MANIFEST, STAGING, digest, read_json_object, write_json
 from ..publishing.secrets import hide_secrets
 from .checkpoints import newest_whole_checkpoint
 from .dev_sets import DEV_SCORES, dev_change
@@ -112,14 +112,14 @@ def prepare_seeds(
     """
     directory = Path(str(args.output_dir))
     advice = "Repeat them, choose another --output_dir, or start again with --overwrite_output_dir."
-    record = Record(directory / SEEDS, f"{directory}: the seeds that it holds", advice)
+    seeds_file = directory / SEEDS
     if args.resume_from_checkpoint is not None:
         if str(args.resume_from_checkpoint).lower() != "true":
             raise ValueError(
                 f"--resume_from_checkpoint {args.resume_from_checkpoint} names the checkpoint of one run, but --seeds "
                 "trains several. Leave it out: each seed continues from its own newest checkpoint."
             )
-        if not Path(record.path).exists():
+        if not seeds_file.exists():
             raise ValueError(f"{directory} holds no runs of --seeds to resume; leave out --resume_from_checkpoint")
 
     # 1. What all runs have in common, in types that JSON can hold.
@@ -138,15 +138,16 @@ def prepare_seeds(
     settings = json.loads(json.dumps(values, default=str))
 
     # 2. The directory is cleared, or holds runs with the same settings.
-    if overwrites or not Path(record.path).exists():
+    if overwrites or not seeds_file.exists():
         check_output_dir(args, overwrites, inputs)
         clear_output_dir(args)
         for folder in directory.glob("seed-*"):
             shutil.rmtree(folder)
     else:
-        record.compare(settings)
+        before = read_json_object(seeds_file, "settings", advice=advice)["settings"]
+        refuse_changes(before, settings, f"{directory}: the seeds that it holds", advice)
     directory.mkdir(parents=True, exist_ok=True)
-    record.write(settings)
+    write_json(seeds_file, {"settings": settings})
 
     # 3. What each run still needs.
     states = {}

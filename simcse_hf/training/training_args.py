@@ -40,8 +40,8 @@ class SimCSETrainingArguments(TrainingArguments):
 
     max_seq_length: int | None = option(
         None,
-        "Number of tokens, special tokens included, to which longer texts are cut; by column as "
-        "anchor=32,positive=256 (a table in YAML), where hard negatives have that of negative or else of positive; "
+        "Number of tokens, special tokens included, to which longer texts are cut. Columns may differ: "
+        "anchor=32,positive=256 (a table in YAML); without negative=, hard negatives have the length of positive; "
         "default: the checkpoint's, else 32.",
     )
     prompts: list[str] | None = option(
@@ -72,7 +72,7 @@ class SimCSETrainingArguments(TrainingArguments):
     mlm_probability: float = option(0.15, "Share of the tokens that the auxiliary masked-LM loss predicts.")
     gradcache_chunk_size: int | None = option(
         None,
-        "Rows of a chunk in which a batch of any size is encoded, at the price of a second forward pass (GradCache); "
+        "Encode a batch of any size in chunks of this many rows, at the price of a second forward pass (GradCache); "
         "default: the whole batch in one pass.",
     )
     allow_changes: bool = option(

@@ -27,8 +27,11 @@ OF_MODELS = {
     "no name of a prompt": (lambda model: model.encode(["a"], prompt_name=""), "no prompt named ''"),
     "precision": (lambda model: model.encode(["a"], precision="int4"), "precision must be one of"),
     "ranges": (lambda model: model.encode(["a"], precision="int8"), "int8 needs ranges"),
-    "width": (lambda model: model.encode(["a"], truncate_dim=33), "between 1 and the model's 32"),
-    "no width": (lambda model: model.encode(["a"], truncate_dim=0), "between 1 and the model's 32"),
+    "width": (lambda model: model.encode(["a"], truncate_dim=33), "truncate_dim must be .* between 1 and 32"),
+    "no width": (
+        lambda model: model.encode(["a"], truncate_dim=0),
+        "truncate_dim must be .* between 1 and 32",
+    ),
     "batch": (lambda model: model.encode(["a"], batch_size=0), "batch_size must be an integer above 0, got 0"),
     "budget": (lambda model: model.encode(["a"], token_budget=0), "token_budget must be an integer above 0, got 0"),
     "long texts": (lambda model: model.encode(["a"], long_texts="max"), "long_texts .* cut, mean, got 'max'"),

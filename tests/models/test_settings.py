@@ -51,10 +51,13 @@ def test_every_setting_is_saved_in_config_json_and_loaded_again(values, tmp_path
     assert asdict(BertForCL.from_pretrained(tmp_path).settings) == values
 
 
-# The settings of a checkpoint of 70e883a, where options of the objective stand among those of the model.
+# The settings of a checkpoint.
 SAVED = {
     "pooling": {"pooler_type": "cls", "mlp_only_train": True, "dense_layers": [LAYER], "max_length": 20},
-    "training": {"objective": "simcse", "temperature": 0.2, "similarity": "cosine", "encoders": 2},
+    "training": {
+        "objective": "simcse",
+        "objective_options": {"temperature": 0.2, "similarity": "cosine", "encoders": 2},
+    },
 }
 RESOLVED = [  # what is given over SAVED, and what comes out
     ({}, {"pooler_type": "cls", "mlp_only_train": True, "temperature": 0.2, "max_length": 20, "encoders": 2}),
@@ -161,7 +164,7 @@ def test_an_option_that_no_part_of_the_objective_reads_is_refused(objective):
     with pytest.raises(ValueError, match=f"{objective}.* similarity"):
         resolve_settings(objective=objective, similarity="dot")
     assert option(resolve_settings(objective=objective, temperature=0.07), "temperature") == 0.07
-    saved = {"training": {"objective": objective, "similarity": "dot", "temperature": 1.0}}
+    saved = {"training": {"objective": objective, "objective_options": {"temperature": 1.0}}}
     assert option(resolve_settings(saved), "temperature") == 1.0
 
 

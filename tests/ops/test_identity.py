@@ -8,7 +8,8 @@ from datasets import Dataset
 from inference_helpers import random_texts
 
 from simcse_hf.inference.simcse import SimCSE
-from simcse_hf.ops.identity import Identity, Record, digest_rows, digest_texts, digest_weights
+from simcse_hf.ops.errors import refuse_changes
+from simcse_hf.ops.identity import Identity, digest_rows, digest_texts, digest_weights
 
 
 def test_a_model_has_the_same_identity_after_it_is_saved_loaded_and_used(model, tmp_path):
@@ -86,16 +87,11 @@ def test_texts_and_rows_are_known_by_content_and_order():
     assert digest_rows(rows[0].select([1, 0])) == digest_rows(rows[3])
 
 
-def test_a_record_refuses_what_changed_and_says_what(tmp_path):
-    record = Record(tmp_path / "seeds.json", "out: the seeds that it holds", "Start again.")
-    record.write({"rate": 1, "seed": 2}, done={"a": 3})
-    assert record.compare({"rate": 1, "seed": 5}, may_change=["seed"])["done"] == {"a": 3}
-    with pytest.raises(
-        ValueError, match=r"^out: the seeds that it holds was made with .*seed: 2 there, 5 here.* again"
-    ):
-        record.compare({"rate": 1, "seed": 5})
+def test_settings_that_changed_are_refused_with_both_values():
+    before = {"rate": 1, "seed": 2}
+    where = "out: the seeds that it holds"
+    refuse_changes(before, {"seed": 2, "rate": 1}, where, "Start again.")
+    with pytest.raises(ValueError, match=rf"^{where} was made with .*seed: 2 there, 5 here.* Start again"):
+        refuse_changes(before, {"rate": 1, "seed": 5}, where, "Start again.")
     with pytest.raises(ValueError, match="rate: 1 there, None here"):
-        record.compare({"seed": 2})
-    record.path.write_text("{}")
-    with pytest.raises(ValueError, match=r"seeds\.json: not a JSON object with the entry \"settings\". Start again"):
-        record.compare({})
+        refuse_changes(before, {"seed": 2}, where, "Start again.")

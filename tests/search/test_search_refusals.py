@@ -31,8 +31,8 @@ def search(query="the cat", **options):
     return build().search(query, **options)
 
 
-def mine(options=None, **columns):
-    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel(), options=options)
+def mine(columns, **bounds):
+    return mine_hard_negatives(Dataset.from_dict(columns), CountingModel(), options=MiningOptions(**bounds))
 
 
 def faiss(backend, parameters=None, count=0, among=None):
@@ -79,8 +79,8 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: MiningOptions(num_negatives=3, range_min=4, range_max=6), "range_min = 4 and range_max = 6"),
         (lambda: MiningOptions(relative_margin=float("nan")), "relative_margin must be a finite number"),
         (lambda: MiningOptions(sampling_strategy="best"), "sampling_strategy.*'best'"),
-        (lambda: mine(sent0=["a", "b"]), "pairs.*sent0 only"),
-        (lambda: mine(MiningOptions(min_score=-1.1), sent0=["a"], sent1=["b"]), "min_score must be a cosine.*-1.1"),
+        (lambda: mine({"sent0": ["a", "b"]}), "pairs.*sent0 only"),
+        (lambda: mine({"sent0": ["a"], "sent1": ["b"]}, min_score=-1.1), "min_score must be a cosine.*-1.1"),
     ],
 )
 def test_a_refusal_names_what_is_wrong(call, words):

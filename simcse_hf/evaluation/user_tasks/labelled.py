@@ -23,8 +23,6 @@ from .base import TaskResult, UserTask, checked_text, file_of, short_name
 
 logger = logging.get_logger(__name__)
 
-Row = tuple[str, str]  # text and label
-
 FOLDS = 5
 SEED = 0
 NEIGHBOURS = 5
@@ -44,7 +42,7 @@ class LabelledTask(UserTask):
     least = 1
 
     def __post_init__(self) -> None:
-        self.rows: list[Row] = [*self.units, *(self.shared or [])]
+        self.rows = [*self.units, *(self.shared or [])]
         self.labels = [label for _, label in self.units]
         self.links = [[text] for text, _ in self.units]
         self.texts = list(dict.fromkeys(text for text, _ in self.rows))

@@ -20,8 +20,8 @@ from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
 from ...names import PoolerType, TaskKind
-from ...ops.files import digest, entries, hold, remove, write_atomically, write_json
-from ...ops.identity import Record
+from ...ops.errors import refuse_changes
+from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
 from ...publishing.card import write_card
 from ...publishing.card_measured import ADAPTATION
@@ -108,8 +108,8 @@ def adapt(
         task (`Sequence[tuple[str, str]]`): Kind and file of each task, of which the first one decides; a kind is
             classification, clustering, pairs, reranking or retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
-        labels (`Sequence[str]`, *optional*, defaults to `()`): Triplets, pairs, scored pairs (sentence1, sentence2,
-            score) or texts with a class (text, label) to train on; files are trained on one after the other.
+        labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
+            pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
         arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
@@ -122,8 +122,8 @@ def adapt(
         column (`str`, *optional*): Column of texts, if the file has several.
         pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
         bf16 (`bool`, *optional*, defaults to `False`): Train in bfloat16.
-        extend_tokenizer (`int`, *optional*): Before mlm-labels, make this many of the most frequent words that the
-            tokenizer splits whole tokens.
+        extend_tokenizer (`int`, *optional*): Before mlm-labels, add this many words to the tokenizer: the most
+            frequent ones that it splits.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
 
     Returns:
@@ -203,9 +203,10 @@ class StepsDone:
         self.path = directory / RECORD
         self._arguments = arguments
         self._done: dict[str, Any] = {}
-        self._record = Record(self.path, f"The adaptation in {directory}", _ADVICE, section="arguments")
         if self.path.exists():
-            self._done = self._record.compare(arguments)["done"]
+            record = read_json_object(self.path, "arguments", "done", advice=_ADVICE)
+            refuse_changes(record["arguments"], arguments, f"The adaptation in {directory}", _ADVICE)
+            self._done = record["done"]
 
     def once(self, name: str, compute: Callable[[], Value]) -> Value:
         """Return what is recorded under a name; compute and record it if there is nothing yet.
@@ -225,7 +226,7 @@ class StepsDone:
     def save(self) -> None:
         """Write the record."""
         self.path.parent.mkdir(exist_ok=True)
-        self._record.write(self._arguments, done=self._done)
+        write_json(self.path, {"arguments": self._arguments, "done": self._done})
 
 
 class _Adaptation:

@@ -1,0 +1,322 @@
+"""What a card says about a model and its training: sentences, facts, code and papers."""
+
+from dataclasses import asdict
+from typing import Any
+
+from ..data.contents import CONTENTS, Content
+from ..data.views import VIEW_CLASSES
+from ..evaluation.threshold import describe_threshold
+from ..models.pooling import POOLERS
+from ..models.resolve import resolve_options
+from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
+from .card_subject import Subject, last_part, public_name
+from .papers import PAPERS, Paper
+
+_HEAD = """\
+from safetensors.torch import load_file
+from transformers.utils import cached_file
+
+head = load_file(cached_file("MODEL", "model.safetensors", subfolder="2_Dense"))
+first = outputs.last_hidden_state[:, 0]
+embeddings = torch.tanh(first @ head["linear.weight"].T + head["linear.bias"])"""
+_DENOISED = """\
+from safetensors.torch import load_file
+from transformers.activations import ACT2FN
+from transformers.utils import cached_file
+
+is_mask = inputs["input_ids"] == tokenizer.mask_token_id
+states = outputs.last_hidden_state[is_mask]
+for row, length in zip(inputs["attention_mask"], inputs["attention_mask"].sum(1)):
+    row[{start} : length - {end}] = 0  # hides the text from the template
+with torch.no_grad():
+    template_states = model(**inputs).last_hidden_state[is_mask]
+head = load_file(cached_file("MODEL", "model.safetensors", subfolder="template_head"))
+weight, bias = head["layer.dense.weight"], head["layer.dense.bias"]
+"""
+_TANH = "embeddings = torch.tanh((states - template_states) @ weight.T + bias)"
+_TRANSFORM = """\
+both = ACT2FN[model.config.hidden_act](torch.stack([states, template_states]) @ weight.T + bias)
+norm = (head["layer.LayerNorm.weight"], head["layer.LayerNorm.bias"], model.config.layer_norm_eps)
+both = torch.nn.functional.layer_norm(both, both.shape[-1:], *norm)
+embeddings = both[0] - both[1]"""
+#: Settings that the card does not list as hyper-parameters. The first two follow from the templates, and training does
+#: not read the next four. The last two are described elsewhere in the card.
+_NOT_LISTED = (
+    "mask_token_id",
+    "template_edges",
+    "max_length",
+    "normalize",
+    "prompts",
+    "similarity_fn_name",
+    "dataset_objectives",
+    "objective_options",
+)
+_NO_RECORD = "This directory holds no record of how the model was trained."
+
+
+# The model ----------------------------------------------------------------------------------------------------------
+
+
+def origin(model: Subject) -> str:
+    """Name the objective and the rows, as the end of a sentence."""
+    name = model.settings.objective
+    if not model.run:
+        return "" if name == "simcse" else f", configured for the objective `{name}`"
+    papers = _known(model.objective.papers) if model.objective else []
+    objective = f"[`{name}`]({papers[0].url})" if papers else f"the objective `{name}`"
+    rows = CONTENTS.get(model.run.get("rows", ""))
+    trained = f" {rows.trained}" if rows else ""
+    positives = _positives(model)[0] if model.run.get("rows") == "sentences" else ""
+    return f", trained with {objective}{trained}{positives}"
+
+
+def _positives(model: Subject) -> tuple[str, str]:
+    """Say of what the pairs of single sentences were made: as the end of a sentence, and in a sentence of its own."""
+    if not model.view:
+        return ", from single sentences", ""
+    templates = len(model.settings.templates)
+    if templates > 1:
+        return (
+            f", from each sentence in {templates} templates",
+            "The positive of a sentence is the same sentence in another template.",
+        )
+    name = model.view["name"]
+    if name == "identity" and model.encoders == 2:
+        return (
+            ", from each sentence in two encoders",
+            "The positive of a sentence is the same sentence in the second encoder.",
+        )
+    views = f"{'two views' if model.view['both'] else 'a view'} of each sentence (`{name}`)"
+    subject = "The encoder reads" if model.settings.objective == "tsdae" else "The positive of a sentence is"
+    words = VIEW_CLASSES[name].words if name in VIEW_CLASSES else "a view of it"
+    rate = "" if model.view["rate"] is None else f", rate {model.view['rate']:g}"
+    both = "; the anchor is changed in the same way" if model.view["both"] else ""
+    return (
+        f", from {'two dropout views of each sentence' if name == 'identity' else views}",
+        f"{subject} {words} (view `{name}`{rate}){both}.",
+    )
+
+
+def threshold(model: Subject) -> str:
+    """Say from which cosine two texts are similar."""
+    saved = getattr(model.config, THRESHOLD, None)
+    if saved:
+        found = describe_threshold(saved)
+        return f"`SimCSE.is_similar` calls two texts similar from {found}. Other data needs another threshold."
+    return (
+        'Cosine similarities are meant for ranking. A threshold for "the same meaning" has to be chosen on your own '
+        "data."
+    )
+
+
+def papers(model: Subject) -> list[Paper]:
+    """List the papers to cite, those of the objective first."""
+    settings = model.settings
+    names: list[str | None] = [*model.objective.papers] if model.objective else []
+    for objective in model.objectives:
+        names += objective.papers
+    view = model.view.get("name")
+    is_of_encoder = view == "identity" and model.encoders == 2
+    is_of_method = settings.objective == "tsdae" or len(settings.templates) > 1 or is_of_encoder
+    if view in VIEW_CLASSES and not is_of_method:
+        names.append(VIEW_CLASSES[view].paper)
+    if settings.do_mlm and settings.objective != "declutr":
+        names.append("simcse")
+    if settings.matryoshka_dims:
+        names.append("matryoshka")
+    if model.arguments.get("gradcache_chunk_size"):
+        names.append("gradcache")
+    names.append(model.method)
+    return _known([*filter(None, names)] or ["simcse"])
+
+
+def _known(names: list[str] | tuple[str, ...]) -> list[Paper]:
+    """Return the papers of these names, without those that `papers.bib` lacks."""
+    return [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
+
+
+def hardware(run: dict) -> str:
+    """Say on what and how long the model was trained."""
+    seconds = run.get("train_seconds")
+    time = f"{_duration(seconds)}, including evaluations" if seconds else ""
+    if not run.get("hardware"):
+        return f"Training took {time}." if time else ""
+    trained = f"Trained on {run.get('processes') or 1} x {run['hardware']}"
+    if time:
+        trained += f" in {time}{' and all seeds' if run.get('seeds') else ''}"
+    return f"{trained}."
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds:.0f} seconds"
+
+
+def pooling_code(model: Subject) -> str:
+    """Return Python that computes `embeddings` from the `outputs` of transformers."""
+    denoising = model.inference.denoising
+    code = POOLERS[model.pooler].code
+    if model.pooler == "cls" and not model.own_pooler:
+        code = _HEAD
+    elif denoising != "none":
+        start, end = model.inference.template_edges[0]
+        code = _DENOISED.format(start=start, end=end) + (_TANH if denoising == "tanh" else _TRANSFORM)
+    return code.replace("MODEL", model.repo_id)
+
+
+# Its training -------------------------------------------------------------------------------------------------------
+
+
+def training(model: Subject) -> str:
+    """Describe the training in a paragraph."""
+    run = model.run
+    settings = model.settings
+    if model.adaptation:
+        return _adapted(model.adaptation)
+    if not run and settings.objective == "simcse" and not settings.matryoshka_dims and model.encoders == 1:
+        return _NO_RECORD
+
+    # 1. The texts and the start.
+    sentences = [_rows(model)]
+    if model.base_model:
+        sentences.append(f"Training started from `{model.base_model}`.")
+    if not run:
+        sentences = [f"{_NO_RECORD} According to its config.json:"]
+
+    # 2. The loss.
+    sentences += [_objective(model), _positives(model)[1], *_additions(model)]
+
+    # 3. The length and the seeds.
+    if run.get("steps"):
+        epochs = run.get("epochs") or 0
+        sentences.append(
+            f"Training took {run['steps']:,} steps, or {epochs:.3g} epochs, with seed {run.get('seed', '')}."
+        )
+    if len(model.runs) > 1:
+        seeds = ", ".join(map(str, model.seeds))
+        which = "the best one on the dev set" if run["seeds"]["chosen_by"] else "the first one"
+        sentences.append(f"Of {len(model.runs)} runs with the seeds {seeds}, this is {which}.")
+    return " ".join(filter(None, sentences))
+
+
+def _rows(model: Subject) -> str:
+    """Say how many rows of what there were, where they come from, and from which data set a batch comes."""
+    number = model.run.get("train_rows")
+    texts = public_name(model.run.get("train_texts"))
+    sources = model.datasets or filter(None, [texts])
+    origin = ", ".join(f"`{source}`" for source in sources)
+    described = ""
+    if number or origin:
+        count = f"{number:,} rows of " if number else ""
+        words = CONTENTS.get(model.run.get("rows", ""), Content()).words
+        described = f"Training data: {count}{words}{origin and ', from '}{origin}."
+    listed = []
+    for name, rows in (model.run.get("datasets") or {}).items():
+        own = model.settings.dataset_objectives.get(name)
+        objective = f", objective `{own['objective']}`" if own else ""
+        listed.append(f"`{name}` ({rows:,} rows{objective})")
+    if listed:
+        described += f" Each batch comes from one of the data sets {', '.join(listed)}."
+    return described.strip()
+
+
+def _objective(model: Subject) -> str:
+    """Name the objective, and the options that somebody chose; the similarity and its temperature always."""
+    defaults = _default_options(model.settings)
+    scoring = []
+    others = []
+    for name, value in public_options(model.settings).items():
+        described = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
+        if last_part(name) in ("temperature", "similarity"):
+            scoring.append(described)
+        elif value != defaults.get(name) and name != "matryoshka_dims":  # the card names those elsewhere
+            others.append(described)
+    options = ", ".join(scoring + others)
+    listed = f" (with {options})" if options else ""
+    summary = model.objective.summary if model.objective else ""
+    what = f": {summary}" if summary else ", which is not part of simcse_hf"
+    return f"The objective is `{model.settings.objective}`{what}{listed}."
+
+
+def _additions(model: Subject) -> list[str]:
+    """Name what was added to the objective, a sentence each."""
+    settings = model.settings
+    sentences = []
+    if model.encoders == 2:
+        sentences.append(
+            "A second, independent encoder, which is not part of this model, encoded every text of a row except the "
+            "first."
+        )
+    dims = ", ".join(map(str, settings.matryoshka_dims))
+    if dims:
+        matryoshka = f"[Matryoshka]({PAPERS['matryoshka'].url})"
+        sentences.append(f"The objective was also applied to the leading {dims} dimensions ({matryoshka}).")
+    if settings.do_mlm:
+        sentences.append(f"A masked-LM loss was added with weight {settings.mlm_weight:g}.")
+    rows = model.arguments.get("gradcache_chunk_size")
+    if rows:
+        gradcache = f"[GradCache]({PAPERS['gradcache'].url})"
+        sentences.append(
+            f"Each batch was encoded in chunks of {rows} rows ({gradcache}), which does not change the gradient."
+        )
+    return sentences
+
+
+def _adapted(adaptation: dict) -> str:
+    """Describe what `simcse-hf adapt` compared and chose."""
+    corpus = adaptation["corpus"]
+    chosen = adaptation["chosen"]
+    compared = (
+        f"`simcse-hf adapt` compared {len(adaptation['arms'])} arms for the domain of `{corpus['path']}` "
+        f"({corpus['texts']:,} texts), starting from `{chosen['model']}`, and chose `{chosen['name']}`."
+    )
+    if not chosen["stages"]:
+        return f"{compared} The encoder was not trained: what changed is the pooler or post-processing."
+    stages = []
+    for stage in chosen["stages"]:
+        work = f"{stage['steps']} steps of `{stage['objective']}` on `{stage['file']}`"
+        stages.append(f"{work} at learning rate {stage['learning_rate']:g}")
+    return (
+        f"{compared} Its training is {', then '.join(stages)}; this model is the first of the "
+        f"{len(adaptation['seeds'])} run(s) of the verdict, seed {chosen['seed']}."
+    )
+
+
+def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
+    """Return the objective's options without paths of this machine."""
+    options = {}
+    for name, value in settings.objective_options.items():
+        options[name] = public_name(value) if last_part(name) == "generator" else value
+    return options
+
+
+def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
+    """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
+    chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
+    return resolve_options(settings.objective, chosen) | dict.fromkeys(chosen, "cosine")
+
+
+def hyperparameters(model: Subject) -> list[tuple[str, object]]:
+    """List what differs from its default and had an effect on this training.
+
+    Args:
+        model (`Subject`): The model.
+
+    Returns:
+        `list[tuple[str, object]]`: Names and values, by name: arguments of the Trainer, settings, options of the
+        objective and rates of dropout.
+    """
+    settings = model.settings
+    unread = [] if settings.do_mlm else ["mlm_weight", "mlm_probability"]
+    if not model.view:
+        unread += ["view", "view_rate", "view_both"]
+    used = asdict(settings) | public_options(settings) | dropout_rates(model.config)
+    defaults = asdict(ContrastiveSettings()) | _default_options(settings) | dropout_rates(type(model.config)())
+    listed = dict(model.arguments)
+    for name, value in used.items():
+        if name not in _NOT_LISTED and value != defaults.get(name):
+            listed[name] = value
+    return sorted((name, value) for name, value in listed.items() if name not in unread)
