@@ -414,7 +414,7 @@ class ContrastiveModel(ContrastiveBase):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             drawn = self.prepare_objective()
-        objective.load_state_dict(drawn.state_dict())
+        objective.load_state_dict(drawn.state_dict(), strict=False)  # a tied decoder has the weights of the encoder
         self.objective = objective
         if second_encoder is not None and self.second_encoder is not None:
             second_encoder.load_state_dict(self.second_encoder.state_dict())
