@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import AutoTokenizer, set_seed
 from transformers.utils import logging
 
 from ..data.kinds import Source
@@ -22,6 +22,7 @@ from ..models.modeling import AutoModelForCL
 from ..models.settings import Values
 from ..ops.checks import did_you_mean
 from ..ops.distributed import hold_together, on_first_process
+from ..ops.loading import load_pretrained
 from ..publishing import CARD, is_written_by_hand, write_card
 from .decide import Start, decide_command, decide_run, with_values
 from .dev_sets import make_dev_sets
@@ -223,14 +224,16 @@ class Recipe:
             is_stream=data.streaming,
             decided_by=decided.decided_by,
         )
-        # 3. The model and its trainer.
+        # 3. The model, the tokenizer of the same revision, and the trainer.
+        checkpoint = decided.checkpoint
+        revision = decided.model.model_revision
+        tokenizer = load_pretrained(AutoTokenizer.from_pretrained, checkpoint.name, revision=revision)
         set_seed(args.seed)  # A fresh head is drawn when the model is loaded.
-        rates = dropout_settings(decided.checkpoint.config, decided.model.dropout)
-        settings = decided.model.settings() | rates
+        settings = decided.model.settings() | dropout_settings(checkpoint.config, decided.model.dropout)
         model = AutoModelForCL.from_checkpoint(
-            decided.checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
+            checkpoint, head=decided.model.head, unpadded=decided.model.unpadded, **settings
         )
-        return SimCSETrainer(model, run, train_dataset=texts, callbacks=[*dev_sets])
+        return SimCSETrainer(model, run, train_dataset=texts, processing_class=tokenizer, callbacks=[*dev_sets])
 
     def train(self) -> Results:
         """Train, save the model and write its results into `output_dir`; with `seeds`, once for each.
