@@ -8,34 +8,21 @@ from simcse_hf.cli.main import COMMANDS, main
 from simcse_hf.cli.options import run_command
 
 
-def encode_main(words):
-    """Run `simcse-hf encode`; its errors are raised."""
-    run_command("encode", COMMANDS["encode"], words)
-    return 0
+def command_main(name):
+    """A function that runs a command with a list of words; its errors are raised."""
+
+    def run(words):
+        run_command(name, COMMANDS[name], words)
+        return 0
+
+    return run
 
 
-def postprocess_main(words):
-    """Run `simcse-hf postprocess`; its errors are raised."""
-    run_command("postprocess", COMMANDS["postprocess"], words)
-    return 0
-
-
-def export_main(words):
-    """Run `simcse-hf export`; its errors are raised."""
-    run_command("export", COMMANDS["export"], words)
-    return 0
-
-
-def card_main(words):
-    """Run `simcse-hf card`; its errors are raised."""
-    run_command("card", COMMANDS["card"], words)
-    return 0
-
-
-def push_main(words):
-    """Run `simcse-hf push`; its errors are raised."""
-    run_command("push", COMMANDS["push"], words)
-    return 0
+encode_main = command_main("encode")
+postprocess_main = command_main("postprocess")
+export_main = command_main("export")
+card_main = command_main("card")
+push_main = command_main("push")
 
 
 def save_model(folder, tokenizer):
