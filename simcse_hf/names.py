@@ -23,7 +23,6 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 ShardFormat = Literal["npy", "parquet"]
 Transform = Literal["whitening", "flow"]
 
-TaskKind = Literal["classification", "clustering", "pairs", "reranking", "retrieval"]
 TaskSet = Literal["sts", "transfer", "full"]
 Mode = Literal["test", "dev", "fasttest"]
 Aggregation = Literal["all", "mean", "wmean"]
@@ -41,7 +40,6 @@ LONG_TEXTS: tuple[LongTexts, ...] = get_args(LongTexts)
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FORMATS: tuple[ShardFormat, ...] = get_args(ShardFormat)
-TASK_SETS: tuple[TaskSet, ...] = get_args(TaskSet)
 MODES: tuple[Mode, ...] = get_args(Mode)
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 #: In the order of the numbers 0, 1, 2 in SNLI and MultiNLI.

@@ -91,7 +91,7 @@ def run_adapt(bench: Workbench, report: Report) -> None:
         column="text",
         model=str(bench.encoder(MINILM)),
         output=str(bench.work_dir / "adapted"),
-        task=[("classification", str(test))],
+        task=[f"classification={test}"],
         labels=tuple(map(str, label_files(bench)[GENERAL])),
         pretrained=str(bench.encoder(PRETRAINED)),
         budget=600.0,  # the processor may be shared
@@ -99,7 +99,7 @@ def run_adapt(bench: Workbench, report: Report) -> None:
     )
     few = everything | dict(
         output=str(bench.work_dir / "adapted-few"),
-        task=[("classification", str(folder)), ("clustering", str(test))],
+        task=[f"classification={folder}", f"clustering={test}"],
         labels=(str(own),),
         pretrained=None,
         arms=(LABELS,),

@@ -7,7 +7,7 @@ r"""From a function to a command: its parameters are the options, and its docstr
 | `x: bool = False` and `x: bool = True` | `--x` and `--no_x` |
 | `x: Literal["a", "b"]`, or the name of such a type in `simcse_hf.names` | `--x {a,b}` |
 | `x: Sequence[str]` | `--x A B`, or `--x A --x B` |
-| `x: Mapping[str, str]` and `x: Sequence[tuple[str, str]]` | `--x KEY=VALUE`, repeatable |
+| `x: Mapping[str, str]` | `--x KEY=VALUE`, repeatable |
 | `x: float \| Literal["saved"]` | `--x X`: the first type that reads the word |
 | `**options: Unpack[T]`, with a `TypedDict` of `simcse_hf.names` | the keys of `T` |
 
@@ -204,9 +204,7 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
         prefix, action = ("no_", "store_false") if parameter.default is True else ("", "store_true")
         settings = {"action": action}
     elif get_origin(kind) is Mapping:
-        settings = {"action": _AddPair, **_pair(kind)}
-    elif get_origin(kind) is Sequence and get_origin(get_args(kind)[0]) is tuple:
-        settings = {"action": "append", **_pair(get_args(kind)[0])}
+        settings = {"action": _AddPair, "type": _read_pair, "metavar": "KEY=VALUE"}
     elif get_origin(kind) is Sequence:
         settings = {"action": "extend", "nargs": "+", **_single(get_args(kind)[0])}
     else:
@@ -259,12 +257,6 @@ def _single(kind: Any) -> dict[str, Any]:
     return {"type": partial(_read_word, members)}
 
 
-def _pair(kind: Any) -> dict[str, Any]:
-    """Return how a word of the form KEY=VALUE is read."""
-    keys = get_args(get_args(kind)[0])
-    return {"type": partial(_read_pair, keys), "metavar": "KIND=FILE" if keys else "KEY=VALUE"}
-
-
 def _read_word(kinds: Sequence[Any], word: str) -> Any:
     """Read a word as the first of several types that it fits."""
     wanted: list[str] = []
@@ -281,11 +273,9 @@ def _read_word(kinds: Sequence[Any], word: str) -> Any:
     raise ArgumentTypeError(f"must be {' or '.join(wanted)}, got {word}")
 
 
-def _read_pair(keys: Sequence[str], word: str) -> tuple[str, str]:
-    """Read a word of the form KEY=VALUE, whose key may have to be one of some kinds."""
+def _read_pair(word: str) -> tuple[str, str]:
+    """Read a word of the form KEY=VALUE."""
     key, equals, value = word.partition("=")
-    if keys and (key not in keys or not value):
-        raise ArgumentTypeError(f"must be KIND=FILE, with KIND one of {', '.join(keys)}, got {word!r}")
     if not (key and equals):
         raise ArgumentTypeError(f"must be KEY=VALUE, got {word!r}")
     return key, value

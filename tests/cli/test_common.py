@@ -10,7 +10,6 @@ from simcse_hf import names
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.evaluation import compare, evaluate, scoring
 from simcse_hf.evaluation.metrics import METRICS
-from simcse_hf.evaluation.user_tasks import KINDS
 from simcse_hf.inference.exported import GRAPHS
 from simcse_hf.postprocessing.transform import METHODS
 from simcse_hf.publishing.export import EXPORTS
@@ -20,7 +19,6 @@ from simcse_hf.publishing.export_int8 import INT8_EXPORTS
 def test_tables_of_the_package_have_the_names_of_names_py():
     assert set(names.BACKENDS) == {"torch", *GRAPHS}
     assert set(get_args(names.Transform)) == set(METHODS) and set(get_args(names.Metric)) == set(METRICS)
-    assert set(get_args(names.TaskKind)) == set(KINDS)
     assert set(get_args(names.Export)) == {*EXPORTS, *INT8_EXPORTS}
     for function in (evaluate, compare):
         assert ", ".join(scoring.ALL_TASKS) in " ".join(function.__doc__.split())

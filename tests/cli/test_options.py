@@ -16,7 +16,6 @@ from simcse_hf.cli import signature
 from simcse_hf.cli.main import COMMANDS
 from simcse_hf.cli.options import Command, make_parser, run_command
 from simcse_hf.cli.signature import REQUIRED, read_function
-from simcse_hf.names import TaskKind
 from simcse_hf.ops.results import Result
 
 FUNCTIONS = {name: command for name, command in COMMANDS.items() if isinstance(command, Command)}
@@ -63,7 +62,6 @@ def example(
     count: int = 3,
     kind: Literal["a", "b"] = "a",
     threshold: float | Literal["saved"] | None = None,
-    tasks: Sequence[tuple[TaskKind, str]] = (),
     filters: Mapping[str, str] | None = None,
     normalize: bool = True,
     overwrite: bool = False,
@@ -79,8 +77,7 @@ def example(
         count (`int`, *optional*, defaults to `3`): How many, of 100%. 0 is none.
         kind (`str`, *optional*, defaults to `"a"`): A kind.
         threshold (`float` or `str`, *optional*): The lowest score. The default is none.
-        tasks (`Sequence`, *optional*): Tasks, see `count`.
-        filters (`Mapping`, *optional*): Conditions.
+        filters (`Mapping`, *optional*): Conditions, see `count`.
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings
             to unit length.
         overwrite (`bool`, *optional*, defaults to `False`): Replace it.
@@ -115,8 +112,7 @@ def test_what_is_not_given_keeps_the_default_of_the_function(command):
 def test_words_become_values_of_the_types(command):
     given = call(
         command,
-        "m one two --count 5 --kind b --threshold 0.5 --tasks pairs=a.csv --tasks pairs=b.csv --filters year=2001 "
-        "--filters by=a=b --no_normalize --overwrite",
+        "m one two --count 5 --kind b --threshold 0.5 --filters year=2001 --filters by=a=b --no_normalize --overwrite",
     )
     assert given == {
         "model": "m",
@@ -124,7 +120,6 @@ def test_words_become_values_of_the_types(command):
         "count": 5,
         "kind": "b",
         "threshold": 0.5,
-        "tasks": [("pairs", "a.csv"), ("pairs", "b.csv")],
         "filters": {"year": "2001", "by": "a=b"},
         "normalize": False,
         "overwrite": True,
@@ -141,8 +136,6 @@ def test_words_become_values_of_the_types(command):
         ("m --count 2.5", "--count: must be an integer, got 2.5"),
         ("m --kind c", "invalid choice: 'c'"),
         ("m --threshold low", "must be a number or saved, got low"),
-        ("m --tasks ranking=a.csv", "must be KIND=FILE, with KIND one of classification, .*, got 'ranking=a.csv'"),
-        ("m --tasks pairs=", "must be KIND=FILE"),
         ("m --filters year", "must be KEY=VALUE, got 'year'"),
         ("m --filters a=1 --filters a=2", "--filters names a twice"),
     ],
@@ -163,7 +156,7 @@ def test_help_is_the_docstring(command, capsys):
         "--count COUNT how many, of 100%. 0 is none; default: 3",
         "--kind {a,b} a kind; default: a",
         "--threshold THRESHOLD the lowest score; default: none",
-        "--tasks KIND=FILE tasks, see --count",
+        "--filters KEY=VALUE conditions, see --count",
         "--no_normalize do not scale embeddings to unit length",
     ):
         assert words in shown, words

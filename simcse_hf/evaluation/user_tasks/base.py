@@ -53,7 +53,7 @@ class UserTask(ABC):
         shared (`Any`, *optional*): What both parts of a split need, such as training rows or a corpus.
 
     Attributes:
-        kind (`str`): Kind of task, one of `TaskKind`.
+        kind (`str`): Kind of task, one of `KINDS`.
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
         texts (`list[str]`): The distinct texts whose embeddings the task needs.

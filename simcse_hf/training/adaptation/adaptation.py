@@ -15,11 +15,11 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers.utils import logging
 
-from ...evaluation.user_tasks import TaskResult, UserTask
+from ...evaluation.user_tasks import KINDS, TaskResult, UserTask
 from ...evaluation.user_tasks.base import short_name
 from ...inference.simcse import SimCSE
 from ...models.modeling import AutoModelForCL
-from ...names import PoolerType, TaskKind
+from ...names import PoolerType
 from ...ops.errors import refuse_changes
 from ...ops.files import digest, entries, hold, read_json_object, remove, write_atomically, write_json
 from ...ops.launch import check_together
@@ -55,7 +55,7 @@ class Asked:
 
     corpus: str
     model: str
-    task: list[tuple[str, str]]
+    task: list[str]
     labels: list[str]
     pretrained: str | None
     arms: list[str]
@@ -68,16 +68,12 @@ class Asked:
     bf16: bool
     extend_tokenizer: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as it stands on a command line."""
-        return {**asdict(self), "task": ["=".join(each) for each in self.task]}
-
 
 def adapt(
     corpus: str,
     *,
     model: str,
-    task: Sequence[tuple[TaskKind, str]],
+    task: Sequence[str],
     output: str,
     labels: Sequence[str] = (),
     pretrained: str | None = None,
@@ -105,8 +101,8 @@ def adapt(
     Args:
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
         model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
-        task (`Sequence[tuple[str, str]]`): Kind and file of each task, of which the first one decides; a kind is
-            classification, clustering, pairs, reranking or retrieval.
+        task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
+            classification, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
         labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
             pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
@@ -141,7 +137,11 @@ def adapt(
         raise ValueError("--pretrained needs --labels: an encoder becomes a sentence encoder by labelled training.")
     inputs = [("CORPUS", corpus)]
     inputs += [("--labels", file) for file in labels]
-    inputs += [(f"--task {kind}", file) for kind, file in task]
+    for word in task:
+        kind, _, file = word.partition("=")
+        if kind not in KINDS or not file:
+            raise ValueError(f"--task must be KIND=FILE, with KIND one of {', '.join(KINDS)}, got {word!r}.")
+        inputs.append((f"--task {kind}", file))
     check_files(inputs)
 
     asked = Asked(
@@ -174,7 +174,7 @@ def adapt(
                 # The output may lie within the folder of a task.
                 if each.is_file() and directory.resolve() not in each.resolve().parents:
                     digests[f"digest of {each}"] = digest(each)
-        steps_done = StepsDone(directory, asked.to_dict() | digests)
+        steps_done = StepsDone(directory, asdict(asked) | digests)
         if (directory / ADAPTATION).is_file():
             logger.info(f"{output} holds the finished adaptation; --overwrite starts again.")
             return Adaptation.read(directory)
@@ -320,7 +320,7 @@ class _Adaptation:
             describe(self.arms, measured, chosen, seeds, judged),
             left_out=plan["left_out"],
             corpus=self.corpus,
-            arguments=self.asked.to_dict(),
+            arguments=asdict(self.asked),
             output=str(self.work.parent),
         )
         output = self.work.parent

@@ -13,7 +13,7 @@ from ...data.columns import LABEL, find_parts
 from ...data.read import is_labelled, load_class_rows, load_text_dataset
 from ...data.table import open_table, stream_texts
 from ...evaluation.sts import read_scored_pairs
-from ...evaluation.user_tasks import UserTask, name_tasks, read_task
+from ...evaluation.user_tasks import UserTask, name_tasks
 from ...ops.files import write_text
 from ...search.mining import fold_text
 
@@ -34,12 +34,12 @@ _PAIR = ("sentence1", "sentence2", "score")
 
 
 def read_tasks(
-    given: Sequence[tuple[str, str]],
+    given: Sequence[str],
 ) -> tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]:
     """Read the user's tasks, and split each in two.
 
     Args:
-        given (`Sequence[tuple[str, str]]`): Kind and file of each task. The first one chooses the arm.
+        given (`Sequence[str]`): Tasks as KIND=FILE. The first one chooses the arm.
 
     Returns:
         `tuple[dict[str, UserTask], dict[str, UserTask], frozenset[str]]`: By the name of the task, the parts that
@@ -54,7 +54,7 @@ def read_tasks(
     dev = {}
     held_out = {}
     scored: set[str] = set()
-    for name, task in name_tasks(read_task(kind, path) for kind, path in given).items():
+    for name, task in name_tasks(given).items():
         try:
             share = min(DEV_SHARE, _MAX_DEV_UNITS / len(task))
             dev[name], held_out[name] = task.split(share, _SPLIT_SEED)

@@ -37,7 +37,7 @@ def settings(tmp_path, start, save_checkpoint, monkeypatch):
         corpus=str(corpus),
         model=str(start),
         output=str(tmp_path / "out"),
-        task=[("pairs", str(pairs))],
+        task=[f"pairs={pairs}"],
         labels=(str(labels),),
         pretrained=str(save_checkpoint(BertForMaskedLM(tiny_config()), "pretrained")),
         arms=("untrained", CONTROL, "mlm-labels"),
@@ -272,7 +272,7 @@ def test_an_encoder_without_a_pooler_has_the_mean_of_all_tokens_and_every_pooler
         ({"labels": ()}, "--pretrained --labels"),
         ({"arms": ("labels",), "labels": (), "pretrained": None}, "labels --labels --pretrained"),
         ({"model": "nowhere/at-all"}, "--model nowhere/at-all"),
-        ({"task": (("pairs", "few.csv"),)}, "few.csv dev held-out"),
+        ({"task": ["pairs=few.csv"]}, "few.csv dev held-out"),
         ({"labels": ("corpus.txt",)}, "corpus.txt label"),
     ],
 )
@@ -284,7 +284,7 @@ def test_what_cannot_be_done_is_refused_by_name(run, tmp_path, monkeypatch, chan
 
 
 @pytest.mark.parametrize(
-    "missing", [{"corpus": "nosuch.csv"}, {"labels": ["nosuch.csv"]}, {"task": [("pairs", "nosuch.csv")]}]
+    "missing", [{"corpus": "nosuch.csv"}, {"labels": ["nosuch.csv"]}, {"task": ["pairs=nosuch.csv"]}]
 )
 def test_a_missing_file_is_found_before_an_earlier_adaptation_is_deleted(settings, tmp_path, missing):
     record = write(tmp_path / "out/search/record.json", ["{}"])
@@ -312,13 +312,13 @@ def test_an_output_folder_within_the_folder_of_a_task_is_no_input(run, tmp_path)
     documents = {f"d{number}": text for number, text in enumerate(sentences(12, 4))}
     queries = {f"q{number}": text for number, text in enumerate(sentences(12, 5))}
     folder = write_beir(tmp_path / "task", documents, queries, {f"q{n}": {f"d{n}": 1} for n in range(12)})
-    again = {"task": (("retrieval", str(folder)),), "output": str(folder / "out"), "arms": ("untrained",)}
+    again = {"task": [f"retrieval={folder}"], "output": str(folder / "out"), "arms": ("untrained",)}
     assert run(**again) == run(**again)
 
 
 def test_the_command_refuses_other_arguments_and_starts_again_on_request(settings, capsys):
     words = ["adapt", settings["corpus"], "--model", settings["model"], "--output", settings["output"]]
-    words += ["--json", "--quiet", "--arms", "untrained", "--task", "=".join(settings["task"][0])]
+    words += ["--json", "--quiet", "--arms", "untrained", "--task", settings["task"][0]]
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["arms"] and result["arguments"]["budget"] == 40.0
