@@ -1,5 +1,7 @@
 """Helpers of the tests of the command line."""
 
+from functools import partial
+
 import torch
 from conftest import tiny_config
 
@@ -8,21 +10,18 @@ from simcse_hf.cli.main import COMMANDS, main
 from simcse_hf.cli.options import run_command
 
 
-def command_main(name):
-    """A function that runs a command with a list of words; its errors are raised."""
-
-    def run(words):
-        run_command(name, COMMANDS[name], words)
-        return 0
-
-    return run
+def run_named(name, words):
+    """Run a command with a list of words; its errors are raised."""
+    run_command(name, COMMANDS[name], words)
+    return 0
 
 
-encode_main = command_main("encode")
-postprocess_main = command_main("postprocess")
-export_main = command_main("export")
-card_main = command_main("card")
-push_main = command_main("push")
+# Partial functions, because those that are launched in several processes are pickled.
+encode_main = partial(run_named, "encode")
+postprocess_main = partial(run_named, "postprocess")
+export_main = partial(run_named, "export")
+card_main = partial(run_named, "card")
+push_main = partial(run_named, "push")
 
 
 def save_model(folder, tokenizer):
