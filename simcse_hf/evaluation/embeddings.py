@@ -10,6 +10,7 @@ import torch
 from numpy import ndarray
 
 from ..ops.errors import check_finite
+from ..ops.similarity import similarity_of
 
 
 class Encoder(Protocol):
@@ -40,7 +41,7 @@ class SentenceEmbeddings:
     def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
         distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
         #: How the model compares embeddings.
-        self.similarity = getattr(model, "similarity_fn_name", "cosine")
+        self.similarity = similarity_of(model)
         self._rows = {text: row for row, text in enumerate(distinct)}
         if not distinct:
             return

@@ -1,15 +1,17 @@
 """Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedConfig
 
-from ..indexes.description import PROBE, SAME
+from ..indexes.description import PROBE, agreement, least_cosine
 from ..models.settings import THRESHOLD
+from ..ops.identity import Identity
 from ..postprocessing.transform import FOLDER, Fit
 from .encoder import Encoder
 
@@ -17,6 +19,8 @@ from .encoder import Encoder
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
 # They may differ by this share of the largest distance (1 - cosine), as in bfloat16.
 _TOLERANCE = 0.02
+#: Least cosine of two embeddings of one text by a model and its graph in float32.
+_SAME_GRAPH = 0.9999
 
 
 @dataclass(frozen=True)
@@ -26,22 +30,41 @@ class SavedThreshold:
     Args:
         cosine (`float`): The cosine.
         probe (`list[float]`): What [`SimCSE.probe_cosines`] returned when it was chosen.
+        model (`Mapping`, *optional*): What [`pair_identity`] returned then; unknown until version 0.4.
     """
 
     cosine: float
     probe: list[float]
+    model: Mapping[str, object] | None = None
 
     @classmethod
     def read(cls, config: PreTrainedConfig) -> "SavedThreshold | None":
         """Return the threshold in the config of a model, `None` without one."""
         saved = getattr(config, THRESHOLD, None)
-        return saved and cls(saved["cosine"], saved["probe"])
+        return saved and cls(saved["cosine"], saved["probe"], saved.get("model"))
 
-    def fits(self, cosines: Sequence[float]) -> bool:
-        """Return whether a model with these cosines gives the embeddings that the threshold was chosen for."""
+    def problem(self, model: Any) -> str:
+        """Say why a model gives other embeddings than those that the threshold was chosen for; empty if it does not.
+
+        Args:
+            model (`SimCSE`): The model.
+
+        Returns:
+            `str`: The reason.
+        """
         before = np.array(self.probe)
-        largest = np.abs(before - cosines).max()
-        return bool(largest <= _TOLERANCE * (1 - before.min()))
+        if not np.abs(before - model.probe_cosines()).max() <= _TOLERANCE * (1 - before.min()):
+            return "a few fixed sentences had other cosines when it was chosen"
+        if self.model is None:
+            return ""
+        return "; ".join(Identity.from_dict(self.model).changes(pair_identity(model), ("dtype", "backend")))
+
+
+def pair_identity(model: Any) -> Identity:
+    """Return what decides the cosine of two texts: no other prompt than that before both, and no names."""
+    prompts = {"": model.resolve_prompt()}
+    found = model.identity()
+    return replace(found, name_or_path=None, revision=None, prompts=prompts, default_prompt_name=None)
 
 
 def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
@@ -52,11 +75,11 @@ def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
     return F.normalize(embeddings[0], dim=-1)
 
 
-def check_fit(encoder: Encoder, fit: Fit) -> None:
+def check_fit(encoder: Any, fit: Fit) -> None:
     """Refuse a whitening or flow that was fitted on the embeddings of other weights.
 
     Args:
-        encoder (`Encoder`): The model.
+        encoder (`SimCSE`): The model.
         fit (`Fit`): What the transform was fitted on. One without a probe is taken as it is.
 
     Raises:
@@ -64,10 +87,27 @@ def check_fit(encoder: Encoder, fit: Fit) -> None:
     """
     if fit.probe is None:
         return
-    probe = probe_embedding(encoder, fit.max_length)
-    saved = torch.tensor(fit.probe)
-    if probe.shape != saved.shape or probe @ saved < SAME:
+    probe = probe_embedding(encoder, fit.max_length).numpy()
+    if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least_cosine(encoder.backend):
         raise ValueError(
             f"the files in {encoder.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
             "again, or load the model with postprocess=False."
+        )
+
+
+def check_graph(graph: Any, weights: Any) -> None:
+    """Refuse an exported graph that lies beside other weights than those that it was made from.
+
+    Args:
+        graph (`SimCSE`): The model that the graph computes.
+        weights (`SimCSE`): The model of the weights beside it.
+
+    Raises:
+        ValueError: If a sentence has another embedding.
+    """
+    x, y = (probe_embedding(each, graph.max_length).numpy() for each in (graph, weights))
+    if not agreement(x, y) >= (least_cosine(graph.backend) if graph.model.rounds else _SAME_GRAPH):
+        raise ValueError(
+            f"{graph.model.files[0]} is the graph of other weights than those beside it: export the model again, or "
+            "move the graph into a folder of its own."
         )

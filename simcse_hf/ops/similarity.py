@@ -1,6 +1,7 @@
 """Compare embeddings by the similarities of sentence-transformers: cosine, dot, euclidean and manhattan."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ def similarity_pairs(x: Tensor, y: Tensor, similarity: str) -> Tensor:
     if similarity in _NORMS:
         return -torch.linalg.vector_norm(x - y, _NORMS[similarity], dim=1)
     return (x * y).sum(dim=1)
+
+
+def similarity_of(model: Any) -> str:
+    """Return how a model compares embeddings: by the cosine, unless it says otherwise."""
+    return getattr(model, "similarity_fn_name", "cosine")
 
 
 def check_scores(similarity: str, **scores: float | None) -> None:
