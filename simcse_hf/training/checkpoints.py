@@ -25,8 +25,10 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
+from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 
@@ -193,6 +195,11 @@ class WholeCheckpointTrainer(Trainer):
     def is_silent(self) -> bool:
         """Whether the run prints nothing."""
         return bool(self.args.disable_tqdm) and self.args.logging_strategy == "no"
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as transformers does, without a draw from the noise of training: a loader draws a seed."""
+        with preserve_random_state(self.args.device):
+            return super().evaluation_loop(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
