@@ -19,6 +19,8 @@ from simcse_hf.training.recipe import ARGUMENTS
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+#: The tables of what stands in other libraries.
+NOT_COUNTED = ("migration.md",)
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((DOCS / "results").glob("[bip]*.md"))]
 
 
@@ -32,8 +34,8 @@ def text_of(path):
 
 
 def test_the_documentation_is_short():
-    words = {path.name: len(text_of(path).split()) for path in PAGES}
-    assert len(PAGES) <= 15 and sum(words.values()) <= 15_500, words
+    words = {path.name: len(text_of(path).split()) for path in PAGES if path.name not in NOT_COUNTED}
+    assert len(words) <= 15 and sum(words.values()) <= 15_500, words
     assert len(text_of(ROOT / "README.md").split()) <= 800
     assert words["tutorial.md"] <= 900 and words["tutorial_labels.md"] <= 900 and words["concepts.md"] <= 1_200
     assert words["notebook.md"] <= 500
