@@ -20,18 +20,13 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..data.collator import (
-    LARGEST_LISTED,
-    ClassSampler,
-    ContrastiveCollator,
-    NeighborSampler,
-    PermutedSampler,
-)
+from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS
 from ..data.documents import SpanDataset
 from ..data.kinds import KINDS, Source, check_neighbours, read_stream
-from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
+from ..data.mixture import MixedRows, MixtureCollator
 from ..data.read import TextSource, apply_transform, cached_map, find_paths
+from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription

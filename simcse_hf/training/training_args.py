@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from ..data.mixture import SHARES
+from ..data.samplers import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
 from ..models.settings import Values
