@@ -1,7 +1,7 @@
 """Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         #: The batches of the next step, before they are masked.
-        self.batches: list[Any] = []
+        self.batches: list = []
         #: The tokens to predict in the batches of a step.
         self.predicted = torch.tensor(0)
         #: The first module that reads the states of the encoder.
@@ -132,12 +132,12 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
-    def get_batch_samples(self, *args: Any) -> Any:
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple[list, None]:
         """Take the batches of a step, which are masked when it begins."""
-        self.batches, _ = super().get_batch_samples(*args)
+        self.batches, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)
         return self.batches, None
 
-    def training_step(self, model: torch.nn.Module, inputs: Any, *args: Any) -> torch.Tensor:
+    def training_step(self, model: torch.nn.Module, inputs: dict, *args: object) -> torch.Tensor:
         """Take the gradient of a batch; the first one of a step masks all of them, unless they have labels."""
         if self.batches:
             self.predicted = torch.zeros((), device=self.args.device)
@@ -156,7 +156,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         model: torch.nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """Compute the mean loss of the tokens of a batch; in a step its part of the mean over all tokens."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
@@ -174,7 +174,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         with self.head.register_forward_pre_hook(keep_predicted):
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
         if model.training and num_items_in_batch is not None:
-            loss = loss * (number / num_items_in_batch.clamp(min=1e-9))
+            loss = loss * (number / self.predicted.clamp(min=1e-9))
         return (loss, outputs) if return_outputs else loss
 
     def mask_once(self, rows: Dataset) -> Dataset:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     AutoTokenizer,
@@ -779,9 +780,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
-    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
         """Create the schedule as transformers does, and refuse one that would lower the rate when scores improve."""
-        schedule = super().create_scheduler(*args, **kwargs)
+        schedule = super().create_scheduler(num_training_steps, optimizer)
         mode = _mode(schedule)
         name = type(schedule).__name__
         if mode is not None and self.args.eval_strategy == "no":
@@ -1001,7 +1002,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             card.unlink(missing_ok=True)
 
 
-def _mode(schedule: Any) -> str | None:
+def _mode(schedule: object) -> str | None:
     """Return `"min"` or `"max"` of a schedule that waits for a metric to fall or to rise, and `None` of others."""
     mode = getattr(schedule, "mode", None)
     return mode if mode in ("min", "max") else None
