@@ -187,9 +187,10 @@ def encode_token_ids(
     try:
         with ThreadPoolExecutor(streams) as pool:
             outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
-            # During training, the bar vanishes with the evaluation.
             hidden = not show_progress_bar or rank != 0
-            for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None):
+            # During training, the bar vanishes with the evaluation, and a short one shows none.
+            bar = tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None, delay=1)
+            for number, places, output in bar:
                 if embeddings is None:  # on the device until the end, because each copy would wait for it
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(batches):
