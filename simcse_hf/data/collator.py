@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ..objectives.base import ABSENT
+from .packed_batch import PackedBatch
 from .tokenize import number_of
 
 #: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
@@ -43,14 +44,6 @@ def pad(
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-class HostArray(np.ndarray):
-    """Numbers of a batch that stay on the host when the batch moves to a device, such as the lengths of its texts."""
-
-    def to(self, *args: object, **kwargs: object) -> Self:
-        """Return the numbers themselves, whatever the device."""
-        return self
-
-
 @dataclass
 class ContrastiveCollator:
     """Pad the sentences of a batch together, with an axis for the sentences of a row.
@@ -60,24 +53,22 @@ class ContrastiveCollator:
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which knows the padding token.
-        pad_to (`int`, *optional*): Pad every batch to this many tokens. Defaults to the longest sentence of the batch.
         repeat (`int`, *optional*, defaults to `2`): How often a row's only sentence stands in the batch.
         add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
             same number.
         columns (`Sequence[str]`, *optional*, defaults to `()`): Columns of numbers that go into the batch as well,
             under their names in the plural: `score` as `scores`.
-        add_lengths (`bool`, *optional*, defaults to `False`): Whether to add the number of tokens of each text, with
-            which a step on an accelerator does not wait for the mask.
+        packing (`dict[str, Any]`, *optional*): The options of [`Packing.from_lengths`] with which the texts are packed
+            into one row, in a [`PackedBatch`]. Defaults to batches that are padded.
         vectors (`Mapping[str, Callable]`, *optional*): By the name in the batch, what gives vectors of shape
             `(batch, columns, dim)` for the numbers of rows, such as [`RowVectors`].
     """
 
     tokenizer: PreTrainedTokenizerBase
-    pad_to: int | None = None
     repeat: int = 2
     add_text_ids: bool = False
     columns: Sequence[str] = ()
-    add_lengths: bool = False
+    packing: dict[str, Any] | None = None
     vectors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
     def __call__(self, rows: Sequence[Mapping]) -> dict:
@@ -93,12 +84,12 @@ class ContrastiveCollator:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, `lengths`,
-            an array of shape `(batch, num_sentences)` that stays on the host, and the `vectors`.
+            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, and the
+            `vectors`.
 
         Raises:
-            ValueError: If a row has no lists of token ids, a sentence is longer than `pad_to`, or the tokenizer has no
-                padding token.
+            ValueError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
+                token.
         """
         pad_token_id = self.tokenizer.pad_token_id
         if pad_token_id is None:
@@ -116,22 +107,23 @@ class ContrastiveCollator:
             sentences.append(found)
         if all(len(found) == 1 for found in sentences):
             sentences = [found * self.repeat for found in sentences]
-        # 2. All texts of the batch, padded to one shape
+        # 2. All texts of the batch in one tensor
         width = max(map(len, sentences))
         texts = []
         for found in sentences:
             texts += found + [[]] * (width - len(found))
-        longest = max(map(len, texts))
-        if self.pad_to is not None and longest > self.pad_to:
-            raise ValueError(f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length.")
-        shape = (len(rows), width)
-        ids, mask = pad(texts, pad_token_id, self.pad_to)
-        batch: dict = {
-            "input_ids": ids.unflatten(0, shape),
-            "attention_mask": mask.unflatten(0, shape),
-        }
-        # 3. What else the rows hold
         first = rows[0]
+        if "relations" not in first and not all(texts):
+            row, place = divmod(list(map(len, texts)).index(0), width)
+            raise ValueError(f"sentence {place} of row {row} of the batch has no token: remove it")
+        shape = (len(rows), width)
+        batch: dict[str, Any]
+        if self.packing is None:
+            ids, mask = pad(texts, pad_token_id)
+            batch = {"input_ids": ids.unflatten(0, shape), "attention_mask": mask.unflatten(0, shape)}
+        else:
+            batch = PackedBatch(texts, shape, pad_token_id, **self.packing)
+        # 3. What else the rows hold
         if "relations" in first:
             batch["relations"], _ = pad([row["relations"] for row in rows], ABSENT, width - 1)
         if "view_seed" in first:
@@ -139,8 +131,6 @@ class ContrastiveCollator:
         for name in self.columns:
             if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
-        if self.add_lengths:
-            batch["lengths"] = mask.sum(-1).view(shape).numpy().view(HostArray)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():

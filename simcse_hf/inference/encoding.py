@@ -21,7 +21,7 @@ from ..data.tokenize import to_token_ids
 from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
-from ..ops.unpadded import send
+from ..ops.packing import Packing, send
 
 T = TypeVar("T")
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
@@ -128,7 +128,8 @@ def encode_token_ids(
 
     Args:
         model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`, and on an
-            accelerator with `lengths`, an array of shape `(batch,)`; returns an output with `sentence_embeddings`.
+            accelerator with their `packing` where it runs without padding; returns an output with
+            `sentence_embeddings`.
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
         token_budget (`int`, *optional*): Tokens of a padded batch. By default there is no limit if `batch_size` is
@@ -149,9 +150,9 @@ def encode_token_ids(
     on_cpu = device.type == "cpu"
     if on_cpu:
         keep_freed_memory()
+    bare = getattr(model, "module", model)
     if token_budget is None and batch_size is None:
         # On a CPU more where padding is not computed and takes no time.
-        bare = getattr(model, "module", model)
         usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
         token_budget = getattr(bare, "token_budget", usual) if on_cpu else 32_768
     lengths = np.array([len(ids) for ids in token_ids])
@@ -171,8 +172,10 @@ def encode_token_ids(
                 output = model(input_ids=ids, attention_mask=mask)
         else:
             ids, mask, places = send([ids, mask, places], device)
-            # The model knows the lengths, so that it does not wait for the device to count tokens.
-            output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
+            packing = {}
+            if getattr(bare, "runs_unpadded", False):  # so that the model does not wait for the device to count tokens
+                packing["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)
+            output = model(input_ids=ids, attention_mask=mask, **packing)
         return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None

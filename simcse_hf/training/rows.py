@@ -6,6 +6,7 @@ several data sets, each batch from one.
 """
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,11 +67,13 @@ class Reader:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer of the model.
         settings (`ContrastiveSettings`): The settings of the model, with its templates.
         args (`SimCSETrainingArguments`): The arguments of the run.
+        unpadded (`bool`, *optional*, defaults to `True`): Whether the encoder runs without padding.
     """
 
     tokenizer: PreTrainedTokenizerBase
     settings: ContrastiveSettings
     args: SimCSETrainingArguments
+    unpadded: bool = True
 
 
 class Description(TypedDict, total=False):
@@ -322,6 +325,11 @@ class Mixed(Rows):
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
+        if self.reader.args.accelerator_config.dispatch_batches:
+            raise ValueError(
+                "dispatch_batches makes one batch for all processes, and a batch of several data sets is not cut: "
+                "unset it in accelerator_config"
+            )
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
@@ -623,11 +631,33 @@ def make_collator(reader: Reader, objective: Objective, longest: int) -> Contras
     """Make the collator of an objective, for texts of up to `longest` tokens."""
     return ContrastiveCollator(
         reader.tokenizer,
-        pad_to=longest if reader.args.pad_to_max_length else None,
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
-        add_lengths=reader.args.device.type != "cpu",
+        packing=packing_options(reader, longest),
     )
+
+
+def packing_options(reader: Reader, longest: int) -> dict[str, Any] | None:
+    """Say how the collator packs the texts of a batch.
+
+    Compiled code gets few shapes. With about 22 tokens a text, rounding up to a multiple of as many tokens as a batch
+    has texts adds 2.3%.
+
+    Args:
+        reader (`Reader`): What the rows are read with.
+        longest (`int`): Number of tokens that no text exceeds.
+
+    Returns:
+        `dict[str, Any]`: Options of [`Packing.from_lengths`]; `None` if the batches are padded.
+    """
+    args = reader.args
+    if not reader.unpadded or args.accelerator_config.dispatch_batches:  # one process slices the batches of all
+        return None
+    options: dict[str, Any] = {"in_order": args.device.type != "cpu"}
+    if args.torch_compile:
+        texts = 2 * args.train_batch_size
+        options |= {"multiple": min(256, 2 ** int(math.log2(texts))), "length": longest}
+    return options
 
 
 def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:

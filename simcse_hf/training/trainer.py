@@ -29,6 +29,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
+from ..data.packed_batch import PackedBatch
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
@@ -212,7 +213,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.start_digest = starting_weights(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
-        self.reader = Reader(tokenizer, start.settings, args)
+        unpadded = start.runs_unpadded and not args.gradient_checkpointing
+        self.reader = Reader(tokenizer, start.settings, args, unpadded)
         self.rows: Rows | None = None
         if train_dataset is not None:
             self.rows = read_training_rows(self.reader, self.run, train_dataset)
@@ -539,12 +541,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         model = self.model
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
-        batch = self.data_collator([dict(row)] * 8)  # At low rates, one text may be spared by chance.
+        # At low rates, one text may be spared by chance.
+        batch = self._prepare_inputs(self.data_collator([dict(row)] * 8))
         texts = (batch["input_ids"], batch["attention_mask"])
         rates = dict(sorted(dropout_rates(model.config).items()))
         implementation = model.config._attn_implementation
         unpadded = model.unpadded
-        if self.args.torch_compile or self.args.gradient_checkpointing:  # Training pads, once they are set up.
+        if self.args.gradient_checkpointing:  # Training pads, once it is set up.
             model.unpadded = False
         try:
             with self.compute_loss_context_manager():
@@ -597,8 +600,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 loader = DataLoader(
                     stream,
                     batch_size=None,
-                    collate_fn=self.data_collator,
-                    pin_memory=self.args.dataloader_pin_memory,
+                    collate_fn=lambda rows: self._prepare_inputs(self.data_collator(rows)),
                 )
         else:
             loader = super().get_train_dataloader()
@@ -667,6 +669,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.watch.add(output)
         return (loss, output) if return_outputs else loss
 
+    def _prepare_inputs(self, inputs: Batch) -> Batch:
+        """Send a batch to the device; one whose texts are packed becomes what the model takes."""
+        if isinstance(inputs, PackedBatch):
+            return inputs.to(self.args.device)
+        return super()._prepare_inputs(inputs)
+
     def _complete_inputs(self, inputs: Batch, training: bool) -> Batch:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
         inputs = dict(inputs)
@@ -680,6 +688,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             for place in range(first, len(columns)):
                 columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
             inputs["input_ids"] = torch.stack(columns, dim=1)
+        if self.args.torch_compile and "packing" in inputs:
+            # One graph for any number of tokens, from the first step on.
+            torch._dynamo.maybe_mark_dynamic(inputs["packing"].token_index, 0)
         if self.masker is not None and training:
             assert self.model.objective is not None
             masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
@@ -699,7 +710,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.model,
                 self._complete_inputs(inputs, training=True),
                 chunk_size,
-                trim=not self.args.pad_to_max_length,
                 autocast=self.accelerator.autocast,
             )
         with no_sync():  # This gradient goes as far as the embeddings and the objective's parameters.

@@ -187,7 +187,8 @@ def without_padding(tokenizer):
 OF_TOKENS = [
     (lambda tokenizer: ContrastiveCollator(tokenizer)([{"text": "a"}]), "token id lists.*the keys.*Tokenize first"),
     (collate([2, 7, 3]), r"a list of token id lists.*got \[2, 7, 3\]"),
-    (collate([[CLS, 7, 7, 7, SEP]], pad_to=4), "a text has 5 tokens, but pad_to is 4"),
+    (collate([[CLS, 7, 7, 7, SEP]], packing={"length": 4}), "a text has 5 tokens, but the batch is 4 tokens long"),
+    (collate([[CLS, SEP], [CLS]], [[CLS], []]), "sentence 1 of row 1 of the batch has no token"),
     (without_padding, r"^the tokenizer has no padding token: set tokenizer.pad_token"),
     (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "the dataset to tokenize is empty"),
     (views(TEXTS.add_column("sent1", ["c", "d"])), "column sent0; the data set has sent0, sent1. Select"),
