@@ -1,43 +1,45 @@
-"""A batch whose texts travel to the device as one tensor of numbers."""
+"""A batch whose texts travel to the device as one tensor of numbers, without padding."""
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.packing import Packing
 
 
 class PackedBatch(dict[str, Any]):
-    """The texts of a batch in one row without padding, made on the host; see [`Packing`].
+    """A batch with its texts in one row without padding; see [`Packing`].
 
     `numbers`, of type int32, holds the token ids `(T,)`, their flat indices in the padded batch `(T,)`, the row of
-    each sentence `(sentences,)` and the bounds `(sentences + 1,)`. One copy brings them to the device, where
-    [`to`] makes what a model takes. What else the batch holds stands beside `numbers`.
+    each sentence `(sentences,)` and the bounds `(sentences + 1,)`. One copy brings them to the device, where [`to`]
+    makes what a model takes. What else the batch holds stands beside `numbers`.
 
     Args:
-        texts (`Sequence[Sequence[int]]`): The token ids of each text, all texts of a row in turn.
-        shape (`tuple[int, int]`): Rows, and texts of a row.
+        batch (`Mapping[str, Any]`): A batch with `input_ids` and `attention_mask` of shape
+            `(batch, num_sentences, length)`, all padding on the right.
         pad_token_id (`int`): The id of padding.
         options (`Any`): The options of [`Packing.from_lengths`].
     """
 
-    def __init__(self, texts: Sequence[Sequence[int]], shape: tuple[int, int], pad_token_id: int, **options: Any):
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    def __init__(self, batch: Mapping[str, Any], pad_token_id: int, **options: Any):
+        others = dict(batch)
+        ids = others.pop("input_ids")
+        mask = others.pop("attention_mask").bool()
+        lengths = mask.sum(-1).flatten().numpy()
         packing = Packing.from_lengths(lengths, **options)
-        index, rows, bounds = (x.numpy() for x in (packing.token_index, packing.rows, packing.bounds))
-        ids = np.full(len(index), pad_token_id)
-        present = rows[rows < len(texts)]
-        tokens = int(lengths.sum())
-        ids[:tokens] = np.fromiter(chain.from_iterable(texts[row] for row in present), np.int64, tokens)
-        super().__init__(numbers=torch.from_numpy(np.concatenate([ids, index, rows, bounds]).astype(np.int32)))
-        self.texts_shape = shape
+        # The packed row may be of a batch that is longer than this one.
+        longer = F.pad(ids, (0, packing.shape[1] - ids.shape[-1]), value=pad_token_id)
+        packed_ids = packing.pack(longer.flatten(0, 1))
+        parts = [packed_ids, packing.token_index, packing.rows, packing.bounds]
+        super().__init__(others, numbers=torch.cat([part.int() for part in parts]))
+        self.sizes = [len(part) for part in parts]
+        self.rows_and_columns = ids.shape[:2]
+        self.shape = packing.shape
         self.pad_token_id = pad_token_id
-        self.sizes = [len(ids), len(ids), len(rows), len(bounds)]
-        self.padded_shape = packing.shape
         self.about = (packing.longest, packing.has_fillers, lengths)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> dict[str, Any]:
@@ -48,8 +50,8 @@ class PackedBatch(dict[str, Any]):
             non_blocking (`bool`, *optional*, defaults to `False`): Whether the host goes on during the copy.
 
         Returns:
-            `dict[str, Any]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, `packing`, a
-            [`Packing`] of their texts, and what else the batch holds.
+            `dict[str, Any]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, the `packing`
+            of their texts, and what else the batch holds.
         """
         moved = {}
         for name, x in self.items():
@@ -57,14 +59,45 @@ class PackedBatch(dict[str, Any]):
         return self.unpack(moved.pop("numbers")) | moved
 
     def unpack(self, numbers: Tensor) -> dict[str, Any]:
-        """Make the first three entries of [`to`] from the numbers."""
+        """Make the first three entries of [`to`] from the numbers, on their device."""
         ids, index, rows, bounds = numbers.split(self.sizes)
-        packing = Packing(self.padded_shape, index.long(), rows.long(), bounds, *self.about)
+        packing = Packing(self.shape, index.long(), rows.long(), bounds, *self.about)
         mask = packing.unpack(torch.ones_like(packing.token_index))
-        # Padding is 0 in what `unpack` returns.
-        ids = packing.unpack(ids.long() - self.pad_token_id) + self.pad_token_id
+        padded = packing.unpack(ids.long()).masked_fill(mask == 0, self.pad_token_id)
         return {
-            "input_ids": ids.unflatten(0, self.texts_shape),
-            "attention_mask": mask.unflatten(0, self.texts_shape),
+            "input_ids": padded.unflatten(0, self.rows_and_columns),
+            "attention_mask": mask.unflatten(0, self.rows_and_columns),
             "packing": packing,
         }
+
+
+@dataclass
+class PackingCollator:
+    """Pack the batches of a collator, where their padding is on the right.
+
+    Args:
+        collator (`Callable`): The collator, such as [`ContrastiveCollator`].
+        pad_token_id (`int`): The id of padding.
+        options (`dict[str, Any]`): The options of [`Packing.from_lengths`].
+    """
+
+    collator: Callable[[Sequence[Mapping]], dict[str, Any]]
+    pad_token_id: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, rows: Sequence[Mapping]) -> dict[str, Any]:
+        """Collate rows into a batch.
+
+        Args:
+            rows (`Sequence[Mapping[str, Any]]`): Rows of token ids.
+
+        Returns:
+            `dict[str, Any]`: A [`PackedBatch`]; the batch of the collator if it has no mask, has token types, or has
+            padding on the left.
+        """
+        batch = self.collator(rows)
+        if "attention_mask" not in batch or "token_type_ids" in batch:
+            return batch
+        mask = batch["attention_mask"]
+        is_padded_on_the_right = (mask[..., 1:] <= mask[..., :-1]).all()
+        return PackedBatch(batch, self.pad_token_id, **self.options) if is_padded_on_the_right else batch

@@ -126,8 +126,15 @@ class Packing:
             index = np.concatenate([index, np.full(whole - tokens, batch * length)])
         bounds = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=bounds[1:])
-        tensors = [torch.from_numpy(x) for x in (index, rows, bounds)]
-        return cls((batch, length), *tensors, longest, multiple > 1, lengths)
+        return cls(
+            (batch, length),
+            torch.from_numpy(index),
+            torch.from_numpy(rows),
+            torch.from_numpy(bounds),
+            longest,
+            has_fillers=multiple > 1,
+            lengths_of_rows=lengths,
+        )
 
     def to(self, device: torch.device) -> "Packing":
         """Return the packing with the tensors that a device reads on that device, sent in one transfer."""

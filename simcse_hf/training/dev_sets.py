@@ -151,6 +151,11 @@ class DevSetCallback(TrainerCallback, ABC):
         similarity = encoder.settings.similarity_fn_name
         return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.texts, embeddings, similarity)))
 
+    def metric_names(self) -> list[str]:
+        """Return the names of the metrics, which are those of any vectors."""
+        vectors = np.random.default_rng(0).normal(size=(len(self.texts), 8))
+        return list(self.score(SentenceEmbeddings.of(self.texts, vectors, "cosine")))
+
     @abstractmethod
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the sets, and keep the `scores`.
@@ -280,17 +285,19 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
     return [*callbacks, TasksEvalCallback(named)]
 
 
-def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, has_eval_dataset: bool = True) -> None:
-    """Refuse dev sets whose metrics would overwrite each other, and a best model by a loss that is never computed.
+def check_dev_sets(
+    dev_sets: Sequence[DevSetCallback], args: TrainingArguments, losses: Sequence[str] | None = None
+) -> None:
+    """Refuse dev sets whose metrics would overwrite each other, and a best model by a metric that nothing computes.
 
     Args:
         dev_sets (`Sequence[DevSetCallback]`): The dev sets of a trainer.
         args (`SimCSETrainingArguments`): The training arguments.
-        has_eval_dataset (`bool`, *optional*, defaults to `True`): Whether there is an `eval_dataset` for `eval_loss`.
+        losses (`Sequence[str]`, *optional*): The metrics of the evaluation rows. `None` if they are not known, and
+            `metric_for_best_model` is then taken as it is.
 
     Raises:
-        ValueError: If two dev sets have the same name, or only dev sets are evaluated and `metric_for_best_model` is
-            none of theirs.
+        ValueError: If two dev sets have the same name, or `metric_for_best_model` is no metric of the evaluation.
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
@@ -300,11 +307,16 @@ def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, 
             "with SimilarityEvalCallback(file, name=...)"
         )
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
-    is_computed = has_eval_dataset or metric.startswith(tuple(f"{name}_" for name in names))
-    if metric and dev_sets and not is_computed:
+    if not metric or losses is None or metric in [*losses, *[dev_set.headline for dev_set in dev_sets]]:
+        return
+    known = [*losses]
+    for dev_set in dev_sets:
+        known += dev_set.metric_names()
+    if known and metric not in known:
+        more = "" if losses else ", or pass eval_dataset for a loss"
         raise ValueError(
-            f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}, and there is no "
-            f"eval_dataset: take one such as {dev_sets[0].headline!r}, or pass eval_dataset=..."
+            f"metric_for_best_model={metric!r} is no metric of this run: take one of "
+            f"{', '.join(map(repr, known))}{more}"
         )
 
 

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
 
 from simcse_hf import BertForCL, ContrastiveCollator, SimCSETrainer, SimCSETrainingArguments
-from simcse_hf.data.packed_batch import PackedBatch
+from simcse_hf.data.packed_batch import PackedBatch, PackingCollator
 from simcse_hf.ops.packing import Packing
 
 
@@ -93,8 +93,9 @@ RAGGED = [
 
 def batches(tokenizer, packing):
     """Return the padded batch of ragged rows, and the same batch packed, on the host and as a model takes it."""
-    packed = ContrastiveCollator(tokenizer, packing=packing)(RAGGED)
-    return ContrastiveCollator(tokenizer)(RAGGED), packed, packed.to(torch.device("cpu"))
+    collator = ContrastiveCollator(tokenizer)
+    packed = PackingCollator(collator, PAD, packing)(RAGGED)
+    return collator(RAGGED), packed, packed.to(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -120,6 +121,20 @@ def test_the_loader_may_copy_pickle_and_pin_a_packed_batch(tokenizer, packing):
     for again in (copy.copy(packed), pickle.loads(pickle.dumps(packed))):
         assert isinstance(again, PackedBatch)
         assert torch.equal(again.to(torch.device("cpu"))["input_ids"], unpacked["input_ids"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batch: batch.pop("attention_mask"),
+        lambda batch: batch.update(token_type_ids=batch["input_ids"]),
+        lambda batch: batch.update(attention_mask=batch["attention_mask"].flip(-1)),
+    ],
+)
+def test_a_batch_that_cannot_be_packed_stays_as_it_is(tokenizer, change):
+    batch = ContrastiveCollator(tokenizer)(RAGGED)
+    change(batch)
+    assert PackingCollator(lambda rows: batch, PAD)(RAGGED) is batch
 
 
 @pytest.mark.parametrize("multiple", [8, 64])
