@@ -215,8 +215,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
-        for callback in dev_sets:
-            callback.use_prompts(start.settings)
         self.start_digest = starting_weights(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
@@ -300,7 +298,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not isinstance(added, DevSetCallback):
             return
         check_dev_sets(self.dev_sets, self.args)
-        added.use_prompts(self.model.settings)
         if self.eval_dataset is None:
             self.eval_dataset = self.no_rows
 
