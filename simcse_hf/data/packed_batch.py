@@ -10,8 +10,11 @@ from torch import Tensor
 
 from ..ops.packing import Packing
 
+#: Tensors by name, and what stays on the host.
+Batch = dict[str, Any]
 
-class PackedBatch(dict[str, Any]):
+
+class PackedBatch(Batch):
     """A batch with its texts in one row without padding; see [`Packing`].
 
     `numbers`, of type int32, holds the token ids `(T,)`, their flat indices in the padded batch `(T,)`, the row of
@@ -42,7 +45,7 @@ class PackedBatch(dict[str, Any]):
         self.pad_token_id = pad_token_id
         self.about = (packing.longest, packing.has_fillers, lengths)
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> dict[str, Any]:
+    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
         """Send the batch to a device, and make what a model takes.
 
         Args:
@@ -50,7 +53,7 @@ class PackedBatch(dict[str, Any]):
             non_blocking (`bool`, *optional*, defaults to `False`): Whether the host goes on during the copy.
 
         Returns:
-            `dict[str, Any]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, the `packing`
+            `dict`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, the `packing`
             of their texts, and what else the batch holds.
         """
         moved = {}
@@ -58,7 +61,7 @@ class PackedBatch(dict[str, Any]):
             moved[name] = x.to(device, non_blocking=non_blocking) if isinstance(x, Tensor) else x
         return self.unpack(moved.pop("numbers")) | moved
 
-    def unpack(self, numbers: Tensor) -> dict[str, Any]:
+    def unpack(self, numbers: Tensor) -> Batch:
         """Make the first three entries of [`to`] from the numbers, on their device."""
         ids, index, rows, bounds = numbers.split(self.sizes)
         packing = Packing(self.shape, index.long(), rows.long(), bounds, *self.about)
@@ -78,21 +81,21 @@ class PackingCollator:
     Args:
         collator (`Callable`): The collator, such as [`ContrastiveCollator`].
         pad_token_id (`int`): The id of padding.
-        options (`dict[str, Any]`): The options of [`Packing.from_lengths`].
+        options (`dict`): The options of [`Packing.from_lengths`].
     """
 
-    collator: Callable[[Sequence[Mapping]], dict[str, Any]]
+    collator: Callable[[Sequence[Mapping]], Batch]
     pad_token_id: int
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, rows: Sequence[Mapping]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[Mapping]) -> Batch:
         """Collate rows into a batch.
 
         Args:
             rows (`Sequence[Mapping[str, Any]]`): Rows of token ids.
 
         Returns:
-            `dict[str, Any]`: A [`PackedBatch`]; the batch of the collator if it has no mask, has token types, or has
+            `dict`: A [`PackedBatch`]; the batch of the collator if it has no mask, has token types, or has
             padding on the left.
         """
         batch = self.collator(rows)

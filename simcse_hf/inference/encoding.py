@@ -151,9 +151,9 @@ def encode_token_ids(
     on_cpu = device.type == "cpu"
     if on_cpu:
         keep_freed_memory()
-    bare = getattr(model, "module", model)
     if token_budget is None and batch_size is None:
         # On a CPU more where padding is not computed and takes no time.
+        bare = getattr(model, "module", model)
         usual = 4096 if getattr(bare, "runs_unpadded", False) else 1024
         token_budget = getattr(bare, "token_budget", usual) if on_cpu else 32_768
     lengths = np.array([len(ids) for ids in token_ids])
@@ -176,10 +176,7 @@ def encode_token_ids(
                     output = model(input_ids=ids, attention_mask=mask)
             else:
                 ids, mask, places = send([ids, mask, places], device)
-                packing = {}
-                if getattr(bare, "runs_unpadded", False):  # so that the model does not wait for the device
-                    packing["packing"] = Packing.from_lengths(lengths[rows], in_order=True).to(device)
-                output = model(input_ids=ids, attention_mask=mask, **packing)
+                output = model(input_ids=ids, attention_mask=mask, **packing_for(model, lengths[rows], device))
         return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None
@@ -205,6 +202,13 @@ def encode_token_ids(
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings.cpu()
+
+
+def packing_for(model: torch.nn.Module, lengths: np.ndarray, device: torch.device) -> dict[str, Packing]:
+    """Return the packing of a batch, with which a model that runs without padding does not wait for the device."""
+    if not getattr(getattr(model, "module", model), "runs_unpadded", False):
+        return {}
+    return {"packing": Packing.from_lengths(lengths, in_order=True).to(device)}
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

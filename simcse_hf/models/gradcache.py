@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
+from ..data.packed_batch import Batch
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import ROW_INPUTS, add_up
 from ..objectives.masked_lm import IGNORED
@@ -19,8 +19,6 @@ from ..ops.packing import Packing
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
-#: The inputs of a forward pass by name.
-_Batch = dict[str, Any]
 _MakesContext = Callable[[], AbstractContextManager]
 
 
@@ -44,7 +42,7 @@ class CachedBatch:
 
     Args:
         model (`ContrastiveModel`): The model, in training mode.
-        inputs (`dict[str, Any]`): The inputs of its forward pass, of shape `(batch, ...)`.
+        inputs (`dict`): The inputs of its forward pass, of shape `(batch, ...)`.
         chunk_size (`int`): Rows in an encoder pass, of which shorter texts make more.
         autocast (`Callable`, *optional*): Makes the context of mixed precision for the objective; the model's forward
             pass has its own.
@@ -53,7 +51,7 @@ class CachedBatch:
     def __init__(
         self,
         model: ContrastiveModel,
-        inputs: _Batch,
+        inputs: Batch,
         chunk_size: int,
         autocast: _MakesContext = nullcontext,
     ):
@@ -164,7 +162,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     raise ValueError(f"gradcache_chunk_size: {problem}: leave one of the two out")
 
 
-def _split(inputs: _Batch, chunk_size: int, unpadded: bool) -> tuple[list[int], list[_Batch]]:
+def _split(inputs: Batch, chunk_size: int, unpadded: bool) -> tuple[list[int], list[Batch]]:
     """Return the rows of the batch in the order of their chunks, and the token inputs of each chunk.
 
     Texts of 5, 2, 2, 2 and 2 tokens in chunks of two make a chunk of rows 0 and 1, and one of rows 2, 3 and 4: into

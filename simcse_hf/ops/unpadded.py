@@ -131,6 +131,37 @@ def _run_padded(
     return base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
 
 
+def _run_packed(
+    base_model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    attention_mask: Tensor,
+    packing: Packing,
+    all_layers: bool,
+    first_only: bool,
+) -> Any:
+    """Run an encoder on the tokens of all rows, which become one row; arguments as in [`run_encoder`]."""
+    config = base_model.config
+    if len(packing.token_index) == 0:
+        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+        layers = (nothing,) * (config.num_hidden_layers + 1)
+        return BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device).expand_as(attention_mask)
+    if _COUNTS_TOKENS[config.model_type]:
+        is_token = inputs["input_ids"].ne(config.pad_token_id).long()
+        positions = is_token.cumsum(1) * is_token + config.pad_token_id
+    packed = {name: packing.pack(x)[None] for name, x in inputs.items()}
+    return base_model(
+        **packed,
+        position_ids=packing.pack(positions)[None],
+        # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
+        # a mask of the whole row, T x T, for local attention.
+        attention_mask=attention_mask.bool()[:, None, None],
+        output_hidden_states=all_layers,
+        packing=packing,
+        first_only=first_only,
+    )
+
+
 def run_encoder(
     base_model: PreTrainedModel,
     input_ids: Tensor,
@@ -170,7 +201,6 @@ def run_encoder(
         shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
     """
     config = base_model.config
-    batch, length = input_ids.shape
     inputs = {"input_ids": input_ids}
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
@@ -179,32 +209,11 @@ def run_encoder(
         if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
             first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:
-        # 1. The tokens of all rows become one row.
         skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
         if packing is None:
             packing = Packing.from_mask(attention_mask)
-        device = input_ids.device
-        inputs["position_ids"] = torch.arange(length, device=device).expand(batch, -1)
-        if _COUNTS_TOKENS[config.model_type]:
-            is_token = input_ids.ne(config.pad_token_id).long()
-            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
-        inputs = {name: packing.pack(x)[None] for name, x in inputs.items()}
-        # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one
-        # they would make a mask of the whole row, T x T, for local attention.
-        mask = attention_mask.bool()[:, None, None]
-        if len(packing.token_index) > 0:
-            found = base_model(
-                **inputs,
-                attention_mask=mask,
-                output_hidden_states=all_layers,
-                packing=packing,
-                first_only=skip_last_layer,
-            )
-        else:
-            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-            layers = (nothing,) * (config.num_hidden_layers + 1)
-            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
-        # 3. Tokens return to their rows.
+        found = _run_packed(base_model, inputs, attention_mask, packing, all_layers, skip_last_layer)
+        # The tokens return to their rows.
         last = found.last_hidden_state.squeeze(0)
         outputs = BaseModelOutputWithPooling()
         if first_only or pooled:

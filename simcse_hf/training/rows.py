@@ -322,8 +322,7 @@ class Mixed(Rows):
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
-        config: Any = self.reader.args.accelerator_config
-        if config.dispatch_batches:
+        if getattr(self.reader.args.accelerator_config, "dispatch_batches", False):
             advice = "unset it in accelerator_config"
             raise ValueError(f"dispatch_batches cuts one batch for all processes, but not that of a mixture: {advice}")
         collators = []

@@ -30,7 +30,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
-from ..data.packed_batch import PackedBatch, PackingCollator
+from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
@@ -101,9 +101,6 @@ from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
-
-#: A batch of the collator: tensors by name, or numbers.
-Batch = dict[str, Any]
 
 #: Model outputs that are losses.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
@@ -636,11 +633,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _packing_collator(self) -> Callable[[Sequence[Mapping]], Batch]:
         """Return what makes the batches of training: without padding, where the encoder runs without."""
-        collate: Any = self.data_collator
+        collate: Callable[[Sequence[Mapping]], Batch] = self.data_collator  # type: ignore[assignment]
         args = self.args
-        config: Any = args.accelerator_config
-        # With `dispatch_batches`, one process cuts a batch into those of all processes.
-        if not self.model.runs_unpadded or args.gradient_checkpointing or config.dispatch_batches:
+        # One process would cut a batch into those of all processes.
+        dispatches = getattr(args.accelerator_config, "dispatch_batches", False)
+        if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
             return collate
         options: Values = {"in_order": args.device.type != "cpu"}
         if args.torch_compile and self.rows is not None:
