@@ -97,7 +97,7 @@ def synchronisations(device: str) -> str:
     config = encoder_config("bert-base", tiny=True)
     model = BertForCL(config, pooler_type="cls", temperature=0.05).to(device).train()
     model.prepare_objective()
-    collator = PackingCollator(ContrastiveCollator(_Tokenizer()), _Tokenizer.pad_token_id, {"in_order": True})
+    collator = PackingCollator(ContrastiveCollator(_Tokenizer()), _Tokenizer.pad_token_id, in_order=True)
     rows = [{"input_ids": [[0, *range(5, 9 + i), 2]]} for i in range(8)]
     batch = collator(rows).to(torch.device(device))
     for mode in ("default", "warn"):  # the first step allocates

@@ -1,7 +1,7 @@
 """A batch whose texts travel to the device as one tensor of numbers, without padding."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,18 +22,22 @@ class PackedBatch(Batch):
     makes what a model takes. What else the batch holds stands beside `numbers`.
 
     Args:
-        batch (`Mapping[str, Any]`): A batch with `input_ids` and `attention_mask` of shape
+        batch (`dict`): A batch with `input_ids` and `attention_mask` of shape
             `(batch, num_sentences, length)`, all padding on the right.
         pad_token_id (`int`): The id of padding.
-        options (`Any`): The options of [`Packing.from_lengths`].
+        in_order (`bool`, *optional*, defaults to `False`): See [`Packing.from_lengths`].
+        multiple (`int`, *optional*, defaults to `1`): See there.
+        length (`int`, *optional*): See there.
     """
 
-    def __init__(self, batch: Mapping[str, Any], pad_token_id: int, **options: Any):
+    def __init__(
+        self, batch: Batch, pad_token_id: int, in_order: bool = False, multiple: int = 1, length: int | None = None
+    ):
         others = dict(batch)
         ids = others.pop("input_ids")
         mask = others.pop("attention_mask").bool()
         lengths = mask.sum(-1).flatten().numpy()
-        packing = Packing.from_lengths(lengths, **options)
+        packing = Packing.from_lengths(lengths, length, in_order=in_order, multiple=multiple)
         # The packed row may be of a batch that is longer than this one.
         longer = F.pad(ids, (0, packing.shape[1] - ids.shape[-1]), value=pad_token_id)
         packed_ids = packing.pack(longer.flatten(0, 1))
@@ -81,12 +85,16 @@ class PackingCollator:
     Args:
         collator (`Callable`): The collator, such as [`ContrastiveCollator`].
         pad_token_id (`int`): The id of padding.
-        options (`dict`): The options of [`Packing.from_lengths`].
+        in_order (`bool`, *optional*, defaults to `False`): See [`Packing.from_lengths`].
+        multiple (`int`, *optional*, defaults to `1`): See there.
+        length (`int`, *optional*): See there.
     """
 
     collator: Callable[[Sequence[Mapping]], Batch]
     pad_token_id: int
-    options: Mapping[str, Any] = field(default_factory=dict)
+    in_order: bool = False
+    multiple: int = 1
+    length: int | None = None
 
     def __call__(self, rows: Sequence[Mapping]) -> Batch:
         """Collate rows into a batch.
@@ -103,4 +111,6 @@ class PackingCollator:
             return batch
         mask = batch["attention_mask"]
         is_padded_on_the_right = (mask[..., 1:] <= mask[..., :-1]).all()
-        return PackedBatch(batch, self.pad_token_id, **self.options) if is_padded_on_the_right else batch
+        if not is_padded_on_the_right:
+            return batch
+        return PackedBatch(batch, self.pad_token_id, self.in_order, self.multiple, self.length)

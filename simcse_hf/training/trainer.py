@@ -639,13 +639,14 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dispatches = getattr(args.accelerator_config, "dispatch_batches", False)
         if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
             return collate
-        options: Values = {"in_order": args.device.type != "cpu"}
+        packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
         if args.torch_compile and self.rows is not None:
             # Compiled code gets few shapes. With about 22 tokens a text, rounding up to a multiple of as many tokens
             # as there are texts adds 2.3%.
             texts = 2 * self._train_batch_size
-            options |= {"multiple": min(256, 2 ** int(math.log2(texts))), "length": self.rows.longest}
-        return PackingCollator(collate, self.processing_class.pad_token_id, options)
+            packing.multiple = min(256, 2 ** int(math.log2(texts)))
+            packing.length = self.rows.longest
+        return packing
 
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""

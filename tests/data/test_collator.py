@@ -94,7 +94,7 @@ RAGGED = [
 def batches(tokenizer, packing):
     """Return the padded batch of ragged rows, and the same batch packed, on the host and as a model takes it."""
     collator = ContrastiveCollator(tokenizer)
-    packed = PackingCollator(collator, PAD, packing)(RAGGED)
+    packed = PackingCollator(collator, PAD, **packing)(RAGGED)
     return collator(RAGGED), packed, packed.to(torch.device("cpu"))
 
 

@@ -175,7 +175,7 @@ def collate(*input_ids, **options):
 
 
 def packed(input_ids, **options):
-    return lambda tokenizer: PackingCollator(ContrastiveCollator(tokenizer), 0, options)([{"input_ids": input_ids}])
+    return lambda tokenizer: PackingCollator(ContrastiveCollator(tokenizer), 0, **options)([{"input_ids": input_ids}])
 
 
 def views(texts):
