@@ -58,7 +58,7 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
-from ..ops.memory import explain_full_memory
+from ..ops.memory import FullMemoryError, explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
@@ -655,7 +655,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self._train_batch_size = max(multiple, self._train_batch_size // multiple * multiple)
         if self._train_batch_size < self.args.train_batch_size:
             assert self.model.objective is not None
-            self.rows.check(self.model.objective, self._train_batch_size)
+            try:
+                self.rows.check(self.model.objective, self._train_batch_size)
+            except ValueError as error:  # What the memory holds teaches nothing, and one row more does not fit.
+                self._train_batch_size += multiple
+                raise FullMemoryError(f"{self._describe_step()} ({error})") from error
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
@@ -665,7 +669,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
             return
         weights, noise, self.optimizer = self.start_of_attempts
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights, strict=False)  # without those that a decoder shares with the encoder
         torch.set_rng_state(noise)
         if self.optimizer is not None:
             self.optimizer.state.clear()
