@@ -9,7 +9,6 @@ import numpy as np
 from numpy import ndarray
 from transformers.utils import logging
 
-from ..inference.probes import pair_identity
 from ..inference.simcse import SimCSE
 from ..models.settings import THRESHOLD
 from ..ops.files import StrPath, read_json_object, write_json
@@ -224,7 +223,7 @@ def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
     Returns:
         `Path`: The config.json.
     """
-    saved = {**threshold, "probe": model.probe_cosines(), "model": pair_identity(model).to_dict()}
+    saved = {**threshold, "probe": model.probe_cosines(), "model": model.pair_identity().to_dict()}
     path = Path(model.name_or_path).expanduser() / "config.json"
     write_json(path, read_json_object(path) | {THRESHOLD: saved})
     setattr(model.model.config, THRESHOLD, saved)

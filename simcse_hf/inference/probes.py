@@ -1,15 +1,14 @@
 """Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedConfig
 
-from ..indexes.description import PROBE, agreement, least_cosine
+from ..indexes.description import PROBE, agreement
 from ..models.settings import THRESHOLD
 from ..ops.identity import Identity
 from ..postprocessing.transform import FOLDER, Fit
@@ -20,7 +19,7 @@ PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did no
 # They may differ by this share of the largest distance (1 - cosine), as in bfloat16.
 _TOLERANCE = 0.02
 #: Least cosine of two embeddings of one text by a model and its graph in float32.
-_SAME_GRAPH = 0.9999
+SAME_GRAPH = 0.9999
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class SavedThreshold:
     Args:
         cosine (`float`): The cosine.
         probe (`list[float]`): What [`SimCSE.probe_cosines`] returned when it was chosen.
-        model (`Mapping`, *optional*): What [`pair_identity`] returned then; unknown until version 0.4.
+        model (`Mapping`, *optional*): What [`SimCSE.pair_identity`] returned then; unknown until version 0.4.
     """
 
     cosine: float
@@ -43,28 +42,22 @@ class SavedThreshold:
         saved = getattr(config, THRESHOLD, None)
         return saved and cls(saved["cosine"], saved["probe"], saved.get("model"))
 
-    def problem(self, model: Any) -> str:
+    def problem(self, cosines: Sequence[float], model: Identity) -> str:
         """Say why a model gives other embeddings than those that the threshold was chosen for; empty if it does not.
 
         Args:
-            model (`SimCSE`): The model.
+            cosines (`Sequence[float]`): What [`SimCSE.probe_cosines`] returns.
+            model (`Identity`): What [`SimCSE.pair_identity`] returns.
 
         Returns:
             `str`: The reason.
         """
         before = np.array(self.probe)
-        if not np.abs(before - model.probe_cosines()).max() <= _TOLERANCE * (1 - before.min()):
+        if not np.abs(before - cosines).max() <= _TOLERANCE * (1 - before.min()):
             return "a few fixed sentences had other cosines when it was chosen"
         if self.model is None:
             return ""
-        return "; ".join(Identity.from_dict(self.model).changes(pair_identity(model), ("dtype", "backend")))
-
-
-def pair_identity(model: Any) -> Identity:
-    """Return what decides the cosine of two texts: no other prompt than that before both, and no names."""
-    prompts = {"": model.resolve_prompt()}
-    found = model.identity()
-    return replace(found, name_or_path=None, revision=None, prompts=prompts, default_prompt_name=None)
+        return "; ".join(Identity.from_dict(self.model).changes(model, ("dtype", "backend")))
 
 
 def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
@@ -75,12 +68,13 @@ def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
     return F.normalize(embeddings[0], dim=-1)
 
 
-def check_fit(encoder: Any, fit: Fit) -> None:
+def check_fit(encoder: Encoder, fit: Fit, least: float) -> None:
     """Refuse a whitening or flow that was fitted on the embeddings of other weights.
 
     Args:
-        encoder (`SimCSE`): The model.
+        encoder (`Encoder`): The model.
         fit (`Fit`): What the transform was fitted on. One without a probe is taken as it is.
+        least (`float`): The least cosine of two embeddings of one text.
 
     Raises:
         ValueError: If a sentence has another embedding.
@@ -88,26 +82,28 @@ def check_fit(encoder: Any, fit: Fit) -> None:
     if fit.probe is None:
         return
     probe = probe_embedding(encoder, fit.max_length).numpy()
-    if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least_cosine(encoder.backend):
+    if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least:
         raise ValueError(
             f"the files in {encoder.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
             "again, or load the model with postprocess=False."
         )
 
 
-def check_graph(graph: Any, weights: Any) -> None:
+def check_graph(file: str, graph: Encoder, weights: Encoder, least: float) -> None:
     """Refuse an exported graph that lies beside other weights than those that it was made from.
 
     Args:
-        graph (`SimCSE`): The model that the graph computes.
-        weights (`SimCSE`): The model of the weights beside it.
+        file (`str`): The graph.
+        graph (`Encoder`): The model that it computes.
+        weights (`Encoder`): The model of the weights beside it.
+        least (`float`): The least cosine of two embeddings of one text.
 
     Raises:
         ValueError: If a sentence has another embedding.
     """
     x, y = (probe_embedding(each, graph.max_length).numpy() for each in (graph, weights))
-    if not agreement(x, y) >= (least_cosine(graph.backend) if graph.model.rounds else _SAME_GRAPH):
+    if not agreement(x, y) >= least:
         raise ValueError(
-            f"{graph.model.files[0]} is the graph of other weights than those beside it: export the model again, or "
-            "move the graph into a folder of its own."
+            f"{file} is the graph of other weights than those beside it: export the model again, or move the graph "
+            "into a folder of its own."
         )

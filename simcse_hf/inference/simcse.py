@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -16,7 +17,7 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
-from ..indexes.description import PROBE, Role
+from ..indexes.description import PROBE, Role, least_cosine
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import THRESHOLD
@@ -33,7 +34,7 @@ from .encoder import Encoder
 from .encoding import Batching, one_ahead
 from .exported import refuse_settings
 from .loaded import load_encoder
-from .probes import PROBES, SavedThreshold, check_fit, check_graph, probe_embedding
+from .probes import PROBES, SAME_GRAPH, SavedThreshold, check_fit, check_graph, probe_embedding
 from .quantization import quantize
 
 logger = logging.get_logger(__name__)
@@ -130,7 +131,9 @@ class SimCSE(Encoder):
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
         if backend != "torch" and any(Path(name_or_path).glob("model*.safetensors")):
-            check_graph(self, SimCSE(name_or_path, device="cpu", postprocess=False))
+            least = least_cosine(backend) if self.model.rounds else SAME_GRAPH
+            weights = SimCSE(name_or_path, device="cpu", postprocess=False)
+            check_graph(self.model.files[0], self, weights, least)
         if loaded.fit and postprocess:
             self.postprocessing = loaded.transform
             self.postprocessing_fit = loaded.fit
@@ -205,7 +208,7 @@ class SimCSE(Encoder):
         """Refuse to go on with a whitening or flow after the weights that it was fitted for have changed."""
         state = weights_state(self.model.parameters())
         if self.postprocessing_fit is not None and state != self._fitted_state:
-            check_fit(self, self.postprocessing_fit)
+            check_fit(self, self.postprocessing_fit, least_cosine(self.backend))
             self._fitted_state = state
 
     @property
@@ -453,7 +456,7 @@ class SimCSE(Encoder):
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
         now = (saved, self.identity())
         if now != self._threshold_of:
-            reason = saved.problem(self)
+            reason = saved.problem(self.probe_cosines(), self.pair_identity())
             if reason:
                 raise ValueError(
                     f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
@@ -465,6 +468,11 @@ class SimCSE(Encoder):
         """Return the cosines of a few fixed sentences, which are saved with a threshold."""
         embeddings = self.encode(PROBES, split_over_processes=False)
         return (embeddings[1:] @ embeddings[0]).tolist()
+
+    def pair_identity(self) -> Identity:
+        """Return what decides the cosine of two texts: no names, and no other prompt than that before both."""
+        prompts = {"": self.resolve_prompt()}
+        return replace(self.identity(), name_or_path=None, revision=None, prompts=prompts, default_prompt_name=None)
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -575,7 +583,7 @@ class SimCSE(Encoder):
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
         saved = SavedThreshold.read(self.model.config)
-        if saved and saved.problem(self):
+        if saved and saved.problem(self.probe_cosines(), self.pair_identity()):
             vars(self.model.config).pop(THRESHOLD)
             logger.warning(
                 f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"

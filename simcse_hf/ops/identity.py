@@ -204,11 +204,11 @@ class Identity:
     similarity: str = "cosine"
 
     @classmethod
-    def of(cls, model: Any, default: "Identity | None" = None) -> "Identity":
+    def of(cls, model: object, default: "Identity | None" = None) -> "Identity":
         """Return the identity of a model, or what can be read from a model of another package.
 
         Args:
-            model (`Any`): A [`SimCSE`], or any other encoder.
+            model (`object`): A [`SimCSE`], or any other encoder.
             default (`Identity`, *optional*): The entries that a model of another package does not have.
 
         Returns:

@@ -1,7 +1,6 @@
 """Compare embeddings by the similarities of sentence-transformers: cosine, dot, euclidean and manhattan."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ def similarity_pairs(x: Tensor, y: Tensor, similarity: str) -> Tensor:
     return (x * y).sum(dim=1)
 
 
-def similarity_of(model: Any) -> str:
+def similarity_of(model: object) -> str:
     """Return how a model compares embeddings: by the cosine, unless it says otherwise."""
     return getattr(model, "similarity_fn_name", "cosine")
 
