@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     AutoTokenizer,
@@ -204,7 +203,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataset_names=list(train_dataset) if has_names(train_dataset) else [],
                 headline=dev_sets[0].headline if dev_sets else None,
                 is_stream=is_streamed(train_dataset),
-                reads_metric=_mode(schedule) is not None,
+                schedule=schedule,
             )
         args = self.run.arguments
         losses = ["loss"] if eval_dataset is not None else []
@@ -780,21 +779,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
-        """Create the schedule as transformers does, and refuse one that would lower the rate when scores improve."""
-        schedule = super().create_scheduler(num_training_steps, optimizer)
-        mode = _mode(schedule)
-        name = type(schedule).__name__
-        if mode is not None and self.args.eval_strategy == "no":
-            raise ValueError(f"the schedule {name} reads a metric, and nothing is evaluated: set eval_strategy")
-        if mode is not None and (mode == "max") != self.args.greater_is_better:
-            better = "higher" if self.args.greater_is_better else "lower"
-            raise ValueError(
-                f"the schedule {name} has mode={mode!r}, and a {better} value of {self.args.metric_for_best_model} "
-                "is better: change the mode, or set greater_is_better"
-            )
-        return schedule
-
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
@@ -1000,12 +984,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
-
-
-def _mode(schedule: object) -> str | None:
-    """Return `"min"` or `"max"` of a schedule that waits for a metric to fall or to rise, and `None` of others."""
-    mode = getattr(schedule, "mode", None)
-    return mode if mode in ("min", "max") else None
 
 
 def _load_model(model: Any) -> Any:

@@ -11,7 +11,6 @@ from transformers.utils import logging
 
 from ..data.samplers import SHARES
 from ..data.views import VIEWS
-from ..evaluation.metrics import higher_is_better
 from ..models.settings import Values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import LAUNCHED, check_together
@@ -162,10 +161,6 @@ class SimCSETrainingArguments(TrainingArguments):
         """Whether the run compares its evaluations by `metric_for_best_model`."""
         saves_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
         return saves_best or self.schedule_reads_metric
-
-    def is_higher_better(self, metric: str) -> bool:
-        """Return whether a higher value of a metric is better."""
-        return higher_is_better(metric)
 
     def __post_init__(self) -> None:
         """Check the values.
