@@ -24,13 +24,14 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
 from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
+from .progress import RunBar, RunLog
 
 logger = logging.get_logger(__name__)
 
@@ -188,8 +189,11 @@ class WholeCheckpointTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if self.is_silent:
-            self.remove_callback(PrinterCallback)
+        callbacks = self.callback_handler.callbacks
+        if type(callbacks[-1]) is PrinterCallback:
+            callbacks[-1] = RunLog()
+        elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
+            callbacks[-1] = RunBar()
 
     @property
     def is_silent(self) -> bool:

@@ -59,7 +59,6 @@ class SimCSETrainingArguments(TrainingArguments):
         "(round_robin). The numbers share in datasets take its place.",
         choices=SHARES,
     )
-    pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
     view: str | None = option(
         None,
         "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "

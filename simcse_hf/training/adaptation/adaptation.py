@@ -429,4 +429,4 @@ class _Adaptation:
 
 def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
     """Score a model on a task."""
-    return task.evaluate(model.encode, model.similarity_fn_name)
+    return task.evaluate(model)
