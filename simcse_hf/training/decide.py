@@ -234,7 +234,7 @@ def decide_run(
     headline: str | None = None,
     is_stream: bool = False,
     decided_by: Mapping[str, str] = {},
-    schedule: Any = None,
+    schedule: object = None,
 ) -> Run:
     """Decide everything that the caller of a Trainer has left open.
 
@@ -327,7 +327,7 @@ def decide_arguments(
     rows: RowPlan,
     headline: str | None,
     is_stream: bool,
-    schedule: Any,
+    schedule: object,
 ) -> tuple[SimCSETrainingArguments, dict[str, str]]:
     """Decide the arguments that the caller may leave open.
 

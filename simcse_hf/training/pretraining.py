@@ -110,7 +110,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         #: The batches of the next step, before they are masked.
         self.batches: list = []
         #: The tokens to predict in the batches of a step.
-        self.predicted: Any = None
+        self.predicted = torch.tensor(0)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
 
@@ -142,7 +142,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             for batch in self.batches:
                 if "labels" not in batch:
                     batch["input_ids"], batch["labels"] = mask_tokens(batch["input_ids"], self.masker)
-            self.predicted = self._get_num_items_in_batch(self.batches, self.args.device)
+            self.predicted = torch.as_tensor(self._get_num_items_in_batch(self.batches, self.args.device))
             self.batches = []
         return super().training_step(model, inputs, self.predicted)
 
