@@ -385,19 +385,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Say how large a step is, and what takes less memory."""
         assert self.rows is not None and self.model.objective is not None
         args = self.args
+        objective = self.model.objective
         rows = self._train_batch_size
-        columns = max(self.rows.num_sentences, self.model.objective.num_views)
         length = max(self.run.rows.lengths)
-        chunk = args.gradcache_chunk_size or rows
-        less = ""
-        if self.model.objective.supports_gradcache and chunk > 1:
-            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch, or "
-        elif rows > 1:
-            less = f"per_device_train_batch_size to {max(1, rows // 4)} or "
+        less = f"per_device_train_batch_size to {max(1, rows // 4)}"
+        if objective.supports_gradcache:
+            chunk = args.gradcache_chunk_size or rows
+            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch,"
         return (
-            f"a step of {rows} rows with {columns} texts of up to {length} tokens does not fit into the memory of "
-            f"{args.device}: set {less}max_seq_length to {length // 2}, or train in bfloat16 (bf16). Checkpoints "
-            f"saved earlier are untouched in {args.output_dir}"
+            f"a step of {rows} rows with {max(self.rows.num_sentences, objective.num_views)} texts of up to {length} "
+            f"tokens does not fit into the memory of {args.device}: set {less} or max_seq_length to {length // 2}, or "
+            f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
 
     def _begin_anew(self) -> None:
