@@ -8,7 +8,6 @@ forward and backward alike (https://github.com/pytorch/torchtitan/pull/3559).
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,7 +39,7 @@ class CapturedStep:
         norm (`torch.Tensor`): The norm of the gradient before clipping, likewise.
     """
 
-    graph: Any
+    graph: torch.cuda.CUDAGraph
     batch: dict[str, Tensor]
     output: ContrastiveOutput
     norm: Tensor

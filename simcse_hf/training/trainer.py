@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -731,7 +731,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Clip the gradient, unless a graph has done it."""
         return super()._clip_grad_norm(model) if self.norm_of_graph is None else self.norm_of_graph
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
         """Return the norm of the gradient, which a graph has taken even if nothing is clipped."""
         return super()._get_grad_norm(model, grad_norm=self.norm_of_graph if grad_norm is None else grad_norm)
 
@@ -739,8 +739,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Take a whole step, after which nothing is left to clip and the optimizer has nothing to do."""
         self.model.train()
         if self.graphs is None:
-            optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
-            self.graphs = StepGraphs(self.model, optimizer, self.args.max_grad_norm)
+            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
+            self.graphs = StepGraphs(self.model, cast(torch.optim.AdamW, optimizer), self.args.max_grad_norm)
         output, self.norm_of_graph = self.graphs.step(batch.with_tensors_on(self.args.device))
         self.watch.add(output)
         assert output.loss is not None
