@@ -189,6 +189,6 @@ def find_problem(args: SimCSETrainingArguments, model: ContrastiveModel) -> str 
     has_state = len(list(objective.buffers())) > 0
     if has_state or not objective.supports_gradcache or objective.needs_hidden_states or objective.encoders > 1:
         return f"objective {model.settings.objective!r} needs more than one pass, or has a state of its own"
-    if not hasattr(Trainer, "_clip_grad_norm"):
+    if not hasattr(Trainer, "_get_grad_norm"):
         return "this version of transformers clips gradients in its loop"
     return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -567,7 +568,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
         # At low rates, one text may be spared by chance.
-        batch = self._prepare_inputs(self.data_collator([dict(row)] * 8))
+        batch = self.data_collator([dict(row)] * 8)
         texts = (batch["input_ids"], batch["attention_mask"])
         rates = dict(sorted(dropout_rates(model.config).items()))
         implementation = model.config._attn_implementation
@@ -626,7 +627,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 loader = DataLoader(
                     stream,
                     batch_size=None,
-                    collate_fn=lambda rows: self._prepare_inputs(collator(rows)),
+                    collate_fn=lambda rows: send_to_device(collator(rows), self.args.device),
                 )
         else:
             loader = super().get_train_dataloader()
@@ -727,13 +728,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"cuda_graphs has no effect: {problem}.")
         return problem is None
 
-    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Clip the gradient, unless a graph has done it."""
-        return super()._clip_grad_norm(model) if self.norm_of_graph is None else self.norm_of_graph
-
     def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
-        """Return the norm of the gradient, which a graph has taken even if nothing is clipped."""
-        return super()._get_grad_norm(model, grad_norm=self.norm_of_graph if grad_norm is None else grad_norm)
+        """Return the norm of the gradient, which a graph has taken and clipped."""
+        return super()._get_grad_norm(model, grad_norm) if self.norm_of_graph is None else self.norm_of_graph
 
     def _step_by_graph(self, batch: PackedBatch) -> torch.Tensor:
         """Take a whole step, after which nothing is left to clip and the optimizer has nothing to do."""
@@ -761,12 +758,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if model.training:
             self.watch.add(output)
         return (loss, output) if return_outputs else loss
-
-    def _prepare_inputs(self, inputs: Batch) -> Batch:
-        """Send a batch to the device; one whose texts are packed becomes what the model takes."""
-        if isinstance(inputs, PackedBatch):
-            return inputs.with_tensors_on(self.args.device).unpack()
-        return super()._prepare_inputs(inputs)
 
     def _complete_inputs(self, inputs: Batch, training: bool) -> Batch:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
