@@ -73,6 +73,9 @@ class SimCSETrainingArguments(TrainingArguments):
         "Encode a batch of any size in chunks of this many rows, at the price of a second forward pass (GradCache); "
         "default: the whole batch in one pass.",
     )
+    cuda_graphs: bool = option(
+        False, "Take each step as one CUDA graph where that is possible (one NVIDIA GPU, AdamW); not measured yet."
+    )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
     )
