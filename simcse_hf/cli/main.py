@@ -25,6 +25,9 @@ _HUB_ERRORS = {
     "OIDCError",
 }
 
+#: What errors of a full disk or memory say.
+_FULL = ("No space left on device", "out of memory", "can't allocate memory")
+
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: The function of each command. `train` has a parser of its own, with the options of its method.
@@ -125,7 +128,7 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
             raise
         if show_traceback:
             traceback.print_exc()
-        message = " ".join(str(error).split())
+        message = " ".join(str(error).split()) or type(error).__name__
         if _is_from_hub(error):
             message += "; check the name, the connection and HF_HUB_OFFLINE, or name local files"
         print(f"{name}: error: {message}", file=sys.stderr)
@@ -146,8 +149,9 @@ def _status_of(error: Exception) -> int | None:
             return WRONG_USAGE
     if isinstance(error, OSError) and error.errno:  # of the file system: it names the file and needs no traceback
         return FAILED
-    # safetensors and Arrow have error classes of their own for a full disk.
-    if _is_from_hub(error) or "No space left on device" in str(error):
+    # safetensors and Arrow have error classes of their own for a full disk, torch's are RuntimeErrors.
+    is_full = any(words in str(error) for words in _FULL) or isinstance(error, MemoryError)
+    if _is_from_hub(error) or is_full:
         return FAILED
     return None
 

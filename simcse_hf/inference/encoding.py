@@ -21,6 +21,7 @@ from ..data.tokenize import to_token_ids
 from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
+from ..ops.memory import explain_full_memory
 from ..ops.unpadded import send
 
 T = TypeVar("T")
@@ -166,13 +167,16 @@ def encode_token_ids(
         rows = batches[number % len(batches)]
         ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
         places = torch.tensor(rows)
-        if on_cpu:
-            with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
-                output = model(input_ids=ids, attention_mask=mask)
-        else:
-            ids, mask, places = send([ids, mask, places], device)
-            # The model knows the lengths, so that it does not wait for the device to count tokens.
-            output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
+        shape = f"a batch of {len(rows)} texts of up to {ids.shape[1]} tokens does not fit into the memory of {device}"
+        fewer = f"lower token_budget to {ids.numel() // 2}, shorten the texts with max_length, or encode in bfloat16"
+        with explain_full_memory(lambda: f"{shape}: {fewer}"):
+            if on_cpu:
+                with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
+                    output = model(input_ids=ids, attention_mask=mask)
+            else:
+                ids, mask, places = send([ids, mask, places], device)
+                # The model knows the lengths, so that it does not wait for the device to count tokens.
+                output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
         return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None

@@ -280,9 +280,11 @@ class SimCSEObjective(Objective):
 
     Args:
         dim (`int`): Embedding size.
-        temperature (`float`, *optional*): See [`InfoNCE`].
-        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
-        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        temperature (`float`, *optional*): Temperature of the softmax, above 0. Defaults to 0.05 for the cosine and
+            to 1 for the dot product.
+        similarity (`str`, *optional*, defaults to `"cosine"`): `"cosine"` or `"dot"`.
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): Logarithm of alpha, the weight of a row's own
+            hard negatives (Eq. 8).
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well (NT-Xent;
             SimCLR, arXiv:2002.05709, Eq. 1).
         bidirectional (`bool`, *optional*, defaults to `False`): Whether the loss is the mean of two, that of anchors
@@ -290,7 +292,7 @@ class SimCSEObjective(Objective):
         mask_duplicates (`bool`, *optional*, defaults to `False`): Whether to leave out candidates with the same text
             as the anchor or its positive, and those that are in a pair with either of them.
         false_negative_margin (`float`, *optional*): Leave out candidates that are more similar to the anchor than its
-            positive by more than this, by the embeddings or by the guide of the run; see [`InfoNCE`].
+            positive by more than this, by the embeddings or by the guide of the run.
         encoders (`int`, *optional*, defaults to `1`): 2 trains an independent encoder for all columns but the first
             (Table 2).
 

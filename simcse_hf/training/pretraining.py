@@ -34,6 +34,7 @@ from ..ops.distributed import hold_together
 from ..ops.files import STAGING, write_json
 from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
+from ..ops.memory import explain_full_memory
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import check_output_dir, clear_output_dir
 from .parser import DEFAULTS, check_files, fill, option
@@ -298,7 +299,11 @@ def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
     """
     options, args = pretraining_arguments(given)
     check_together(args.world_size)
-    with hold_together(str(args.output_dir)):
+    step = f"a step of {args.train_batch_size} sentences of up to {options.max_seq_length} tokens"
+    advice = (
+        f"{step} does not fit into the memory of {args.device}: lower per_device_train_batch_size or max_seq_length"
+    )
+    with hold_together(str(args.output_dir)), explain_full_memory(lambda: advice):
         return _pretrain(options, args)
 
 

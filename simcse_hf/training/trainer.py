@@ -56,6 +56,7 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
+from ..ops.memory import explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
@@ -355,7 +356,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.resumed_from is not None and not self.changes:
             self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
         held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
-        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
+        explained = explain_full_memory(self._describe_step)
+        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device), explained:
             try:
                 output = super().train(self.resumed_from, *args, **kwargs)
             except FloatingPointError:
@@ -372,6 +374,25 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.hp_search_backend is None:
             self._say_results()
         return output
+
+    def _describe_step(self) -> str:
+        """Say how large a step is, and what takes less memory."""
+        assert self.rows is not None and self.model.objective is not None
+        args = self.args
+        rows = self._train_batch_size
+        columns = max(self.rows.num_sentences, self.model.objective.num_views)
+        length = max(self.run.rows.lengths)
+        chunk = args.gradcache_chunk_size or rows
+        less = ""
+        if self.model.objective.supports_gradcache and chunk > 1:
+            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch, or "
+        elif rows > 1:
+            less = f"per_device_train_batch_size to {max(1, rows // 4)} or "
+        return (
+            f"a step of {rows} rows with {columns} texts of up to {length} tokens does not fit into the memory of "
+            f"{args.device}: set {less}max_seq_length to {length // 2}, or train in bfloat16 (bf16). Checkpoints "
+            f"saved earlier are untouched in {args.output_dir}"
+        )
 
     def _begin_anew(self) -> None:
         """Forget the optimizer and the schedule of an earlier call, and draw the noise that a new process draws."""
