@@ -3,10 +3,10 @@
     python -m benchmarks equal_texts --output benchmarks/results/equal_texts.json
     python -m benchmarks equal_texts --output benchmarks/results/equal_texts.json --table
 
-Each image of Flickr30k has five captions, and gives four pairs with the same anchor, its first caption. Images of which
-a caption stands in an evaluation set are left out. An encoder is trained on the pairs of `--images` images, which are
-others for each seed, by `simcse-hf train sup` with each way to treat equal anchors, and scored on STS-B dev. Runs that
-the output file already holds are not repeated.
+Each image of Flickr30k has five captions, and gives four pairs with the same anchor, its first caption. Images with a
+caption that stands in an evaluation set are left out. For each seed, an encoder is trained on the pairs of `--images`
+other images by `simcse-hf train sup` with each way to treat equal anchors, and scored on STS-B dev. Runs that the output
+file already holds are not repeated.
 """
 
 import argparse

@@ -27,7 +27,7 @@ from simcse_hf.data.documents import SpanDataset, read_documents
 from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.sts import ScoredPairs, read_scored_pairs
-from simcse_hf.training.decide import main_class
+from simcse_hf.objectives import described_objective
 from simcse_hf.training.script_arguments import dropout_settings
 
 from .harness import Report, add_data_option, dev_pairs, markdown
@@ -132,7 +132,7 @@ class Texts:
 def settings_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run's model and its training arguments: the paper's, changed as RUNS says."""
     source, settings, arguments = RUNS[name]
-    objective = main_class(settings.get("objective", "simcse"))
+    objective = described_objective(settings.get("objective", "simcse"))
     papers = objective.defaults
     return (
         {"pooler_type": "cls"} | {key: papers[key] for key in MODEL_SETTINGS if key in papers} | settings,

@@ -245,6 +245,7 @@ class Objective(nn.Module):
     - `view` is the default view of single sentences with its rate, `None` for the view's own.
     - `reconstructs` says that column 0 is the target of a reconstruction: the model embeds the other columns only, and
       the loss of a row does not depend on the other rows.
+    - `similarity` is what the loss compares embeddings by: `"cosine"`, `"dot"`, or `""` if neither.
     - `vectors` says which vectors of frozen models `forward` reads, where a run has them: `"teacher"` or `"guide"`.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`.
 
@@ -266,6 +267,7 @@ class Objective(nn.Module):
     rows = "texts"
     view: tuple[str, float | None] = ("identity", None)
     reconstructs = False
+    similarity = ""
     vectors: tuple[str, ...] = ()
     needs_hidden_states = False
     needs_text_ids = False

@@ -323,6 +323,7 @@ class SimCSEObjective(Objective):
         if symmetric and bidirectional:
             raise ValueError("symmetric and bidirectional are two ways to add the other direction: set one of them")
         self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
+        self.similarity = self.info_nce.similarity
         self.bidirectional = bidirectional
         self.encoders = encoders
         self.needs_text_ids = mask_duplicates

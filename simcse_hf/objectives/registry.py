@@ -9,6 +9,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from .base import OBJECTIVES, Objective, Options, register
 from .combined import Matryoshka, Sum
 
@@ -146,6 +148,16 @@ def describe_options(objective: type[Objective]) -> dict[str, str]:
                 text = text.replace(f"`{name}`", ", ".join(constants[name]))
             words[option] = re.sub(r"\[(`\w+`)\]", r"\1", text)
     return words
+
+
+#: An embedding size that every width of a Matryoshka fits into; the model checks its own.
+ANY_SIZE = 1 << 16
+
+
+def described_objective(objective: str, options: Mapping[str, Any] = {}) -> Objective:
+    """Build an objective without its weights, for what it says about itself; see [`build_objective`]."""
+    with torch.device("meta"):
+        return build_objective(objective, ANY_SIZE, options)
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:

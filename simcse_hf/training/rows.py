@@ -266,7 +266,8 @@ class Rows:
             raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
 
         # 2. Warn of what has no effect or weakens the batches.
-        if self.plan.options.get("hard_negative_weight") and number < 3:
+        weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
+        if any(weights) and number < 3:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
         repeated = 0 if numbers is None else len(rows) - len(np.unique(numbers, axis=0))
         if repeated > DUPLICATE_SHARE * len(rows):
@@ -489,6 +490,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     kind = KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
+    samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}
+    if len(samplings) > 1:
+        raise ValueError(f"the parts of objective {plan.objective!r} read the same rows: give them one nli_sampling")
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,

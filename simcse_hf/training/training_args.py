@@ -62,8 +62,8 @@ class SimCSETrainingArguments(TrainingArguments):
     )
     batch_sampler: str = option(
         BATCH_SAMPLERS[0],
-        "How the rows of a batch of all processes are drawn: in any order (batch_sampler), or so that no text stands in "
-        "two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
+        "How the rows of a batch of all processes are drawn: in any order (batch_sampler), or so that no text stands "
+        "in two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
         choices=BATCH_SAMPLERS,
     )
     pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")

@@ -10,9 +10,8 @@ from huggingface_hub import ModelCard
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEW_CLASSES
-from simcse_hf.objectives import OBJECTIVES, Objective, part_weights, register
+from simcse_hf.objectives import OBJECTIVES, Objective, described_objective, part_weights, register
 from simcse_hf.publishing import write_card
-from simcse_hf.publishing.card_subject import described_objective
 from simcse_hf.publishing.papers import PAPERS
 
 WORDS = VOCABULARY[5:25]
