@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -40,9 +41,10 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def import_objective(name: str) -> None:
-    """Import and register the class of a name such as `my_package.losses:MyLoss`; other names need no import.
+    """Import and register the class of a name such as `my_package.losses:MyLoss`, also from the current folder.
 
-    Only a name that a user gave may be imported. One that stands in a checkpoint must not run code.
+    Other names need no import. Only a name that a user gave may be imported. One that stands in a checkpoint must not
+    run code.
 
     Args:
         name (`str`): The module and the class, or the name of a registered objective.
@@ -53,6 +55,8 @@ def import_objective(name: str) -> None:
     module, colon, class_name = name.partition(":")
     if not colon or name in OBJECTIVES:
         return
+    if os.getcwd() not in sys.path:  # as where Python runs a console script
+        sys.path.append(os.getcwd())
     try:
         found = getattr(import_module(module), class_name)
     except (ImportError, AttributeError) as error:

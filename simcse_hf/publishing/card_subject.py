@@ -82,8 +82,13 @@ class Subject:
 
     @cached_property
     def objective(self) -> Objective | None:
-        """The objective; `None` if it is not known here."""
-        return known_objective(self.settings.objective)
+        """The objective, of which a class of the user's own is known by what the run recorded; `None` without that."""
+        found = known_objective(self.settings.objective)
+        said = self.run.get("objective")
+        if found is None and said:
+            found = Objective(self.dim)
+            vars(found).update(said)
+        return found
 
     @cached_property
     def objectives(self) -> list[Objective]:
