@@ -5,8 +5,8 @@
 
 Each image of Flickr30k has five captions, and gives four pairs with the same anchor, its first caption. Images with a
 caption that stands in an evaluation set are left out. For each seed, an encoder is trained on the pairs of `--images`
-other images by `simcse-hf train sup` with each way to treat equal anchors, and scored on STS-B dev. Runs that the output
-file already holds are not repeated.
+other images by `simcse-hf train sup` with each way to treat equal anchors, and scored on STS-B dev. Runs that the
+output file already holds are not repeated.
 """
 
 import argparse

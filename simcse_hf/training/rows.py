@@ -5,6 +5,7 @@ random views of a sentence and spans of a document), or read from a stream while
 several data sets, each batch from one.
 """
 
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,6 +110,7 @@ class Rows:
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
         kind (`Kind`): The kind of the rows.
+        multiple (`int`): What the size of a batch must be a multiple of.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
@@ -129,6 +131,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.kind = KINDS[self.plan.kind]
+        self.multiple = self.kind.multiple
         self.vectors: dict[str, RowVectors] = {}
         if self.plan.frozen:
             self._find_vectors()
@@ -229,11 +232,12 @@ class Rows:
         shared = make_collator(self.reader, objective, self.longest)
         return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
 
-    def check(self, objective: Objective) -> list[Mapping]:
+    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check that an objective can learn from the rows.
 
         Args:
             objective (`Objective`): The objective.
+            batch_size (`int`): Rows of a batch of one process.
 
         Returns:
             `list[Mapping[str, Any]]`: The first row of each data set of single sentences without augmentation, for the
@@ -255,8 +259,8 @@ class Rows:
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
         numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
-        batch = args.train_batch_size * args.world_size
         meets_equal_texts = args.batch_sampler != "no_duplicates"
+        batch = batch_size * args.world_size
         objective.check(TrainingRows(number, batch, rows.column_names, rows, numbers if meets_equal_texts else None))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
@@ -337,6 +341,7 @@ class Mixed(Rows):
         super().__post_init__()
         self.texts = [texts for part in self.parts.values() for texts in part.texts]
         self.longest = max(part.longest for part in self.parts.values())
+        self.multiple = math.lcm(*[part.multiple for part in self.parts.values()])
 
     def order(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
@@ -357,12 +362,12 @@ class Mixed(Rows):
             collators.append(part.collator(objective.of_dataset(number)))
         return MixtureCollator(collators, make_collator(self.reader, objective, self.longest))
 
-    def check(self, objective: Objective) -> list[Mapping]:
+    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
         singles: list[Mapping] = []
         for number, (name, part) in enumerate(self.parts.items()):
             with named(name):
-                found = part.check(objective.of_dataset(number))
+                found = part.check(objective.of_dataset(number), batch_size)
             singles += [{**row, "dataset": number} for row in found]
         return singles
 

@@ -35,7 +35,7 @@ def rows_for(objective, tokenizer):
 
 @pytest.fixture
 def card_of(tmp_path, tokenizer):
-    """`card_of(settings, rows, **arguments)` returns the card of a run that is about to begin; see also its `tags` and `run`."""
+    """`card_of(settings, rows, **arguments)` returns the card of a run that is about to begin; see its `tags`, `run`."""
 
     def write(settings=None, rows=None, name_or_path=None, **arguments):
         settings = settings or {}
