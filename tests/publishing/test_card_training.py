@@ -35,7 +35,7 @@ def rows_for(objective, tokenizer):
 
 @pytest.fixture
 def card_of(tmp_path, tokenizer):
-    """`card_of(settings, rows, **arguments)` returns the card of a run that is about to begin; see its `tags`, `run`."""
+    """`card_of(settings, rows, **arguments)` returns the card of a run to come, and keeps its `tags` and `run`."""
 
     def write(settings=None, rows=None, name_or_path=None, **arguments):
         settings = settings or {}
