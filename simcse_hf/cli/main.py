@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in argv  # before or after the command's name
     argv = [word for word in argv if word != "--traceback"]
+    # Before torch is imported. Its threads would wait by spinning, and take the cores from other programs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     listing = ""
@@ -126,6 +128,7 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
         status = _status_of(error)
         if status is None:
             raise
+        _close_bars()
         if show_traceback:
             traceback.print_exc()
         message = " ".join(str(error).split()) or type(error).__name__
@@ -133,6 +136,13 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
             message += "; check the name, the connection and HF_HUB_OFFLINE, or name local files"
         print(f"{name}: error: {message}", file=sys.stderr)
         return status
+
+
+def _close_bars() -> None:
+    """End the bars of a run that failed, so that the message has a line of its own."""
+    if "tqdm" in sys.modules:
+        for bar in list(sys.modules["tqdm"].tqdm._instances):
+            bar.close()
 
 
 def _is_from_hub(error: Exception) -> bool:

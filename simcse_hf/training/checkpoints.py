@@ -24,13 +24,14 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
 from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
+from .progress import RunBar, RunTable
 
 logger = logging.get_logger(__name__)
 
@@ -188,8 +189,11 @@ class WholeCheckpointTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        callbacks = self.callback_handler.callbacks
         if self.is_silent:
             self.remove_callback(PrinterCallback)
+        elif type(callbacks[-1]) in (PrinterCallback, ProgressCallback):  # in a notebook, transformers has a table
+            callbacks[-1] = RunTable(self) if self.args.disable_tqdm else RunBar(self)
 
     @property
     def is_silent(self) -> bool:

@@ -154,8 +154,8 @@ class DevSetCallback(TrainerCallback, ABC):
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics, which are those of any vectors."""
-        vectors = np.random.default_rng(0).normal(size=(len(self.texts), 8))
-        return list(self.score(SentenceEmbeddings.of(self.texts, vectors, "cosine")))
+        vectors = torch.randn(sum(map(len, self.roles.values())), 8, generator=torch.Generator().manual_seed(0))
+        return list(self.score(SentenceEmbeddings.of(self.roles, vectors)))
 
     @abstractmethod
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
