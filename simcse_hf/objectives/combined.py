@@ -31,8 +31,8 @@ class Combined(Objective):
     """Base class of objectives that are made of several, its `objectives`, which read the same batches.
 
     What it says about itself follows from all of them, also after they are attached to a model. It needs what any of
-    them needs, works with GradCache if all do, and has the rows, the view and the defaults of the first one. The
-    subclass registers them as modules.
+    them needs, works with GradCache if all do, and has the rows and the view of the first one. The subclass registers
+    them as modules.
 
     Args:
         dim (`int`): Embedding size.
@@ -40,7 +40,6 @@ class Combined(Objective):
     """
 
     papers = of_parts("papers", distinct)
-    defaults = of_parts("defaults", itemgetter(0))
     supports_gradcache = of_parts("supports_gradcache", all)
     encoders = of_parts("encoders", max)
     num_views = of_parts("num_views", max)

@@ -229,7 +229,7 @@ class Rows:
         if "teacher" in objective.vectors and "teacher" not in self.plan.frozen:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
-        shared = make_collator(self.reader, objective, self.longest)
+        shared = make_collator(self.reader, objective)
         return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
 
     def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
@@ -357,10 +357,13 @@ class Mixed(Rows):
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
+        if getattr(self.reader.args.accelerator_config, "dispatch_batches", False):
+            advice = "unset it in accelerator_config"
+            raise ValueError(f"dispatch_batches cuts one batch for all processes, but not that of a mixture: {advice}")
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        return MixtureCollator(collators, make_collator(self.reader, objective, self.longest))
+        return MixtureCollator(collators, make_collator(self.reader, objective))
 
     def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
@@ -658,14 +661,12 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
 # Steps that several ways of drawing share ---------------------------------------------------------------------------
 
 
-def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
-    """Make the collator of an objective, for texts of up to `longest` tokens."""
+def make_collator(reader: Reader, objective: Objective) -> ContrastiveCollator:
+    """Make the collator of an objective."""
     return ContrastiveCollator(
         reader.tokenizer,
-        pad_to=longest if reader.args.pad_to_max_length else None,
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
-        add_lengths=reader.args.device.type != "cpu",
     )
 
 

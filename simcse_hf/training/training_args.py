@@ -66,7 +66,6 @@ class SimCSETrainingArguments(TrainingArguments):
         "in two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
         choices=BATCH_SAMPLERS,
     )
-    pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
     view: str | None = option(
         None,
         "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "

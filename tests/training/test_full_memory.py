@@ -50,10 +50,14 @@ def test_other_errors_of_a_step_pass_through(tmp_path, tokenizer, monkeypatch):
         make(tmp_path, tokenizer).train()
 
 
-def test_a_search_for_the_batch_size_that_finds_none_says_what_takes_less(tmp_path, tokenizer, monkeypatch):
-    trainer = make(tmp_path, tokenizer, auto_find_batch_size=True, per_device_train_batch_size=4)
+@pytest.mark.parametrize("objective, size", [("simcse", "2 rows"), ("tsdae", "1 rows")])
+def test_a_search_for_the_batch_size_that_finds_none_says_what_takes_less(
+    objective, size, tmp_path, tokenizer, monkeypatch
+):
+    model = model_of(objective=objective)
+    trainer = make(tmp_path, tokenizer, texts(24), model, auto_find_batch_size=True, per_device_train_batch_size=4)
     monkeypatch.setattr(SimCSETrainer, "training_step", fails_with(ERRORS[1]))
-    with pytest.raises(torch.OutOfMemoryError, match="max_seq_length to .*No executable batch size"):
+    with pytest.raises(torch.OutOfMemoryError, match=f"a step of {size} .* max_seq_length to 16"):
         trainer.train()
 
 
