@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-logger = logging.get_logger(__name__)
-
 from ..ops.packing import Packing
+
+logger = logging.get_logger(__name__)
 
 #: What a batch holds of each text.
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
