@@ -1,15 +1,17 @@
 """Run an evaluation: read the tasks, encode their texts once, and score them."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
+from ..indexes.description import Role
 from ..inference.load import load_model
 from ..inference.simcse import SimCSE
 from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
@@ -72,22 +74,18 @@ class TaskData:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
+        return chain.from_iterable(self.roles.values())
+
+    @property
+    def roles(self) -> Mapping[Role, list[str]]:
+        """The texts of all tasks, by what they are to a model."""
+        found: dict[Role, list[str]] = {}
         for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
-                yield from part.texts
-
-    def prompted_for(self, model: object) -> "TaskData":
-        """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
-
-        A model with a default prompt puts that one before every text, and gets no others.
-        """
-        prompts = getattr(model, "prompts", {})
-        query = prompts.get("query", "")
-        document = prompts.get("document", "")
-        if getattr(model, "default_prompt_name", None) is not None or not (query or document):
-            return self
-        prompted = {name: task.with_prompts(query, document) for name, task in self.user_tasks.items()}
-        return replace(self, user_tasks=prompted)
+                roles = part.roles if isinstance(part, UserTask) else {None: part.texts}
+                for role, texts in roles.items():
+                    found.setdefault(role, []).extend(texts)
+        return found
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
@@ -220,7 +218,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
-        model (`Encoder`): The model, whose prompts are put before queries and documents.
+        model (`Encoder`): The model, which encodes queries and documents as in a search.
         data (`TaskData`): The data that [`read_tasks`] returned.
         device (`str`, *optional*): Where to train classifiers; a GPU if there is one for `None`.
         show_progress_bar (`bool`): Show a bar while texts are encoded.
@@ -231,12 +229,11 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     Raises:
         ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
     """
-    prompted = data.prompted_for(model)
-    embeddings = SentenceEmbeddings(model, prompted.texts(), show_progress_bar)
+    embeddings = SentenceEmbeddings(model, data.roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     return replace(
-        score_tasks(prompted, embeddings, device),
+        score_tasks(data, embeddings, device),
         identity=identity_of(model),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -327,7 +324,7 @@ def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | No
 
     Args:
         data (`TaskData`): The data that `read_tasks` returned.
-        embeddings (`SentenceEmbeddings`): Embeddings of `data.texts()`.
+        embeddings (`SentenceEmbeddings`): Embeddings of `data.roles`.
         device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
 
     Returns:

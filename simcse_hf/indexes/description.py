@@ -1,10 +1,10 @@
 """The description of an index: the identity of its model and its data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy import ndarray
@@ -20,6 +20,8 @@ PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
 SAME = 0.999
 REBUILD = "Build the index again."
+#: What a text is to a model; `None` for a text that is neither.
+Role = Literal["query", "document"] | None
 
 
 class SentenceEncoder(Protocol):
@@ -95,14 +97,34 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
     return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
 
 
-def encode_texts(model: SentenceEncoder, role: str, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+def role_encoder(model: Any, role: Role) -> Callable[..., Any]:
+    """Return how a model encodes queries, documents or other texts. Everything that searches or scores asks here.
+
+    Args:
+        model (`SentenceEncoder`): The model.
+        role (`str`, *optional*): `"query"`, `"document"`, or `None` for other texts.
+
+    Returns:
+        `Callable`: Its method for the role; without one its `encode`, with what its `prompts` have for the role before
+        each text.
+    """
+    if role is None:
+        return model.encode
+    prompt = getattr(model, "prompts", {}).get(role) or ""
+
+    def plain(texts: Sequence[str], **options: object) -> Any:
+        return model.encode([prompt + text for text in texts], **options)
+
+    return getattr(model, f"encode_{role}", plain)
+
+
+def encode_texts(model: SentenceEncoder, role: Role, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
     """Encode texts as the model encodes queries or documents: with its prompt, and of unit length for cosines."""
-    encode = getattr(model, f"encode_{role}", model.encode)
-    embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
+    embeddings = np.asarray(role_encoder(model, role)(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
     return comparable(embeddings, similarity_of(model))
 
 
-def similarity_of(model: SentenceEncoder) -> str:
+def similarity_of(model: Any) -> str:
     """Return how a model compares embeddings."""
     return getattr(model, "similarity_fn_name", "cosine")
 

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from ..data.columns import holds_texts, list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
-from ..indexes.description import PROBE
+from ..indexes.description import PROBE, Role
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import THRESHOLD
@@ -376,16 +376,9 @@ class SimCSE(Encoder):
         """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
         return self._encode_as("document", sentences, options)
 
-    def _encode_as(self, role: str, sentences: Texts, options: dict) -> Any:
+    def _encode_as(self, role: Role, sentences: Texts, options: dict) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = role
-            for name in ("passage", "corpus"):
-                if role == "document" and self.prompts.get(name) and not self.prompts["document"]:
-                    logger.warning_once(
-                        f"{self.name_or_path} has no prompt 'document', so documents are encoded without a prompt, as "
-                        f"sentence-transformers does. To use its prompt {name!r}, set "
-                        f"model.prompts['document'] = model.prompts[{name!r}]."
-                    )
+            options["prompt"] = self.role_prompt(role)
         return self.encode(sentences, **options)
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:

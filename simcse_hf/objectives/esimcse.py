@@ -28,9 +28,9 @@ class ESimCSE(SimCSEObjective):
 
     Args:
         dim (`int`): Embedding size.
-        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
-        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
-        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        temperature (`float`, *optional*, defaults to `0.05`): See [`SimCSEObjective`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`SimCSEObjective`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`SimCSEObjective`].
         momentum (`float`, *optional*, defaults to `0.995`): At least 0 and below 1. The paper uses 0.995.
         queue_size (`int`, *optional*, defaults to `160`): M. The paper's best is 2.5 batches: 160 at batch size 64.
 

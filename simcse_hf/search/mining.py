@@ -212,8 +212,7 @@ def mine_hard_negatives(
         # These have no rank.
         own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
         dropped.update(own[number] for number, _ in found if number in own)
-        ranked = [candidate for candidate in found if candidate[0] not in own]
-        ranked = ranked[options.range_min : options.last_rank]
+        ranked = [candidate for candidate in found if candidate[0] not in own][options.range_min : options.last_rank]
         scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
         for pair, score in zip(pairs, scores[0].tolist(), strict=True):
             positive_scores.append(score)

@@ -232,6 +232,7 @@ def decide_run(
     headline: str | None = None,
     is_stream: bool = False,
     decided_by: Mapping[str, str] = {},
+    reads_metric: bool = False,
 ) -> Run:
     """Decide everything that the caller of a Trainer has left open.
 
@@ -242,6 +243,7 @@ def decide_run(
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`, *optional*, defaults to `False`): Whether the training rows are a stream.
         decided_by (`Mapping[str, str]`, *optional*): The layers that decided arguments before, in [`decide_command`].
+        reads_metric (`bool`, *optional*, defaults to `False`): Whether the caller's own schedule reads the scores.
 
     Returns:
         [`Run`]: The run.
@@ -251,7 +253,7 @@ def decide_run(
     """
     losses = decide_losses(args, start, dataset_names)
     rows, plans = plan_rows(args, start, losses, dataset_names)
-    arguments, layers = decide_arguments(args, start.settings, rows, headline, is_stream)
+    arguments, layers = decide_arguments(args, start.settings, rows, headline, is_stream, reads_metric)
     settings = settings_to_save(args, start, losses, rows, plans)
     decided_by = {**who_decided(start), **layers, **decided_by}
     return Run(arguments, settings, rows, plans, decided_by)
@@ -317,6 +319,7 @@ def decide_arguments(
     rows: RowPlan,
     headline: str | None,
     is_stream: bool,
+    reads_metric: bool,
 ) -> tuple[SimCSETrainingArguments, dict[str, str]]:
     """Decide the arguments that the caller may leave open.
 
@@ -326,6 +329,7 @@ def decide_arguments(
         rows (`RowPlan`): How training rows are read.
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`): Whether the training rows are a stream.
+        reads_metric (`bool`): Whether the caller's own schedule reads the scores.
 
     Returns:
         `tuple[SimCSETrainingArguments, dict[str, str]]`: A copy of the arguments, and the layers that decided.
@@ -334,7 +338,7 @@ def decide_arguments(
     default: Values = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
     if not is_stream and not args.use_cpu:
         default["dataloader_num_workers"] = default_loader_workers()
-    if args.needs_best_metric:
+    if args.needs_best_metric or reads_metric:
         default["metric_for_best_model"] = headline or "loss"
     metric = (default | given).get("metric_for_best_model")
     if metric is not None:
@@ -345,6 +349,13 @@ def decide_arguments(
         default["ignore_data_skip"] = True  # a stream finds its own place in the checkpoint
     checkpoint = {"max_seq_length": settings.max_seq_length}
     values, layers = decide(given=given, checkpoint=checkpoint, default=default)
+    if args.schedule_reads_metric:
+        own: Values = {"mode": "max" if values["greater_is_better"] else "min"}
+        if args.lr_scheduler_type == "greedy":
+            own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
+        own |= args.lr_scheduler_kwargs or {}  # type: ignore[arg-type]  # transformers has read words as a table
+        values["lr_scheduler_kwargs"] = own
+    values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
     return with_values(args, **values), layers
 
 

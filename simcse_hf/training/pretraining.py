@@ -1,7 +1,7 @@
 """Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from ..models.settings import SECTION, check_max_length
 from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
-from ..ops.distributed import hold_together
+from ..ops.distributed import hold_together, sum_over_processes
 from ..ops.files import STAGING, write_json
 from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
+from ..ops.memory import explain_full_memory
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import check_output_dir, clear_output_dir
 from .parser import DEFAULTS, check_files, fill, option
@@ -105,7 +106,12 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             callbacks=[self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
+        self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        #: The batches of the next step, before they are masked.
+        self.batches: list = []
+        #: The tokens to predict in the batches of a step.
+        self.predicted = torch.tensor(0)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
 
@@ -126,30 +132,50 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple[list, None]:
+        """Take the batches of a step, which are masked when it begins."""
+        self.batches, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)
+        return self.batches, None
+
+    def training_step(self, model: torch.nn.Module, inputs: dict, *args: object) -> torch.Tensor:
+        """Take the gradient of a batch; the first one of a step masks all of them, unless they have labels."""
+        if self.batches:
+            self.predicted = torch.zeros((), device=self.args.device)
+            for batch in self.batches:
+                if "labels" not in batch:
+                    batch["input_ids"], batch["labels"] = mask_tokens(batch["input_ids"], self.masker)
+                self.predicted += (batch["labels"] != IGNORED).sum()
+            if self.args.average_tokens_across_devices:
+                # Processes average their gradients.
+                self.predicted = sum_over_processes(self.predicted) / self.args.world_size
+            self.batches = []
+        return super().training_step(model, inputs, self.predicted)
+
     def compute_loss(
         self,
         model: torch.nn.Module,
         inputs: dict[str, Any],
-        *args: Any,
-        **kwargs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
+        """Compute the mean loss of the tokens of a batch; in a step its part of the mean over all tokens."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
-        ids = inputs["input_ids"]
-        labels = inputs.get("labels")
-        if labels is None:
-            ids, labels = mask_tokens(ids, self.masker)
+        labels = inputs["labels"]
         predicted = labels != IGNORED
-        if not predicted.any():  # in a batch of few tokens: the mean over none would not be a number
+        number = predicted.sum()
+        if not number:  # in a batch of few tokens: the mean over none would not be a number
             predicted[0, 0] = True
-            labels[0, 0] = ids[0, 0]
-        inputs = inputs | {"input_ids": ids, "labels": labels[predicted]}
+            labels[0, 0] = inputs["input_ids"][0, 0]
+        inputs = inputs | {"labels": labels[predicted]}
 
         def keep_predicted(head: torch.nn.Module, given: tuple) -> tuple:
             return (given[0][predicted], *given[1:])
 
         with self.head.register_forward_pre_hook(keep_predicted):
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        if model.training and num_items_in_batch is not None:
+            loss = loss * (number / self.predicted.clamp(min=1e-9))
+        return (loss, outputs) if return_outputs else loss
 
     def mask_once(self, rows: Dataset) -> Dataset:
         """Add `labels` to rows, with masks that are the same in every evaluation."""
@@ -211,7 +237,7 @@ def make_encoder(
 
     # 2. The model.
     if name:
-        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, name)
+        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, name, dtype=torch.float32)
         if hasattr(model.config, SECTION):
             delattr(model.config, SECTION)
         return model, tokenizer
@@ -298,7 +324,11 @@ def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
     """
     options, args = pretraining_arguments(given)
     check_together(args.world_size)
-    with hold_together(str(args.output_dir)):
+    step = f"a step of {args.train_batch_size} sentences of up to {options.max_seq_length} tokens"
+    advice = (
+        f"{step} does not fit into the memory of {args.device}: lower per_device_train_batch_size or max_seq_length"
+    )
+    with hold_together(str(args.output_dir)), explain_full_memory(lambda: advice):
         return _pretrain(options, args)
 
 

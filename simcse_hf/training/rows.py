@@ -6,6 +6,7 @@ several data sets, each batch from one.
 """
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +20,13 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..data.collator import (
-    LARGEST_LISTED,
-    ClassSampler,
-    ContrastiveCollator,
-    NeighborSampler,
-    PermutedSampler,
-)
+from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS
 from ..data.documents import SpanDataset
 from ..data.kinds import KINDS, Source, check_neighbours, read_stream
-from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
+from ..data.mixture import MixedRows, MixtureCollator
 from ..data.read import TextSource, find_paths, is_column, is_columns, open_source
+from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows
 from ..data.tokenize import RowTokenizer, as_sentences, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
@@ -109,6 +105,7 @@ class Rows:
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
         kind (`Kind`): The kind of the rows.
+        multiple (`int`): What the size of a batch must be a multiple of.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
@@ -129,6 +126,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.kind = KINDS[self.plan.kind]
+        self.multiple = self.kind.multiple
         self.vectors: dict[str, RowVectors] = {}
         if self.plan.frozen:
             self._find_vectors()
@@ -202,11 +200,12 @@ class Rows:
         shared = make_collator(self.reader, objective, self.longest)
         return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
 
-    def check(self, objective: Objective) -> list[Mapping]:
+    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check that an objective can learn from the rows.
 
         Args:
             objective (`Objective`): The objective.
+            batch_size (`int`): Rows of a batch of one process.
 
         Returns:
             `list[Mapping[str, Any]]`: The first row of each data set of single sentences without augmentation, for the
@@ -227,7 +226,7 @@ class Rows:
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
-        objective.check(TrainingRows(number, args.train_batch_size * args.world_size, rows.column_names, rows))
+        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length
@@ -308,6 +307,7 @@ class Mixed(Rows):
         super().__post_init__()
         self.texts = [texts for part in self.parts.values() for texts in part.texts]
         self.longest = max(part.longest for part in self.parts.values())
+        self.multiple = math.lcm(*[part.multiple for part in self.parts.values()])
 
     def order(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
@@ -327,12 +327,12 @@ class Mixed(Rows):
             collators.append(part.collator(objective.of_dataset(number)))
         return MixtureCollator(collators, make_collator(self.reader, objective, self.longest))
 
-    def check(self, objective: Objective) -> list[Mapping]:
+    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
         singles: list[Mapping] = []
         for number, (name, part) in enumerate(self.parts.items()):
             with named(name):
-                found = part.check(objective.of_dataset(number))
+                found = part.check(objective.of_dataset(number), batch_size)
             singles += [{**row, "dataset": number} for row in found]
         return singles
 

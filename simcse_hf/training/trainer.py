@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     AutoTokenizer,
@@ -56,6 +57,7 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
+from ..ops.memory import FullMemoryError, explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
@@ -192,6 +194,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
+        _, schedule = kwargs.get("optimizers", (None, None))
         if isinstance(args, Run):
             self.run = args
         else:
@@ -201,14 +204,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataset_names=list(train_dataset) if has_names(train_dataset) else [],
                 headline=dev_sets[0].headline if dev_sets else None,
                 is_stream=is_streamed(train_dataset),
+                reads_metric=_mode(schedule) is not None,
             )
         args = self.run.arguments
-        check_dev_sets(dev_sets, args, eval_dataset is not None)
+        losses = ["loss"] if eval_dataset is not None else []
+        if has_names(eval_dataset):
+            losses = [f"{name}_loss" for name in eval_dataset]
+        check_dev_sets(dev_sets, args, None if kwargs.get("compute_metrics") else losses)
 
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
-        for callback in dev_sets:
-            callback.use_prompts(start.settings)
         self.start_digest = starting_weights(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
@@ -292,7 +297,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not isinstance(added, DevSetCallback):
             return
         check_dev_sets(self.dev_sets, self.args)
-        added.use_prompts(self.model.settings)
         if self.eval_dataset is None:
             self.eval_dataset = self.no_rows
 
@@ -355,7 +359,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.resumed_from is not None and not self.changes:
             self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
         held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
-        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
+        explained = explain_full_memory(self._describe_step)
+        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device), explained:
             try:
                 output = super().train(self.resumed_from, *args, **kwargs)
             except FloatingPointError:
@@ -371,7 +376,26 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.args = decided
         if self.hp_search_backend is None:
             self._say_results()
-        return output
+        return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
+
+    def _describe_step(self) -> str:
+        """Say how large a step is, and what takes less memory."""
+        assert self.rows is not None and self.model.objective is not None
+        args = self.args
+        rows = self._train_batch_size
+        columns = max(self.rows.num_sentences, self.model.objective.num_views)
+        length = max(self.run.rows.lengths)
+        chunk = args.gradcache_chunk_size or rows
+        less = ""
+        if self.model.objective.supports_gradcache and chunk > 1:
+            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch, or "
+        elif rows > 1:
+            less = f"per_device_train_batch_size to {max(1, rows // 4)} or "
+        return (
+            f"a step of {rows} rows with {columns} texts of up to {length} tokens does not fit into the memory of "
+            f"{args.device}: set {less}max_seq_length to {length // 2}, or train in bfloat16 (bf16). Checkpoints "
+            f"saved earlier are untouched in {args.output_dir}"
+        )
 
     def _begin_anew(self) -> None:
         """Forget the optimizer and the schedule of an earlier call, and draw the noise that a new process draws."""
@@ -416,7 +440,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"view_both has no effect with view {args.view}.")
 
         # 2. The rows, and the batches that they fill.
-        singles = self.rows.check(objective)
+        singles = self.rows.check(objective, args.train_batch_size)
         compares_rows = not objective.reconstructs
         batch = args.train_batch_size * args.world_size
         if compares_rows and args.gradient_accumulation_steps > 1:
@@ -610,8 +634,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
         assert self.rows is not None
-        self._train_batch_size -= self._train_batch_size % self.rows.kind.multiple
+        multiple = self.rows.multiple
+        self._train_batch_size = max(multiple, self._train_batch_size // multiple * multiple)
         if self._train_batch_size < self.args.train_batch_size:
+            assert self.model.objective is not None
+            try:
+                self.rows.check(self.model.objective, self._train_batch_size)
+            except ValueError as error:  # What the memory holds teaches nothing, and one row more does not fit.
+                self._train_batch_size += multiple
+                raise FullMemoryError(f"{self._describe_step()} ({error})") from error
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
@@ -621,7 +652,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
             return
         weights, noise, self.optimizer = self.start_of_attempts
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights, strict=False)  # without those that a decoder shares with the encoder
         torch.set_rng_state(noise)
         if self.optimizer is not None:
             self.optimizer.state.clear()
@@ -660,9 +691,15 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the loss of a batch, and add its parts to the log."""
+        """Compute the loss of a batch, a mean over its rows, and add its parts to the log."""
         inputs = self._complete_inputs(inputs, model.training)
-        loss, output = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        if self.compute_loss_func is None:
+            loss, output = super().compute_loss(model, inputs, return_outputs=True)
+        else:  # transformers would take the labels away from the objective, and sum the losses of a step's batches
+            output = model(**inputs)
+            loss = self.compute_loss_func(output, inputs.get("labels"), num_items_in_batch=None)
+            if model.training and getattr(self, "loss_is_scaled_for_ga", None) is None:
+                loss = loss / self.current_gradient_accumulation_steps
         if model.training:
             self.watch.add(output)
         return (loss, output) if return_outputs else loss
@@ -743,6 +780,21 @@ class SimCSETrainer(WholeCheckpointTrainer):
         # Those of the checkpoint, which is loaded later, would take their place.
         self.run_optimizer.own = settings if self.changes else ()
         return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
+        """Create the schedule as transformers does, and refuse one that would lower the rate when scores improve."""
+        schedule = super().create_scheduler(num_training_steps, optimizer)
+        mode = _mode(schedule)
+        name = type(schedule).__name__
+        if mode is not None and self.args.eval_strategy == "no":
+            raise ValueError(f"the schedule {name} reads a metric, and nothing is evaluated: set eval_strategy")
+        if mode is not None and (mode == "max") != self.args.greater_is_better:
+            better = "higher" if self.args.greater_is_better else "lower"
+            raise ValueError(
+                f"the schedule {name} has mode={mode!r}, and a {better} value of {self.args.metric_for_best_model} "
+                "is better: change the mode, or set greater_is_better"
+            )
+        return schedule
 
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
@@ -949,6 +1001,12 @@ class SimCSETrainer(WholeCheckpointTrainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
+
+
+def _mode(schedule: object) -> str | None:
+    """Return `"min"` or `"max"` of a schedule that waits for a metric to fall or to rise, and `None` of others."""
+    mode = getattr(schedule, "mode", None)
+    return mode if mode in ("min", "max") else None
 
 
 def _load_model(model: Any) -> Any:

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from ..data.mixture import SHARES
+from ..data.samplers import SHARES
 from ..data.views import VIEWS
 from ..evaluation.metrics import higher_is_better
 from ..models.settings import Values
@@ -106,7 +106,7 @@ class SimCSETrainingArguments(TrainingArguments):
         "lora_alpha is twice r, and all linear layers of the encoder get an adapter.",
     )
     save_adapter: bool = option(False, "Save the adapter of the model in place of the merged model.")
-    remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
+    remove_unused_columns: bool = option(False, "Without effect: batches hold what the objective reads.")
     logging_nan_inf_filter: bool = option(
         False, "transformers' filter of the log. A loss that is not finite ends the run in any case."
     )
@@ -153,10 +153,15 @@ class SimCSETrainingArguments(TrainingArguments):
         return self.seed if self.data_seed is None else self.data_seed
 
     @property
+    def schedule_reads_metric(self) -> bool:
+        """Whether the learning rate follows `metric_for_best_model`."""
+        return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+
+    @property
     def needs_best_metric(self) -> bool:
         """Whether the run compares its evaluations by `metric_for_best_model`."""
-        by_schedule = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-        return self.load_best_model_at_end or by_schedule or self.save_strategy == SaveStrategy.BEST
+        saves_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
+        return saves_best or self.schedule_reads_metric
 
     def is_higher_better(self, metric: str) -> bool:
         """Return whether a higher value of a metric is better."""

@@ -1,11 +1,11 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Self
 
 import numpy as np
-import torch
 from numpy import ndarray
 from sklearn.metrics import average_precision_score
 from transformers.utils import logging
@@ -14,7 +14,6 @@ from ...data.columns import find_parts
 from ...data.scored_pairs import read_scored_pairs
 from ...data.table import open_table
 from ...indexes.exact import ExactIndex, comparable
-from ...ops.similarity import similarity_matrix
 from ..embeddings import SentenceEmbeddings
 from ..metrics import cosine_similarity_pairs
 from .base import TaskResult, UserTask, checked_text, file_of, short_name
@@ -54,7 +53,7 @@ class PairsTask(UserTask):
         if len(set(labels)) < 2:
             raise ValueError(f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}.")
         self.gold = np.array(labels, dtype=np.int64)
-        self.texts = list(dict.fromkeys(self.first + self.second))
+        self.roles = {None: [*self.first, *self.second]}
         self.links = [texts for *texts, _ in self.units]
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
@@ -99,22 +98,21 @@ class Query:
         text (`str`): The query.
         relevance (`dict[str, int]`): Relevance by document, 0 for one that is not relevant. Reranking names a document
             by its text, and retrieval by its id.
-        id (`str`, *optional*): Its id in retrieval. A document with the same id and text is the query itself, and
-            never retrieved for it.
+        itself (`str`, *optional*): In retrieval, the id of the document that is the query itself, with the same id and
+            text. It is never retrieved for it.
     """
 
     text: str
     relevance: dict[str, int]
-    id: str = ""
+    itself: str = ""
 
     def documents(self, relevant: bool) -> list[str]:
         """Return the documents that are relevant, or those that are not."""
         return [name for name, grade in self.relevance.items() if (grade > 0) == relevant]
 
 
-@dataclass(eq=False)
 class RankingTask(UserTask):
-    """A task that ranks documents for queries, each with a prompt of the model before it.
+    """A task that ranks documents for queries, which a model encodes as in a search.
 
     Args:
         source (`str`): The file or folder.
@@ -127,9 +125,6 @@ class RankingTask(UserTask):
     """
 
     unit = "query"
-
-    query_prompt: str = ""
-    document_prompt: str = ""
 
     def __post_init__(self) -> None:
         kept = [query for query in self.units if query.documents(relevant=True)]
@@ -150,18 +145,10 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        self._queries = [self.query_prompt + query.text for query in kept]
-        self._documents = [self.document_prompt + text for text in documents]
-        self.texts = list(dict.fromkeys(self._queries + self._documents))
-
-    def with_prompts(self, query: str, document: str) -> Self:
-        """Return the task with these prompts; see [`UserTask.with_prompts`]."""
-        return replace(self, query_prompt=query, document_prompt=document)
+        self.roles = {"query": [query.text for query in kept], "document": list(documents)}
 
     def _ranked_result(self, values: list, marks: list, **details: object) -> TaskResult:
         """Average the metrics of each query over the queries; the headline is resampled."""
-        if self.query_prompt or self.document_prompt:
-            details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
         metrics = {name: 100 * float(np.mean([each[name] for each in values])) for name in values[0]}
         return self._result(metrics, {"value": np.array([each[self.metric] for each in values])}, marks, **details)
 
@@ -175,20 +162,16 @@ class RerankingTask(RankingTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
         similarity = embeddings.similarity
-        texts = self._queries, self._documents
-        queries, documents = (
-            torch.from_numpy(comparable(embeddings(x).astype(np.float64), similarity)) for x in texts
-        )
-        candidates = documents.split([len(query.relevance) for query in self.units])
+        queries, documents = (embeddings(texts, role) for role, texts in self.roles.items())
+        ends = np.cumsum([len(query.relevance) for query in self.units])
         values = []
         marks = []
-        for query, x, compared in zip(self.units, queries, candidates, strict=True):
-            scores = similarity_matrix(x[None], compared, similarity)[0].numpy()
-            relevant = np.array([*query.relevance.values()]) > 0
-            # Of candidates with equal scores, the relevant one counts as the last.
-            rank = 1 + np.count_nonzero(scores[~relevant] >= scores[relevant].max())
-            reciprocal = 1 / rank if rank <= MRR_CUTOFF else 0.0
-            values.append({"map": average_precision_score(relevant, scores), f"mrr@{MRR_CUTOFF}": reciprocal})
+        for query, x, candidates in zip(self.units, queries, np.split(documents, ends[:-1]), strict=True):
+            texts = list(query.relevance)  # a candidate has no other id
+            [ranking] = rank_documents(x[None], texts, candidates, similarity, len(texts))
+            hits = 1 + np.flatnonzero([query.relevance[text] > 0 for text in ranking])
+            precisions = np.arange(1, len(hits) + 1) / hits
+            values.append({"map": precisions.mean(), f"mrr@{MRR_CUTOFF}": _reciprocal_rank(hits)})
             marks.append((query.text, *query.documents(relevant=True), "", *query.documents(relevant=False)))
         return self._ranked_result(
             values,
@@ -246,27 +229,20 @@ class RetrievalTask(RankingTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
         similarity = embeddings.similarity
-        queries = comparable(embeddings(self._queries).astype(np.float32), similarity)
-        index = ExactIndex(queries.shape[1], similarity)
-        index.add(comparable(embeddings(self._documents).astype(np.float32), similarity))
-        rankings = index.search(queries, min(DEPTH + 1, len(self.shared)))[1]
-        ids = list(self.shared)
+        queries, documents = (embeddings(texts, role) for role, texts in self.roles.items())
+        rankings = rank_documents(queries, list(self.shared), documents, similarity, DEPTH + 1)
         values = []
         marks = []
-        for query, ranking in zip(self.units, rankings.tolist(), strict=True):
-            retrieved = [ids[position] for position in ranking]
-            # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered
-            # separately.
-            if query.id in retrieved and self.shared[query.id].endswith(query.text):
-                retrieved.remove(query.id)
-            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved[:DEPTH]])
+        for query, ranking in zip(self.units, rankings, strict=True):
+            retrieved = [id for id in ranking if id != query.itself][:DEPTH]
+            grades = np.array([max(query.relevance.get(id, 0), 0) for id in retrieved])
             ideal = np.sort([grade for grade in query.relevance.values() if grade > 0])[::-1]
-            found = np.flatnonzero(grades[:MRR_CUTOFF])
+            hits = 1 + np.flatnonzero(grades)
             values.append(
                 {
                     "ndcg@10": _gain(grades) / _gain(ideal),
-                    f"mrr@{MRR_CUTOFF}": 1 / (1 + found[0]) if len(found) else 0.0,
-                    "recall@100": np.count_nonzero(grades) / len(ideal),
+                    f"mrr@{MRR_CUTOFF}": _reciprocal_rank(hits),
+                    "recall@100": len(hits) / len(ideal),
                 }
             )
             marks.append((query.text, *(f"{id} {grade}" for id, grade in sorted(query.relevance.items()))))
@@ -276,6 +252,45 @@ class RetrievalTask(RankingTask):
             protocol=f"exact search by {similarity}; metrics as in trec_eval, mean over the queries",
             documents=len(self.shared),
         )
+
+
+def rank_documents(
+    queries: ndarray, ids: Sequence[str], documents: ndarray, similarity: str, depth: int
+) -> Iterator[list[str]]:
+    """Rank documents for queries as trec_eval does: by similarity, and equal ones by their ids, the highest first.
+
+    Args:
+        queries (`numpy.ndarray`): Embeddings of any length, of shape `(queries, dim)`.
+        ids (`Sequence[str]`): The id of each document. They are compared as texts, so "9" is higher than "10".
+        documents (`numpy.ndarray`): Their embeddings, of shape `(documents, dim)`.
+        similarity (`str`): As in [`similarity_matrix`].
+        depth (`int`): The most documents to find for a query.
+
+    Yields:
+        `list[str]`: The ids of the documents of a query, the best one first.
+    """
+    queries, documents = (comparable(each.astype(np.float32), similarity) for each in (queries, documents))
+    # Equal embeddings are compared once, because the rounding of their products depends on the place in a matrix.
+    copies: dict[bytes, list[str]] = {}
+    distinct = []
+    for row in sorted(range(len(ids)), key=ids.__getitem__, reverse=True):
+        same = copies.setdefault(blake2b(documents[row].tobytes(), digest_size=16).digest(), [])
+        if not same:
+            distinct.append(row)
+        same.append(ids[row])
+    index = ExactIndex(documents.shape[1], similarity)
+    index.add(documents[distinct])
+    groups = list(copies.values())
+    for found in zip(*index.search(queries, min(depth, len(groups))), strict=True):
+        ranked: list[tuple[float, str]] = []
+        for score, group in zip(*found, strict=True):
+            ranked += [(score, id) for id in groups[group][:depth]]
+        yield [id for _, id in sorted(ranked, reverse=True)[:depth]]
+
+
+def _reciprocal_rank(hits: ndarray) -> float:
+    """Return 1 / rank of the first relevant document, 0 beyond the cut-off, by the ranks of all relevant ones."""
+    return 1 / hits[0] if len(hits) and hits[0] <= MRR_CUTOFF else 0.0
 
 
 def _gain(grades: ndarray) -> float:
@@ -321,21 +336,25 @@ def read_retrieval(path: Path) -> RetrievalTask:
         for what, id, known in (("query", query, queries), ("document", document, corpus)):
             if id not in known:
                 raise ValueError(f"{where}: there is no {what} {id!r} in the {what} file of this folder.")
-        relevance = judged.setdefault(query, Query(queries[query], {}, query)).relevance
+        relevance = judged.setdefault(query, Query(queries[query][0], {})).relevance
         if document in relevance:
             raise ValueError(f"{where}: document {document!r} is judged a second time for query {query!r}.")
         relevance[document] = grade
     if not judged:
         raise ValueError(f"{qrels}: there are no judgements in this file.")
-    empty = [id for id, text in corpus.items() if not text]
+    empty = [id for id, parts in corpus.items() if not parts]
     if empty:
         logger.warning(f"{folder}: left out {len(empty)} document(s) without text, such as {empty[0]!r}.")
-    documents = {id: text for id, text in corpus.items() if text}
+    documents = {id: " ".join(parts) for id, parts in corpus.items() if parts}
+    for id, query in judged.items():
+        # BEIR drops documents by their id alone, which goes wrong where queries and documents are numbered separately.
+        if id in documents and query.text in (documents[id], corpus[id][-1]):  # with or without its title
+            query.itself = id
     return RetrievalTask(str(path), short_name(folder), list(judged.values()), documents)
 
 
 def _read_texts(folder: Path, stem: str) -> dict:
-    """Read the corpus or the queries by id. A document may be empty; a query may not."""
+    """Read the corpus or the queries by id: the text, after a title if there is one. A document may be empty."""
     path = file_of(folder, stem, f"there is no {stem}.jsonl. {LAYOUT}")
     parts = ["_id", "text"]
     table = open_table(path)
@@ -349,7 +368,7 @@ def _read_texts(folder: Path, stem: str) -> dict:
         if id in texts:
             raise ValueError(f"{where}: the _id {id!r} occurs a second time. Ids must be unique.")
         if stem == "corpus":
-            texts[id] = " ".join(part.strip() for part in (*title, text) if part).strip()
+            texts[id] = [part.strip() for part in (*title, text) if part and part.strip()]
         else:
-            texts[id] = checked_text(text, where)
+            texts[id] = [checked_text(text, where)]
     return texts

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from evaluation_helpers import encode, random_texts, write, write_beir, write_rows
+from evaluation_helpers import WORDS, encode, random_texts, write, write_beir, write_rows
 
 from simcse_hf.evaluation.embeddings import SentenceEmbeddings
 from simcse_hf.evaluation.scoring import TaskData, score_tasks
 from simcse_hf.evaluation.user_tasks import read_task
 
 
-def cosines(query, documents):
+def cosines(query, documents, encode=encode):
     x, y = (encode(texts).astype(np.float64) for texts in ([query], documents))
     return (x @ y.T)[0] / np.linalg.norm(x) / np.linalg.norm(y, axis=1)
 
@@ -111,6 +111,122 @@ def test_the_query_itself_is_not_retrieved_but_another_document_of_its_number_is
     assert result.metrics["mrr@10"] == pytest.approx(100 * np.mean([1, 1 / 3]))
 
 
+# --- ties ------------------------------------------------------------------------------------------------------------
+
+
+def slow_trec_eval(run, judged):
+    """nDCG@10, reciprocal rank, recall@100 and average precision, one document at a time, by trec_eval's rules."""
+    ranking = sorted(run, key=lambda id: (run[id], id), reverse=True)
+    grades = [judged.get(id, 0) for id in ranking]
+    ideal = sorted(judged.values(), reverse=True)
+    gains = [sum(grade / np.log2(rank + 2) for rank, grade in enumerate(x[:10])) for x in (grades, ideal)]
+    hits = [rank for rank, grade in enumerate(grades, start=1) if grade]
+    relevant = sum(grade > 0 for grade in ideal)
+    precisions = sum(number / rank for number, rank in enumerate(hits, start=1))
+    return {
+        "ndcg_cut_10": gains[0] / gains[1],
+        "recip_rank": 1 / hits[0] if hits else 0,
+        "recall_100": sum(rank <= 100 for rank in hits) / relevant,
+        "map": precisions / relevant,
+    }
+
+
+def trec_eval(run, judged):
+    """The same, by trec_eval itself."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    measures = {"ndcg_cut_10", "recip_rank", "recall_100", "map"}
+    return pytrec_eval.RelevanceEvaluator({"q": judged}, measures).evaluate({"q": run})["q"]
+
+
+def tied_task(seed):
+    """Ids that queries and documents share, texts that repeat, and texts whose words are in another order."""
+    random = np.random.RandomState(seed)
+    texts = [" ".join(random.choice(WORDS[:6], 2)) for _ in range(random.randint(20, 160))]
+    corpus = {str(number): text for number, text in enumerate(texts)}
+    queries = {str(number): random.choice(texts) for number in range(10)}
+    qrels = {}
+    for query in queries:
+        judged = random.choice(list(corpus), 8, replace=False).tolist()
+        qrels[query] = {"1": 1} | {id: int(random.randint(3)) for id in judged}
+        qrels[query].pop(query, None)
+    return corpus, queries, {query: judged for query, judged in qrels.items() if any(judged.values())}
+
+
+def encode_rounded(texts):
+    """Embeddings that are equal for texts of the same words in another order."""
+    return encode(texts).round(2)
+
+
+def scores_of(query, texts):
+    """Cosines by id, so rounded that equal embeddings have equal ones."""
+    scores = cosines(query, list(texts.values()), encode_rounded)
+    return dict(zip(texts, scores.round(5).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("judge", [slow_trec_eval, trec_eval])
+def test_retrieval_scores_are_those_of_trec_eval_where_scores_are_equal(judge, tmp_path):
+    left_out = 0
+    for seed in range(50):
+        corpus, queries, qrels = tied_task(seed)
+        task = read_task("retrieval", write_beir(tmp_path / str(seed), corpus, queries, qrels))
+        expected = []
+        for query, judged in qrels.items():
+            others = {id: text for id, text in corpus.items() if (id, text) != (query, queries[query])}
+            left_out += len(corpus) - len(others)
+            expected.append(judge(scores_of(queries[query], others), judged))
+        result = task.evaluate(encode_rounded)
+        assert result.scores["value"] == pytest.approx([each["ndcg_cut_10"] for each in expected])
+        recall = np.mean([each["recall_100"] for each in expected])
+        reciprocal = np.mean([each["recip_rank"] * (each["recip_rank"] >= 0.1) for each in expected])
+        assert (result.metrics["recall@100"], result.metrics["mrr@10"]) == pytest.approx(
+            (100 * recall, 100 * reciprocal)
+        )
+    assert left_out > 5, "some queries are documents themselves"
+
+
+@pytest.mark.parametrize("judge", [slow_trec_eval, trec_eval])
+def test_reranking_scores_are_those_of_trec_eval_with_texts_as_ids(judge, tmp_path):
+    random = np.random.RandomState(0)
+    pairs = [f"{a} {b}" for a in WORDS[:6] for b in WORDS[:6]]
+    rows = []
+    expected = []
+    for query in random_texts(100, seed=0, length=2):
+        candidates = random.permutation(pairs).tolist()
+        rows.append({"query": query, "positive": candidates[:4], "negative": candidates[4:20]})
+        run = scores_of(query, {text: text for text in candidates[:20]})
+        expected.append(judge(run, dict.fromkeys(candidates[:4], 1)))
+    result = read_task("reranking", write(tmp_path / "mine.jsonl", map(json.dumps, rows))).evaluate(encode_rounded)
+    assert result.scores["value"] == pytest.approx([each["map"] for each in expected])
+    reciprocal = np.mean([each["recip_rank"] * (each["recip_rank"] >= 0.1) for each in expected])
+    assert result.metrics["mrr@10"] == pytest.approx(100 * reciprocal)
+
+
+@pytest.mark.parametrize("order", ["01234567", "76543210", "30716524"])
+def test_the_order_of_a_corpus_of_equal_texts_decides_nothing(order, tmp_path):
+    corpus = {f"d{number}": "the same" for number in order} | {"e": "another text"}
+    task = read_task("retrieval", write_beir(tmp_path / "mine", corpus, {"q": "the same"}, {"q": {"d0": 1}}))
+    assert task.evaluate(encode_rounded).metrics["ndcg@10"] == pytest.approx(31.5465, abs=1e-3)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_order_of_candidates_with_equal_scores_decides_nothing(order, tmp_path):
+    row = {"query": "cat", "positive": ["dog bird"], "negative": ["bird dog", "cat dog", "cat bird"][::order]}
+    task = read_task("reranking", write(tmp_path / "mine.jsonl", [json.dumps(row)]))
+    assert task.evaluate(encode_rounded).metrics == pytest.approx({"map": 100 / 3, "mrr@10": 100 / 3})
+
+
+@pytest.mark.parametrize("title, text, own", [("", "1984", True), ("Orwell", "1984", True), ("", "of 1984", False),
+                                              ("1984", "a novel", False)])  # fmt: skip
+def test_only_a_document_with_the_id_and_the_whole_text_of_a_query_is_left_out(title, text, own, tmp_path):
+    """`beir` leaves out every document with the id of the query."""
+    folder = write_beir(tmp_path / "mine", {"1": "a dog"}, {"0": "1984"}, {"0": {"1": 1}})
+    documents = [{"_id": "0", "title": title, "text": text}, {"_id": "1", "title": "", "text": "a dog"}]
+    write(folder / "corpus.jsonl", map(json.dumps, documents))
+    vectors = {"1984": [1, 0], "a dog": [0.6, 0.8], f"{title} {text}".strip(): [1, 0.1]}
+    result = read_task("retrieval", folder).evaluate(lambda texts: np.array([vectors[text] for text in texts]))
+    assert result.metrics["mrr@10"] == (100 if own else 50)
+
+
 def test_titles_other_judgements_and_compressed_files_are_read(folder, caplog):
     rows = [{"_id": f"d{i}", "title": f"title {i}", "text": "body"} for i in range(150)] + [{"_id": "e", "text": ""}]
     corpus = write(folder / "corpus.jsonl", map(json.dumps, rows))
@@ -145,7 +261,7 @@ def test_a_split_shares_no_query_and_keeps_the_corpus(kind, reranking, folder):
 class PromptedModel:
     """A model that reads whole texts after a prompt, and only the last word of others."""
 
-    prompts, default_prompt_name = {"query": "ask: ", "document": "tell: ", "other": "x"}, None
+    prompts = {"query": "ask: ", "document": "tell: ", "other": "x"}
 
     def encode(self, texts):
         return encode([text.partition(": ")[2] or text.split()[-1] for text in texts])
@@ -156,13 +272,7 @@ def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, fol
     task = read_task(kind, folder) if kind == "retrieval" else reranking
     plain, model = task.evaluate(encode), PromptedModel()
     data = TaskData(user_tasks={kind: task})
-    with_prompts = data.prompted_for(model)
-    prompted = score_tasks(with_prompts, SentenceEmbeddings(model, with_prompts.texts()))
-    assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
+    prompted = score_tasks(data, SentenceEmbeddings(model, data.roles))
     assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
     assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
     assert (prompted.scores[kind][kind]["unit"] == plain.scores["unit"]).all()  # so that compare accepts both
-    for change in ({"prompts": {}}, {"default_prompt_name": "other"}):  # no such prompts, or one for all texts
-        changed = PromptedModel()
-        vars(changed).update(change)
-        assert data.prompted_for(changed) is data
