@@ -3,19 +3,19 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, TypeGuard
 
 #: The most characters of a line or a text. A tokenizer took more than 7 GB of memory for 100 million characters.
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 
 
-def is_list(cell: object) -> bool:
+def is_list(cell: object) -> TypeGuard[Sequence]:
     """Say whether a cell lists several texts."""
     return isinstance(cell, (list, tuple))
 
 
-def plain(cell: Any) -> Any:
+def plain(cell: object) -> Any:
     """Return a cell as a value of Python: arrays become lists, and nan, NaT and pandas.NA become `None`."""
     if hasattr(cell, "tolist"):
         cell = cell.tolist()
@@ -54,7 +54,7 @@ def list_texts(texts: str | Iterable[str]) -> list[str]:
     return [check_text(plain(text), f"sentence {position}") for position, text in enumerate(texts)]
 
 
-def holds_texts(items: Any) -> bool:
+def holds_texts(items: object) -> bool:
     """Say whether an array holds texts, and not numbers."""
     return getattr(getattr(items, "dtype", None), "kind", None) in ("U", "O", "T")
 

@@ -257,7 +257,7 @@ def rows_of_columns(columns: Mapping[Any, Iterable], name: str) -> list[dict[str
     return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
 
-def is_column(cells: Any) -> bool:
+def is_column(cells: object) -> bool:
     """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
     return hasattr(cells, "tolist") or (isinstance(cells, Sequence) and not isinstance(cells, str))
 
@@ -268,7 +268,7 @@ def is_columns(data: Mapping[str, Any]) -> bool:
     return all(map(is_column, data.values())) and (bool(known) or any(part_of(name) != 1 for name in data))
 
 
-def find_paths(source: Any) -> list[Path] | None:
+def find_paths(source: object) -> list[Path] | None:
     """Return the files that a source of text names, or `None` if it is a hub id or rows in memory."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source).expanduser()
@@ -572,7 +572,7 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
     return dataset
 
 
-def name_of_class(label: Any, where: str) -> str | None:
+def name_of_class(label: object, where: str) -> str | None:
     """Return the name of a class, `None` for a missing label; refuse several labels of one text."""
     if isinstance(label, float) and label.is_integer():
         label = int(label)  # a column of pandas with missing labels holds floats

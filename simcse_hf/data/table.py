@@ -361,7 +361,7 @@ def _open_parquet(path: Path) -> Table:
     readable = partial(_readable, path, EOFError, OSError, ValueError, OverflowError, zlib.error, pa.ArrowException)
     with readable():
         # Parquet is read from its end, so it is unpacked into memory.
-        source: Any = path
+        source: Path | pa.BufferReader = path
         if path.suffix.lower() == ".gz":
             source = pa.BufferReader(gzip.decompress(path.read_bytes()))
         file = pq.ParquetFile(source)

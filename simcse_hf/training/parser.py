@@ -252,10 +252,11 @@ def _with_texts(values: dict, written: Mapping[str, Any], actions: Mapping[str, 
     return texts
 
 
-def read_number(value: Any) -> Any:
+def read_number(value: object) -> object:
     """Return the number for which a text stands that YAML 1.1 does not take for one, such as 5e-3; else the value."""
-    is_number = isinstance(value, str) and _EXPONENT.fullmatch(value)
-    return float(value) if is_number else value
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
+    return value
 
 
 def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:
