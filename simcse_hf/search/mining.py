@@ -15,13 +15,12 @@ from numpy import ndarray
 
 from ..data.columns import list_texts
 from ..data.read import TextSource, load_text_dataset
-from ..indexes.description import similarity_of
 from ..indexes.exact import ExactIndex
 from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..ops.checks import check_values
 from ..ops.results import Result
-from ..ops.similarity import check_scores, similarity_matrix
+from ..ops.similarity import check_scores, similarity_matrix, similarity_of
 
 #: Anchors that are searched together.
 _BLOCK = 8192
