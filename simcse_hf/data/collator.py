@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Self
 
 import numpy as np
 import torch
@@ -36,14 +35,6 @@ def pad(
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-class HostArray(np.ndarray):
-    """Numbers of a batch that stay on the host when the batch moves to a device, such as the lengths of its texts."""
-
-    def to(self, *args: object, **kwargs: object) -> Self:
-        """Return the numbers themselves, whatever the device."""
-        return self
-
-
 @dataclass
 class ContrastiveCollator:
     """Pad the sentences of a batch together, with an axis for the sentences of a row.
@@ -53,24 +44,19 @@ class ContrastiveCollator:
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which knows the padding token.
-        pad_to (`int`, *optional*): Pad every batch to this many tokens. Defaults to the longest sentence of the batch.
         repeat (`int`, *optional*, defaults to `2`): How often a row's only sentence stands in the batch.
         add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
             same number.
         columns (`Sequence[str]`, *optional*, defaults to `()`): Columns of numbers that go into the batch as well,
             under their names in the plural: `score` as `scores`.
-        add_lengths (`bool`, *optional*, defaults to `False`): Whether to add the number of tokens of each text, with
-            which a step on an accelerator does not wait for the mask.
         vectors (`Mapping[str, Callable]`, *optional*): By the name in the batch, what gives vectors of shape
             `(batch, columns, dim)` for the numbers of rows, such as [`RowVectors`].
     """
 
     tokenizer: PreTrainedTokenizerBase
-    pad_to: int | None = None
     repeat: int = 2
     add_text_ids: bool = False
     columns: Sequence[str] = ()
-    add_lengths: bool = False
     vectors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
     def __call__(self, rows: Sequence[Mapping]) -> dict:
@@ -86,12 +72,12 @@ class ContrastiveCollator:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, `lengths`,
-            an array of shape `(batch, num_sentences)` that stays on the host, and the `vectors`.
+            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, and the
+            `vectors`.
 
         Raises:
-            ValueError: If a row has no lists of token ids, a sentence is longer than `pad_to`, or the tokenizer has no
-                padding token.
+            ValueError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
+                token.
         """
         pad_token_id = self.tokenizer.pad_token_id
         if pad_token_id is None:
@@ -114,11 +100,11 @@ class ContrastiveCollator:
         texts = []
         for found in sentences:
             texts += found + [[]] * (width - len(found))
-        longest = max(map(len, texts))
-        if self.pad_to is not None and longest > self.pad_to:
-            raise ValueError(f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length.")
+        if "relations" not in rows[0] and not all(texts):
+            number, place = divmod(list(map(bool, texts)).index(False), width)
+            raise ValueError(f"sentence {place} of row {number} of the batch has no token: remove it")
         shape = (len(rows), width)
-        ids, mask = pad(texts, pad_token_id, self.pad_to)
+        ids, mask = pad(texts, pad_token_id)
         batch: dict = {
             "input_ids": ids.unflatten(0, shape),
             "attention_mask": mask.unflatten(0, shape),
@@ -132,8 +118,6 @@ class ContrastiveCollator:
         for name in self.columns:
             if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
-        if self.add_lengths:
-            batch["lengths"] = mask.sum(-1).view(shape).numpy().view(HostArray)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():

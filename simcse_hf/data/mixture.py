@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-import numpy as np
 from datasets import Dataset
 
-from .collator import ContrastiveCollator, HostArray
+from .collator import ContrastiveCollator
 from .view_dataset import SeededDataset
 
 
@@ -64,11 +63,12 @@ class MixtureCollator:
             rows (`Sequence[Mapping[str, Any]]`): The rows, from [`MixedRows`].
 
         Returns:
-            `dict[str, torch.Tensor]`: The batch of the data set's collator, and `dataset`, its number, of shape
-            `(batch,)`, which stays on the host.
+            `dict[str, torch.Tensor]`: The batch of the data set's collator, and `dataset`, a tuple of its number for
+            each row, which stays on the host.
         """
         if "dataset" not in rows[0]:
             return self.default(rows)
-        numbers = np.array([row["dataset"] for row in rows])
-        collator = self.collators[int(numbers[0])]
-        return {**collator(rows), "dataset": numbers.view(HostArray)}
+        numbers = tuple(row["dataset"] for row in rows)
+        batch = self.collators[numbers[0]](rows)
+        batch["dataset"] = numbers
+        return batch

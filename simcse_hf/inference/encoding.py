@@ -23,7 +23,7 @@ from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
 from ..ops.memory import explain_full_memory
-from ..ops.unpadded import send
+from ..ops.packing import Packing, send
 
 T = TypeVar("T")
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
@@ -132,7 +132,8 @@ def encode_token_ids(
 
     Args:
         model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`, and on an
-            accelerator with `lengths`, an array of shape `(batch,)`; returns an output with `sentence_embeddings`.
+            accelerator with their `packing` where it runs without padding; returns an output with
+            `sentence_embeddings`.
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
         token_budget (`int`, *optional*): Tokens of a padded batch. By default there is no limit if `batch_size` is
@@ -176,8 +177,7 @@ def encode_token_ids(
                     output = model(input_ids=ids, attention_mask=mask)
             else:
                 ids, mask, places = send([ids, mask, places], device)
-                # The model knows the lengths, so that it does not wait for the device to count tokens.
-                output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
+                output = model(input_ids=ids, attention_mask=mask, **packing_for(model, lengths[rows], device))
         return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None
@@ -202,6 +202,13 @@ def encode_token_ids(
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings.cpu()
+
+
+def packing_for(model: torch.nn.Module, lengths: np.ndarray, device: torch.device) -> dict[str, Packing]:
+    """Return the packing of a batch, with which a model that runs without padding does not wait for the device."""
+    if not getattr(getattr(model, "module", model), "runs_unpadded", False):
+        return {}
+    return {"packing": Packing.from_lengths(lengths, in_order=True).to(device)}
 
 
 def _describe_batch(ids: torch.Tensor, device: torch.device) -> str:

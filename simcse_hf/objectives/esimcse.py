@@ -116,9 +116,7 @@ class ESimCSE(SimCSEObjective):
             self.momentum_encoder.contrastive_head.load_state_dict(head)
             # 2. It embeds the anchors.
             anchors: dict[str, Any] = {name: batch.inputs[name][:, 0] for name in batch.inputs.keys() & TEXT_INPUTS}
-            if batch.lengths is not None:
-                anchors["lengths"] = batch.lengths[:, 0]
-            embeddings = gather_rows(self.momentum_encoder.embed(**anchors))
+            embeddings = gather_rows(self.momentum_encoder.embed(**anchors, packing=batch.packing_of(0)))
             # 3. They join the queue: newest first, and not normalized, because the loss applies the similarity, at the
             # width that it uses.
             newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])

@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     AutoTokenizer,
@@ -30,6 +30,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
+from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
@@ -57,7 +58,7 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
-from ..ops.memory import explain_full_memory
+from ..ops.memory import FullMemoryError, explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
@@ -77,6 +78,7 @@ from .dev_sets import (
     make_dev_sets,
     warn_of_overlap,
 )
+from .graphs import StepGraphs, find_problem
 from .rows import (
     Reader,
     Rows,
@@ -100,9 +102,6 @@ from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
-
-#: A batch of the collator: tensors by name, or numbers.
-Batch = dict[str, Any]
 
 #: Model outputs that are losses.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
@@ -204,7 +203,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataset_names=list(train_dataset) if has_names(train_dataset) else [],
                 headline=dev_sets[0].headline if dev_sets else None,
                 is_stream=is_streamed(train_dataset),
-                reads_metric=_mode(schedule) is not None,
+                schedule=schedule,
             )
         args = self.run.arguments
         losses = ["loss"] if eval_dataset is not None else []
@@ -229,7 +228,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         elif self.rows is not None:
             collator = self.rows.collator(start.objective)
         else:  # evaluation only
-            collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
+            collator = make_collator(self.reader, start.objective)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
         if view_class(view).needs_masked_lm:
@@ -253,6 +252,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.results: Results | None = None
         #: The optimizer and the schedule of the caller, who may have made none.
         self.own_optimizers: tuple[Any, Any] | None = None
+        #: Whether the steps of the run are CUDA graphs, these graphs, and the gradient's norm in the last of them.
+        self.captures_steps = False
+        self.graphs: StepGraphs | None = None
+        self.norm_of_graph: torch.Tensor | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
         #: Weights, random state and optimizer at the start of a run that looks for its batch size.
@@ -382,19 +385,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Say how large a step is, and what takes less memory."""
         assert self.rows is not None and self.model.objective is not None
         args = self.args
+        objective = self.model.objective
         rows = self._train_batch_size
-        columns = max(self.rows.num_sentences, self.model.objective.num_views)
         length = max(self.run.rows.lengths)
-        chunk = args.gradcache_chunk_size or rows
-        less = ""
-        if self.model.objective.supports_gradcache and chunk > 1:
-            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch, or "
-        elif rows > 1:
-            less = f"per_device_train_batch_size to {max(1, rows // 4)} or "
+        less = f"per_device_train_batch_size to {max(1, rows // 4)}"
+        if objective.supports_gradcache:
+            chunk = args.gradcache_chunk_size or rows
+            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch,"
         return (
-            f"a step of {rows} rows with {columns} texts of up to {length} tokens does not fit into the memory of "
-            f"{args.device}: set {less}max_seq_length to {length // 2}, or train in bfloat16 (bf16). Checkpoints "
-            f"saved earlier are untouched in {args.output_dir}"
+            f"a step of {rows} rows with {max(self.rows.num_sentences, objective.num_views)} texts of up to {length} "
+            f"tokens does not fit into the memory of {args.device}: set {less} or max_seq_length to {length // 2}, or "
+            f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
 
     def _begin_anew(self) -> None:
@@ -403,6 +404,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.own_optimizers is None:
             self.own_optimizers = (self.optimizer, self.lr_scheduler)
         self.optimizer, self.lr_scheduler = self.own_optimizers
+        self.graphs = None
+        self.captures_steps = self._can_capture_steps()
 
     def _say_results(self) -> None:
         """Write the results, and say what the dev set scored."""
@@ -563,12 +566,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         model = self.model
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
-        batch = self.data_collator([dict(row)] * 8)  # At low rates, one text may be spared by chance.
+        # At low rates, one text may be spared by chance.
+        batch = self.data_collator([dict(row)] * 8)
         texts = (batch["input_ids"], batch["attention_mask"])
         rates = dict(sorted(dropout_rates(model.config).items()))
         implementation = model.config._attn_implementation
         unpadded = model.unpadded
-        if self.args.torch_compile or self.args.gradient_checkpointing:  # Training pads, once they are set up.
+        if self.args.gradient_checkpointing:  # Training pads, once it is set up.
             model.unpadded = False
         try:
             with self.compute_loss_context_manager():
@@ -611,6 +615,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.args.auto_find_batch_size:
             self._begin_attempt()
+        collator = self._packing_collator()
         stream = None if self.rows is None else self.rows.stream
         if stream is not None:
             stream.batch_size = self._train_batch_size
@@ -621,15 +626,33 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 loader = DataLoader(
                     stream,
                     batch_size=None,
-                    collate_fn=self.data_collator,
-                    pin_memory=self.args.dataloader_pin_memory,
+                    collate_fn=lambda rows: send_to_device(collator(rows), self.args.device),
                 )
         else:
             loader = super().get_train_dataloader()
+            getattr(loader, "base_dataloader", loader).collate_fn = collator
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
+
+    def _packing_collator(self) -> Callable[[Sequence[Mapping]], Batch]:
+        """Return what makes the batches of training: without padding, where the encoder runs without."""
+        collate: Callable[[Sequence[Mapping]], Batch] = self.data_collator  # type: ignore[assignment]
+        args = self.args
+        # One process would cut a batch into those of all processes.
+        dispatches = getattr(args.accelerator_config, "dispatch_batches", False)
+        if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
+            return collate
+        packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
+        packing.stays_packed = self.captures_steps
+        if (args.torch_compile or packing.stays_packed) and self.rows is not None:
+            # Compiled code gets few shapes. With about 22 tokens a text, rounding up to a multiple of as many tokens
+            # as there are texts adds 2.3%.
+            texts = 2 * self._train_batch_size
+            packing.multiple = min(256, 2 ** int(math.log2(texts)))
+            packing.length = self.rows.longest
+        return packing
 
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
@@ -638,7 +661,11 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self._train_batch_size = max(multiple, self._train_batch_size // multiple * multiple)
         if self._train_batch_size < self.args.train_batch_size:
             assert self.model.objective is not None
-            self.rows.check(self.model.objective, self._train_batch_size)
+            try:
+                self.rows.check(self.model.objective, self._train_batch_size)
+            except ValueError as error:  # What the memory holds teaches nothing, and one row more does not fit.
+                self._train_batch_size += multiple
+                raise FullMemoryError(f"{self._describe_step()} ({error})") from error
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
@@ -648,7 +675,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
             return
         weights, noise, self.optimizer = self.start_of_attempts
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights, strict=False)  # without those that a decoder shares with the encoder
         torch.set_rng_state(noise)
         if self.optimizer is not None:
             self.optimizer.state.clear()
@@ -674,15 +701,46 @@ class SimCSETrainer(WholeCheckpointTrainer):
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
+        """Take the gradient of a batch, in one pass, as a CUDA graph or, with `gradcache_chunk_size`, in chunks."""
+        self.norm_of_graph = None
         if self.args.gradcache_chunk_size is None:
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            if self.captures_steps and isinstance(inputs, PackedBatch):
+                loss = self._step_by_graph(inputs)
+            else:
+                loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
         # Sum the losses without waiting for the device, in float64: no order of adding changes the sum.
         exact = torch.float32 if loss.device.type == "mps" else torch.float64
         self.watch.run_loss = self.watch.run_loss + loss.detach().to(exact)
         return loss
+
+    def _can_capture_steps(self) -> bool:
+        """Whether steps become CUDA graphs, if that was asked for; says so if they do not."""
+        if not self.args.cuda_graphs:
+            return False
+        problem = find_problem(self.args, self.model)
+        own_loss = self.compute_loss_func is not None or type(self).compute_loss is not SimCSETrainer.compute_loss
+        if own_loss or self.masked_lm_view is not None or self.own_optimizers != (None, None):
+            problem = "the loss, the views or the optimizer are not those of the package"
+        if problem:
+            logger.warning(f"cuda_graphs has no effect: {problem}.")
+        return problem is None
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
+        """Return the norm of the gradient, which a graph has taken and clipped."""
+        return super()._get_grad_norm(model, grad_norm) if self.norm_of_graph is None else self.norm_of_graph
+
+    def _step_by_graph(self, batch: PackedBatch) -> torch.Tensor:
+        """Take a whole step, after which nothing is left to clip and the optimizer has nothing to do."""
+        self.model.train()
+        if self.graphs is None:
+            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
+            self.graphs = StepGraphs(self.model, cast(torch.optim.AdamW, optimizer), self.args.max_grad_norm)
+        output, self.norm_of_graph = self.graphs.step(batch.with_tensors_on(self.args.device))
+        self.watch.add(output)
+        assert output.loss is not None
+        return output.loss
 
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -713,6 +771,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             for place in range(first, len(columns)):
                 columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
             inputs["input_ids"] = torch.stack(columns, dim=1)
+        if self.args.torch_compile and "packing" in inputs:
+            # One graph for any number of tokens, from the first step on.
+            torch._dynamo.maybe_mark_dynamic(inputs["packing"].token_index, 0)
         if self.masker is not None and training:
             assert self.model.objective is not None
             masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
@@ -732,7 +793,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.model,
                 self._complete_inputs(inputs, training=True),
                 chunk_size,
-                trim=not self.args.pad_to_max_length,
                 autocast=self.accelerator.autocast,
             )
         with no_sync():  # This gradient goes as far as the embeddings and the objective's parameters.
@@ -777,21 +837,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
-        """Create the schedule as transformers does, and refuse one that would lower the rate when scores improve."""
-        schedule = super().create_scheduler(num_training_steps, optimizer)
-        mode = _mode(schedule)
-        name = type(schedule).__name__
-        if mode is not None and self.args.eval_strategy == "no":
-            raise ValueError(f"the schedule {name} reads a metric, and nothing is evaluated: set eval_strategy")
-        if mode is not None and (mode == "max") != self.args.greater_is_better:
-            better = "higher" if self.args.greater_is_better else "lower"
-            raise ValueError(
-                f"the schedule {name} has mode={mode!r}, and a {better} value of {self.args.metric_for_best_model} "
-                "is better: change the mode, or set greater_is_better"
-            )
-        return schedule
-
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
@@ -801,7 +846,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Returns:
             `int`: Six operations for each token and parameter, embeddings left out.
         """
-        return 6 * inputs["input_ids"].numel() * self.model.counted_parameters
+        tokens = math.prod(inputs.shape) if isinstance(inputs, PackedBatch) else inputs["input_ids"].numel()
+        return 6 * tokens * self.model.counted_parameters
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
@@ -947,6 +993,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return {
             "base_model": full_name(self.model.name_or_path),
             **rows,  # type: ignore[typeddict-item]
+            "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": arguments,
             "steps": self.state.global_step,
             "epochs": self.state.epoch,
@@ -997,12 +1044,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
-
-
-def _mode(schedule: object) -> str | None:
-    """Return `"min"` or `"max"` of a schedule that waits for a metric to fall or to rise, and `None` of others."""
-    mode = getattr(schedule, "mode", None)
-    return mode if mode in ("min", "max") else None
 
 
 def _load_model(model: Any) -> Any:
