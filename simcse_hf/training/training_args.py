@@ -9,9 +9,8 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from ..data.samplers import SHARES
+from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEWS
-from ..evaluation.metrics import higher_is_better
 from ..models.settings import Values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import LAUNCHED, check_together
@@ -60,6 +59,12 @@ class SimCSETrainingArguments(TrainingArguments):
         "(round_robin). The numbers share in datasets take its place.",
         choices=SHARES,
     )
+    batch_sampler: str = option(
+        BATCH_SAMPLERS[0],
+        "How the rows of a batch of all processes are drawn: in any order (batch_sampler), or so that no text stands "
+        "in two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
+        choices=BATCH_SAMPLERS,
+    )
     view: str | None = option(
         None,
         "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "
@@ -73,6 +78,9 @@ class SimCSETrainingArguments(TrainingArguments):
         None,
         "Encode a batch of any size in chunks of this many rows, at the price of a second forward pass (GradCache); "
         "default: the whole batch in one pass.",
+    )
+    cuda_graphs: bool = option(
+        False, "Take each step as one CUDA graph where that is possible (one NVIDIA GPU, AdamW); not measured yet."
     )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
@@ -162,10 +170,6 @@ class SimCSETrainingArguments(TrainingArguments):
         saves_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
         return saves_best or self.schedule_reads_metric
 
-    def is_higher_better(self, metric: str) -> bool:
-        """Return whether a higher value of a metric is better."""
-        return higher_is_better(metric)
-
     def __post_init__(self) -> None:
         """Check the values.
 
@@ -217,6 +221,14 @@ class SimCSETrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+        if self.batch_sampler not in BATCH_SAMPLERS:
+            raise ValueError(f"batch_sampler must be one of {', '.join(BATCH_SAMPLERS)}, got {self.batch_sampler!r}")
+        is_chosen = self.batch_neighbors or self.train_sampling_strategy != "random"
+        if self.batch_sampler == "no_duplicates" and is_chosen:
+            raise ValueError(
+                "batch_sampler = 'no_duplicates', batch_neighbors and train_sampling_strategy each choose the order "
+                "of the rows: give one of them"
+            )
         finds_neighbors = (self.teacher or self.guide) and self.train_sampling_strategy == "random"
         if self.batch_neighbors and not finds_neighbors:
             raise ValueError(
