@@ -131,7 +131,7 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
 
 
 def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
-    """Yield the lines that are not blank; a person who types them sees what to type, and a prompt, on standard error."""
+    """Yield the lines that are not blank; a person sees on standard error what to type, and a prompt."""
     if stream.isatty():
         print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)
     while True:
