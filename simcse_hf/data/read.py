@@ -179,7 +179,9 @@ def _read_cached(
         folder.mkdir(parents=True, exist_ok=True)
         rows = cached_rows(folder, name, write)
     except OSError as error:
-        raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
+        raise ValueError(
+            f"cannot write to the cache {folder}: {error}. Set HF_HOME, or cache_dir, to a folder that can be written."
+        ) from error
     for cleaner, dropped in zip(cleaners, read_json(folder / name / _DROPPED), strict=True):
         cleaner.kept, counts, cleaner.places = dropped
         cleaner.counts = Counter(counts)

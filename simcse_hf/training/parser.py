@@ -143,8 +143,13 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
-    """Return arguments over earlier ones; texts that are named again take the place of those named in another way."""
+    """Return arguments over earlier ones; texts that are named again take the place of those named in another way.
+
+    Other evaluation steps bring their own saving steps, as in `decide_command`.
+    """
     kept = dict(earlier)
+    if "eval_steps" in later:
+        kept.pop("save_steps", None)
     if later.keys() & TEXTS:
         for name in TEXTS:
             kept.pop(name, None)
