@@ -18,7 +18,7 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.columns import list_texts, quote
+from ..data.columns import holds_texts, list_texts, quote
 from ..data.table import stream_texts
 from ..ops.checks import check_values
 from ..ops.errors import NotFiniteError, check_finite
@@ -51,7 +51,7 @@ _ROWS = "rows.parquet"
 _OWN = re.compile(rf"{DATA.pattern}|\.({DATA.pattern}|index\.json)\.\d+\.partial")
 
 Texts = StrPath | Iterable[str]
-Queries = str | Sequence[str] | ndarray | torch.Tensor
+Queries = str | Iterable[str] | ndarray | torch.Tensor
 
 
 class _Pair(NamedTuple):
@@ -371,9 +371,7 @@ class SentenceIndex:
 
     def _encode_queries(self, queries: Queries) -> tuple[ndarray, bool]:
         """Return the embeddings of queries, of shape `(queries, dim)`, and whether a single query was given."""
-        if isinstance(queries, ndarray) and queries.dtype.kind in "UO":
-            queries = queries.tolist()
-        if isinstance(queries, (ndarray, torch.Tensor)):
+        if isinstance(queries, (ndarray, torch.Tensor)) and not holds_texts(queries):
             is_single = queries.ndim == 1
             queries = queries[None] if is_single else queries
             self._check_given(queries, "queries")

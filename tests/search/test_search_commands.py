@@ -78,6 +78,7 @@ def test_queries_are_the_lines_of_standard_input_and_a_person_sees_a_prompt(
         printed = capsys.readouterr()
         assert printed.out == f"the cat\n  {score:.4f}  {best}\n\n"
         assert printed.err.endswith(prompts) and ("search>" in printed.err) == bool(prompts)
+        assert ("Type a text and press Enter" in printed.err) == bool(prompts)
 
 
 def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(model, tmp_path, capsys):
