@@ -37,7 +37,7 @@ from ..models.settings import (
     max_positions,
     read_section,
 )
-from ..objectives import described_objective
+from ..objectives import described_objective, objective_class, part_weights
 from ..ops.cpu import has_only_cpu
 from .training_args import SimCSETrainingArguments
 
@@ -441,13 +441,15 @@ def settings_to_save(
     # 2. A trained model is compared as its first objective compares.
     if "similarity_fn_name" not in start.given:
         written["similarity_fn_name"] = "cosine"
-        layers["similarity_fn_name"] = decided_by["objective"]
+        layers["similarity_fn_name"] = layers.get("objective", decided_by["objective"])
         for name, plan in everything.items():
             if plan.similarity:
                 written["similarity_fn_name"] = plan.similarity
-                options = [option for option in plan.options if option.rpartition(".")[2] == "similarity"]
-                for option in options[:1]:
-                    layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
+                prefix = f"{name}: " if losses.get(name) else ""
+                layers["similarity_fn_name"] = "given" if prefix else decided_by["objective"]
+                option = _similarity_option(plan)
+                if option is not None:
+                    layers["similarity_fn_name"] = decided_by[prefix + option]
                 break
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
@@ -514,6 +516,17 @@ def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
                 raise ValueError(f"data set {name!r}: share must be a number above 0, got {share!r}")
     if 0 < shares < len(names):
         raise ValueError(f"datasets: {shares} of {len(names)} data sets have a share: give all of them one, or none")
+
+
+def _similarity_option(plan: RowPlan) -> str | None:
+    """Return the option that says what the first part compares by that compares; `None` if its class says it."""
+    for part in part_weights(plan.objective):
+        for option in ("similarity", f"{part}.similarity"):
+            if option in plan.options:
+                return option
+        if objective_class(part).similarity:
+            break
+    return None
 
 
 def _row_plan(

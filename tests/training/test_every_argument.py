@@ -15,6 +15,7 @@ from conftest import PAD, tiny_config
 from datasets import Dataset
 from trainer_helpers import assert_same_weights, make, model_of, refuses, sentences, weights
 from transformers import BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
 
 from simcse_hf import AutoModelForCL, SimCSETrainer
 
@@ -319,7 +320,9 @@ _PLAIN = {}
 @pytest.fixture
 def undone():
     """Switch off what an argument switches on for the process."""
+    level = logging.get_verbosity()
     yield
+    logging.set_verbosity(level)
     torch.use_deterministic_algorithms(False)
 
 
