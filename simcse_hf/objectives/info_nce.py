@@ -304,6 +304,7 @@ class SimCSEObjective(Objective):
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
     papers: tuple[str, ...] = ("simcse",)
     vectors: tuple[str, ...] = ("guide",)
+    similarity = "cosine"
 
     def __init__(
         self,
