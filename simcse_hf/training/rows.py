@@ -169,6 +169,9 @@ class Rows:
 
         Returns:
             `PermutedSampler`, *optional*: The order; `None` if any random order serves.
+
+        Raises:
+            ValueError: If equal texts cannot be kept apart.
         """
         args = self.reader.args
         number = len(self.known)
