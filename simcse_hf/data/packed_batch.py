@@ -69,11 +69,10 @@ class PackedBatch(Batch):
         """Make the first three entries of [`to`] from the numbers, on their device."""
         ids, index, rows, bounds = numbers.split(self.sizes)
         packing = Packing(self.shape, index.long(), rows.long(), bounds, *self.about)
-        mask = packing.unpack(torch.ones_like(packing.token_index))
-        padded = packing.unpack(ids.long()).masked_fill(mask == 0, self.pad_token_id)
+        padded = packing.unpack(ids.long()).masked_fill(~packing.mask, self.pad_token_id)
         return {
             "input_ids": padded.unflatten(0, self.rows_and_columns),
-            "attention_mask": mask.unflatten(0, self.rows_and_columns),
+            "attention_mask": packing.mask.long().unflatten(0, self.rows_and_columns),
             "packing": packing,
         }
 

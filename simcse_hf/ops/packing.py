@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -142,6 +143,11 @@ class Packing:
             return self
         index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)
         return Packing(self.shape, index, rows, bounds, self.longest, self.has_fillers, self.lengths_of_rows)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """True for the tokens of the batch, of shape `(batch, length)`."""
+        return self.unpack(torch.ones_like(self.token_index)).bool()
 
     @property
     def lengths(self) -> Tensor:
