@@ -1,6 +1,7 @@
 """A batch whose texts travel to the device as one tensor of numbers, without padding."""
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,8 @@ class PackedBatch(Batch):
     """A batch with its texts in one row without padding; see [`Packing`].
 
     `numbers`, of type int32, holds the token ids `(T,)`, their flat indices in the padded batch `(T,)`, the row of
-    each sentence `(sentences,)` and the bounds `(sentences + 1,)`. One copy brings them to the device, where [`to`]
-    makes what a model takes. What else the batch holds stands beside `numbers`.
+    each sentence `(sentences,)` and the bounds `(sentences + 1,)`. One copy brings them to the device, where
+    [`unpack`] makes what a model takes. What else the batch holds stands beside `numbers`.
 
     Args:
         batch (`dict`): A batch with `input_ids` and `attention_mask` of shape
@@ -29,6 +30,9 @@ class PackedBatch(Batch):
         multiple (`int`, *optional*, defaults to `1`): See there.
         length (`int`, *optional*): See there.
     """
+
+    #: Whether [`to`] leaves the batch packed.
+    stays_packed = False
 
     def __init__(
         self, batch: Batch, pad_token_id: int, in_order: bool = False, multiple: int = 1, length: int | None = None
@@ -49,32 +53,51 @@ class PackedBatch(Batch):
         self.pad_token_id = pad_token_id
         self.about = (packing.longest, packing.has_fillers, lengths)
 
+    @property
+    def form(self) -> Hashable:
+        """What two batches have in common if one program can compute both: all shapes, and what is no tensor."""
+        others = {name: x.shape if isinstance(x, Tensor) else x for name, x in self.items()}
+        return tuple(self.sizes), self.shape, self.rows_and_columns, tuple(others.items())
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> "PackedBatch":
+        """Return a batch of the same form with other tensors."""
+        other = copy.copy(self)
+        other.update(tensors)
+        return other
+
+    def with_tensors_on(self, device: torch.device, non_blocking: bool = False) -> "PackedBatch":
+        """Return the batch with its tensors on a device."""
+        tensors = {name: x for name, x in self.items() if isinstance(x, Tensor)}
+        return self.with_tensors({name: x.to(device, non_blocking=non_blocking) for name, x in tensors.items()})
+
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
-        """Send the batch to a device, and make what a model takes.
+        """Send the batch to a device, as a data loader does with every batch.
 
         Args:
             device (`torch.device`): The device.
             non_blocking (`bool`, *optional*, defaults to `False`): Whether the host goes on during the copy.
 
         Returns:
-            `dict`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, the `packing`
-            of their texts, and what else the batch holds.
+            `dict`: What [`unpack`] returns; the batch itself if it `stays_packed`.
         """
-        moved = {}
-        for name, x in self.items():
-            moved[name] = x.to(device, non_blocking=non_blocking) if isinstance(x, Tensor) else x
-        return self.unpack(moved.pop("numbers")) | moved
+        moved = self.with_tensors_on(device, non_blocking)
+        return moved if self.stays_packed else moved.unpack()
 
-    def unpack(self, numbers: Tensor) -> Batch:
-        """Make the first three entries of [`to`] from the numbers, on their device."""
-        ids, index, rows, bounds = numbers.split(self.sizes)
+    def unpack(self) -> Batch:
+        """Make what a model takes.
+
+        Returns:
+            `dict`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, the `packing` of their
+            texts, and what else the batch holds.
+        """
+        batch = dict(self)
+        ids, index, rows, bounds = batch.pop("numbers").split(self.sizes)
         packing = Packing(self.shape, index.long(), rows.long(), bounds, *self.about)
         padded = packing.unpack(ids.long()).masked_fill(~packing.mask, self.pad_token_id)
-        return {
-            "input_ids": padded.unflatten(0, self.rows_and_columns),
-            "attention_mask": packing.mask.long().unflatten(0, self.rows_and_columns),
-            "packing": packing,
-        }
+        batch["input_ids"] = padded.unflatten(0, self.rows_and_columns)
+        batch["attention_mask"] = packing.mask.long().unflatten(0, self.rows_and_columns)
+        batch["packing"] = packing
+        return batch
 
 
 @dataclass
@@ -87,6 +110,7 @@ class PackingCollator:
         in_order (`bool`, *optional*, defaults to `False`): See [`Packing.from_lengths`].
         multiple (`int`, *optional*, defaults to `1`): See there.
         length (`int`, *optional*): See there.
+        stays_packed (`bool`, *optional*, defaults to `False`): Whether the batches stay packed on the device.
     """
 
     collator: Callable[[Sequence[Mapping]], Batch]
@@ -94,6 +118,7 @@ class PackingCollator:
     in_order: bool = False
     multiple: int = 1
     length: int | None = None
+    stays_packed: bool = False
 
     def __call__(self, rows: Sequence[Mapping]) -> Batch:
         """Collate rows into a batch.
@@ -112,4 +137,6 @@ class PackingCollator:
         is_padded_on_the_right = (mask[..., 1:] <= mask[..., :-1]).all()
         if not is_padded_on_the_right:
             return batch
-        return PackedBatch(batch, self.pad_token_id, self.in_order, self.multiple, self.length)
+        packed = PackedBatch(batch, self.pad_token_id, self.in_order, self.multiple, self.length)
+        packed.stays_packed = self.stays_packed
+        return packed

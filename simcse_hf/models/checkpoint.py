@@ -34,7 +34,7 @@ from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, FreshWeights, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import resolve_settings
+from .resolve import decide_settings, resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -178,14 +178,15 @@ class Checkpoint:
         """Whether it is the training output of the reference implementation."""
         return self.saved is None and REFERENCE_HEAD in self.weight_names
 
-    def resolve(self, given: Values) -> ContrastiveSettings:
+    def resolve(self, given: Values) -> tuple[ContrastiveSettings, dict[str, str]]:
         """Decide the settings of a model that is loaded from the checkpoint.
 
         Args:
             given (`dict`): The settings that the caller has chosen.
 
         Returns:
-            [`ContrastiveSettings`]: The settings, see [`resolve_settings`].
+            `tuple[ContrastiveSettings, dict[str, str]]`: The settings, and the layer that decided each of them; see
+            [`decide_settings`].
 
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
@@ -208,7 +209,7 @@ class Checkpoint:
                 )
                 replaced = ("pooler_type", "dense_layers", "normalize")
                 section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
-            return resolve_settings(section, **given)
+            return decide_settings(read_section(section), given)
         # 3. sentence-transformers may have changed the modules after the checkpoint was saved here.
         decisive = ("pooler_type", "mlp_only_train", "dense_layers")
         is_saved = all(given.get(name, getattr(saved, name)) == getattr(saved, name) for name in decisive)
@@ -221,7 +222,7 @@ class Checkpoint:
                 f"{modules[1]} dense layers, and the section {SECTION!r} of config.json {expected[0]!r} and "
                 f"{expected[1]}. Remove that section if sentence-transformers changed the model, or pass pooler_type."
             )
-        return resolve_settings(self.section, **given)
+        return decide_settings(read_section(self.section), given)
 
     def has_trained_head(self, encoder: nn.Module, unexpected: Iterable[str]) -> bool:
         """Return whether a head that it holds was trained as a head of embeddings.

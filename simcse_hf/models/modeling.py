@@ -43,7 +43,7 @@ from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
 from .parts import AUXILIARY_MODULES, ContrastiveBase
 from .resolve import chosen
-from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings, read_section
+from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
 
 logger = logging.get_logger(__name__)
 
@@ -638,7 +638,7 @@ class ContrastiveModel(ContrastiveBase):
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
-        kwargs["resolved"] = found.resolve(given)
+        kwargs["resolved"], decided_by = found.resolve(given)
         load = functools.partial(load_weights, super().from_pretrained)
         if found.base is None:
             model, info = load(found.name, **kwargs)
@@ -651,7 +651,7 @@ class ContrastiveModel(ContrastiveBase):
                 adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(found.name)
         model.given_settings = given
-        model.saved_settings = read_section(found.section)
+        model.decided_by = decided_by
         checkpoint.load_own_layers(model, found, head, lacking, info)
         check_finite_weights(model, found.name)
         model.freeze_unused_parameters()  # loading has replaced the parameters

@@ -3,7 +3,6 @@
 import inspect
 import math
 import re
-import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -136,15 +135,10 @@ def describe_options(objective: type[Objective]) -> dict[str, str]:
         `dict[str, str]`: The words of its docstring, or of that of the class that it has the option from.
     """
     words: dict[str, str] = {}
-    for cls in reversed(inspect.getmro(objective)):
-        constants = vars(sys.modules[cls.__module__])
+    for cls in objective.__mro__:
         for option, entry in _ARGUMENT.findall(inspect.cleandoc(cls.__doc__ or "")):
-            text = " ".join(entry.split())
-            if option not in objective.options or (option in words and text.startswith("See [")):
-                continue
-            for name in re.findall("`([A-Z]+)`", text):  # `LOSSES` stands for the losses
-                text = text.replace(f"`{name}`", ", ".join(constants[name]))
-            words[option] = re.sub(r"\[(`\w+`)\]", r"\1", text)
+            if option in objective.options and not entry.startswith("See ["):
+                words.setdefault(option, " ".join(entry.split()))
     return words
 
 

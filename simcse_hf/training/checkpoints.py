@@ -31,7 +31,7 @@ from transformers.utils import logging
 from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
-from .progress import RunBar, RunTable
+from .progress import RunBar, RunLog
 
 logger = logging.get_logger(__name__)
 
@@ -190,10 +190,10 @@ class WholeCheckpointTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         callbacks = self.callback_handler.callbacks
-        if self.is_silent:
-            self.remove_callback(PrinterCallback)
-        elif type(callbacks[-1]) in (PrinterCallback, ProgressCallback):  # in a notebook, transformers has a table
-            callbacks[-1] = RunTable(self) if self.args.disable_tqdm else RunBar(self)
+        if type(callbacks[-1]) is PrinterCallback:
+            callbacks[-1] = RunLog()
+        elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
+            callbacks[-1] = RunBar()
 
     @property
     def is_silent(self) -> bool:

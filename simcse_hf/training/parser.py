@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
@@ -116,27 +116,25 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
     """Print every option with its default: those of this package, of the objective that is given, of transformers."""
     parser = _make_parser(classes)
     parser.set_defaults(**defaults)
-    own = {"help"}
-    for cls in classes:
-        if cls.__module__.startswith("simcse_hf."):
-            own.update(cls.__annotations__)
-    for part in part_weights(given.get("objective") or "simcse") if "objective" in own else ():
-        import_objective(part)
-        group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
-        for name, words in describe_options(objective_class(part)).items():
-            default = objective_class(part).options[name]
-            group.add_argument(name, nargs="?", help=words.replace("%", "%%"), default=default)
+    if "objective" in argument_names(classes):
+        for part in part_weights(given.get("objective") or "simcse"):
+            import_objective(part)
+            objective = objective_class(part)
+            group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
+            for name, words in describe_options(objective).items():
+                group.add_argument(name, nargs="?", help=words.replace("%", "%%"), default=objective.options[name])
     theirs = parser.add_argument_group("training, of transformers' TrainingArguments")
+    names = argument_names([TrainingArguments])
     for group in parser._action_groups[:-1]:
         for action in list(group._group_actions):
             # HfArgumentParser spells each name in two ways.
             action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
             if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
                 action.help = f"Switch {action.dest} off."
-            says_default = re.search("default: |Defaults to ", action.help or "")
-            if says_default or action.const is False or action.default is None:
-                action.default = SUPPRESS
-            if action.option_strings and action.dest not in own:
+            if action.const is False or re.search("default: |Defaults to ", action.help or ""):
+                action.default = None
+            action.default = SUPPRESS if action.default is None else action.default
+            if action.dest in names:
                 group._group_actions.remove(action)
                 theirs._group_actions.append(action)
     parser.print_help()

@@ -30,11 +30,10 @@ from ..models.settings import SECTION, check_max_length
 from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words
 from ..objectives.masked_lm import IGNORED, mask_tokens
 from ..ops.cpu import has_only_cpu
-from ..ops.distributed import hold_together, sum_over_processes
+from ..ops.distributed import hold_together
 from ..ops.files import STAGING, write_json
 from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
-from ..ops.memory import explain_full_memory
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
 from .output_folder import check_output_dir, clear_output_dir
 from .parser import DEFAULTS, check_files, fill, option
@@ -140,14 +139,10 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
     def training_step(self, model: torch.nn.Module, inputs: dict, *args: object) -> torch.Tensor:
         """Take the gradient of a batch; the first one of a step masks all of them, unless they have labels."""
         if self.batches:
-            self.predicted = torch.zeros((), device=self.args.device)
             for batch in self.batches:
                 if "labels" not in batch:
                     batch["input_ids"], batch["labels"] = mask_tokens(batch["input_ids"], self.masker)
-                self.predicted += (batch["labels"] != IGNORED).sum()
-            if self.args.average_tokens_across_devices:
-                # Processes average their gradients.
-                self.predicted = sum_over_processes(self.predicted) / self.args.world_size
+            self.predicted = torch.as_tensor(self._get_num_items_in_batch(self.batches, self.args.device))
             self.batches = []
         return super().training_step(model, inputs, self.predicted)
 
@@ -174,7 +169,9 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         with self.head.register_forward_pre_hook(keep_predicted):
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
         if model.training and num_items_in_batch is not None:
-            loss = loss * (number / self.predicted.clamp(min=1e-9))
+            # Processes average their gradients.
+            processes = self.args.world_size if self.args.average_tokens_across_devices else 1
+            loss = loss * (number * processes / self.predicted.clamp(min=1))
         return (loss, outputs) if return_outputs else loss
 
     def mask_once(self, rows: Dataset) -> Dataset:
@@ -324,11 +321,7 @@ def pretrain(given: Mapping[str, Any]) -> MaskedLMResults:
     """
     options, args = pretraining_arguments(given)
     check_together(args.world_size)
-    step = f"a step of {args.train_batch_size} sentences of up to {options.max_seq_length} tokens"
-    advice = (
-        f"{step} does not fit into the memory of {args.device}: lower per_device_train_batch_size or max_seq_length"
-    )
-    with hold_together(str(args.output_dir)), explain_full_memory(lambda: advice):
+    with hold_together(str(args.output_dir)):
         return _pretrain(options, args)
 
 

@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     AutoTokenizer,
@@ -78,6 +78,7 @@ from .dev_sets import (
     make_dev_sets,
     warn_of_overlap,
 )
+from .graphs import StepGraphs, find_problem
 from .rows import (
     Reader,
     Rows,
@@ -202,7 +203,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataset_names=list(train_dataset) if has_names(train_dataset) else [],
                 headline=dev_sets[0].headline if dev_sets else None,
                 is_stream=is_streamed(train_dataset),
-                reads_metric=_mode(schedule) is not None,
+                schedule=schedule,
             )
         args = self.run.arguments
         losses = ["loss"] if eval_dataset is not None else []
@@ -251,6 +252,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.results: Results | None = None
         #: The optimizer and the schedule of the caller, who may have made none.
         self.own_optimizers: tuple[Any, Any] | None = None
+        #: Whether the steps of the run are CUDA graphs, these graphs, and the gradient's norm in the last of them.
+        self.captures_steps = False
+        self.graphs: StepGraphs | None = None
+        self.norm_of_graph: torch.Tensor | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
         #: Weights, random state and optimizer at the start of a run that looks for its batch size.
@@ -380,19 +385,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """Say how large a step is, and what takes less memory."""
         assert self.rows is not None and self.model.objective is not None
         args = self.args
+        objective = self.model.objective
         rows = self._train_batch_size
-        columns = max(self.rows.num_sentences, self.model.objective.num_views)
         length = max(self.run.rows.lengths)
-        chunk = args.gradcache_chunk_size or rows
-        less = ""
-        if self.model.objective.supports_gradcache and chunk > 1:
-            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch, or "
-        elif rows > 1:
-            less = f"per_device_train_batch_size to {max(1, rows // 4)} or "
+        less = f"per_device_train_batch_size to {max(1, rows // 4)}"
+        if objective.supports_gradcache:
+            chunk = args.gradcache_chunk_size or rows
+            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch,"
         return (
-            f"a step of {rows} rows with {columns} texts of up to {length} tokens does not fit into the memory of "
-            f"{args.device}: set {less}max_seq_length to {length // 2}, or train in bfloat16 (bf16). Checkpoints "
-            f"saved earlier are untouched in {args.output_dir}"
+            f"a step of {rows} rows with {max(self.rows.num_sentences, objective.num_views)} texts of up to {length} "
+            f"tokens does not fit into the memory of {args.device}: set {less} or max_seq_length to {length // 2}, or "
+            f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
         )
 
     def _begin_anew(self) -> None:
@@ -401,6 +404,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.own_optimizers is None:
             self.own_optimizers = (self.optimizer, self.lr_scheduler)
         self.optimizer, self.lr_scheduler = self.own_optimizers
+        self.graphs = None
+        self.captures_steps = self._can_capture_steps()
 
     def _say_results(self) -> None:
         """Write the results, and say what the dev set scored."""
@@ -562,7 +567,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
         # At low rates, one text may be spared by chance.
-        batch = self._prepare_inputs(self.data_collator([dict(row)] * 8))
+        batch = self.data_collator([dict(row)] * 8)
         texts = (batch["input_ids"], batch["attention_mask"])
         rates = dict(sorted(dropout_rates(model.config).items()))
         implementation = model.config._attn_implementation
@@ -621,7 +626,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 loader = DataLoader(
                     stream,
                     batch_size=None,
-                    collate_fn=lambda rows: self._prepare_inputs(collator(rows)),
+                    collate_fn=lambda rows: send_to_device(collator(rows), self.args.device),
                 )
         else:
             loader = super().get_train_dataloader()
@@ -640,7 +645,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
             return collate
         packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
-        if args.torch_compile and self.rows is not None:
+        packing.stays_packed = self.captures_steps
+        if (args.torch_compile or packing.stays_packed) and self.rows is not None:
             # Compiled code gets few shapes. With about 22 tokens a text, rounding up to a multiple of as many tokens
             # as there are texts adds 2.3%.
             texts = 2 * self._train_batch_size
@@ -695,15 +701,46 @@ class SimCSETrainer(WholeCheckpointTrainer):
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
+        """Take the gradient of a batch, in one pass, as a CUDA graph or, with `gradcache_chunk_size`, in chunks."""
+        self.norm_of_graph = None
         if self.args.gradcache_chunk_size is None:
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            if self.captures_steps and isinstance(inputs, PackedBatch):
+                loss = self._step_by_graph(inputs)
+            else:
+                loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
         # Sum the losses without waiting for the device, in float64: no order of adding changes the sum.
         exact = torch.float32 if loss.device.type == "mps" else torch.float64
         self.watch.run_loss = self.watch.run_loss + loss.detach().to(exact)
         return loss
+
+    def _can_capture_steps(self) -> bool:
+        """Whether steps become CUDA graphs, if that was asked for; says so if they do not."""
+        if not self.args.cuda_graphs:
+            return False
+        problem = find_problem(self.args, self.model)
+        own_loss = self.compute_loss_func is not None or type(self).compute_loss is not SimCSETrainer.compute_loss
+        if own_loss or self.masked_lm_view is not None or self.own_optimizers != (None, None):
+            problem = "the loss, the views or the optimizer are not those of the package"
+        if problem:
+            logger.warning(f"cuda_graphs has no effect: {problem}.")
+        return problem is None
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
+        """Return the norm of the gradient, which a graph has taken and clipped."""
+        return super()._get_grad_norm(model, grad_norm) if self.norm_of_graph is None else self.norm_of_graph
+
+    def _step_by_graph(self, batch: PackedBatch) -> torch.Tensor:
+        """Take a whole step, after which nothing is left to clip and the optimizer has nothing to do."""
+        self.model.train()
+        if self.graphs is None:
+            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
+            self.graphs = StepGraphs(self.model, cast(torch.optim.AdamW, optimizer), self.args.max_grad_norm)
+        output, self.norm_of_graph = self.graphs.step(batch.with_tensors_on(self.args.device))
+        self.watch.add(output)
+        assert output.loss is not None
+        return output.loss
 
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -720,12 +757,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if model.training:
             self.watch.add(output)
         return (loss, output) if return_outputs else loss
-
-    def _prepare_inputs(self, inputs: Batch) -> Batch:
-        """Send a batch to the device; one whose texts are packed becomes what the model takes."""
-        if isinstance(inputs, PackedBatch):
-            return inputs.to(self.args.device)
-        return super()._prepare_inputs(inputs)
 
     def _complete_inputs(self, inputs: Batch, training: bool) -> Batch:
         """Add what is drawn on the device: views by a masked language model, and masks of the auxiliary loss."""
@@ -806,21 +837,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.run_optimizer.own = settings if self.changes else ()
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
-        """Create the schedule as transformers does, and refuse one that would lower the rate when scores improve."""
-        schedule = super().create_scheduler(num_training_steps, optimizer)
-        mode = _mode(schedule)
-        name = type(schedule).__name__
-        if mode is not None and self.args.eval_strategy == "no":
-            raise ValueError(f"the schedule {name} reads a metric, and nothing is evaluated: set eval_strategy")
-        if mode is not None and (mode == "max") != self.args.greater_is_better:
-            better = "higher" if self.args.greater_is_better else "lower"
-            raise ValueError(
-                f"the schedule {name} has mode={mode!r}, and a {better} value of {self.args.metric_for_best_model} "
-                "is better: change the mode, or set greater_is_better"
-            )
-        return schedule
-
     def floating_point_ops(self, inputs: Batch) -> int:
         """Estimate the operations of a step, as transformers does, but count the parameters of a model only once.
 
@@ -830,7 +846,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Returns:
             `int`: Six operations for each token and parameter, embeddings left out.
         """
-        return 6 * inputs["input_ids"].numel() * self.model.counted_parameters
+        tokens = math.prod(inputs.shape) if isinstance(inputs, PackedBatch) else inputs["input_ids"].numel()
+        return 6 * tokens * self.model.counted_parameters
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""
@@ -1026,12 +1043,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         except ValueError as error:  # A run is not lost over its card.
             logger.warning(f"No model card was written, because its metrics are in doubt: {error}")
             card.unlink(missing_ok=True)
-
-
-def _mode(schedule: object) -> str | None:
-    """Return `"min"` or `"max"` of a schedule that waits for a metric to fall or to rise, and `None` of others."""
-    mode = getattr(schedule, "mode", None)
-    return mode if mode in ("min", "max") else None
 
 
 def _load_model(model: Any) -> Any:

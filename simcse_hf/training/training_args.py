@@ -11,7 +11,6 @@ from transformers.utils import logging
 
 from ..data.samplers import SHARES
 from ..data.views import VIEWS
-from ..evaluation.metrics import higher_is_better
 from ..models.settings import Values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import LAUNCHED, check_together
@@ -73,6 +72,9 @@ class SimCSETrainingArguments(TrainingArguments):
         None,
         "Encode a batch of any size in chunks of this many rows, at the price of a second forward pass (GradCache); "
         "default: the whole batch in one pass.",
+    )
+    cuda_graphs: bool = option(
+        False, "Take each step as one CUDA graph where that is possible (one NVIDIA GPU, AdamW); not measured yet."
     )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
@@ -161,10 +163,6 @@ class SimCSETrainingArguments(TrainingArguments):
         """Whether the run compares its evaluations by `metric_for_best_model`."""
         saves_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
         return saves_best or self.schedule_reads_metric
-
-    def is_higher_better(self, metric: str) -> bool:
-        """Return whether a higher value of a metric is better."""
-        return higher_is_better(metric)
 
     def __post_init__(self) -> None:
         """Check the values.

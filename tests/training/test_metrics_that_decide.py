@@ -79,16 +79,14 @@ def test_a_schedule_of_the_caller_follows_the_headline_of_the_dev_set(tmp_path, 
     [
         ({"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"mode": "min"}}, "'min' stsb_spearman"),
         ({"lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"mode": "max"}, **FALLING}, "'max' stsb_alignment"),
-        (own_schedule("min"), "ReduceLROnPlateau 'min' stsb_spearman greater_is_better"),
-        (own_schedule("max") | {"eval_strategy": "no"}, "ReduceLROnPlateau eval_strategy"),
+        (own_schedule("min"), "'min' stsb_spearman 'max' greater_is_better"),
+        (own_schedule("max") | {"eval_strategy": "no"}, "eval_strategy"),
     ],
     ids=["plateau", "greedy", "own", "never"],
 )
 def test_a_schedule_the_wrong_way_round_is_refused(tmp_path, tokenizer, options, words):
-    trainer = make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | options)
     with refuses(words):
-        trainer.train()
-    assert trainer.state.global_step == 0
+        make(tmp_path, tokenizer, dev_set=pairs(), **EVALUATES | options)
 
 
 # --- a metric that nothing computes ---
