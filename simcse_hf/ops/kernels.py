@@ -12,19 +12,21 @@ from .packing import Packing
 
 logger = logging.get_logger(__name__)
 
-#: The kernels that won, by what they raced for.
+#: The kernels that were chosen by their time. A resumed run keeps those of its checkpoint, because each kernel draws
+#: other dropout masks.
 CHOICES: dict[str, str] = {}
 
 _TOLERANCE = 0.05  # of the probe, whose values lie around 1 and whose precision is bfloat16's
+_SAMPLE = 1024  # sentences of a race
 _MARGIN = 1.2  # how much faster than the first a kernel must be, so that two runs on one machine choose alike
 
 
 def attend_packed(
     kernel: str,
+    packing: Packing,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    packing: Packing,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -38,10 +40,10 @@ def attend_packed(
     Args:
         kernel (`str`): `"flash"`, with blocks of 128 x 128 scores; `"memory-efficient"`, with smaller ones, without a
             window and also in float32; or `"padded"`, torch's SDPA in the padded batch, on any device.
+        packing (`Packing`): Where the sentences lie.
         query (`torch.Tensor`): Queries of shape `(T, heads, size)`, or `(sentences, heads, size)` for first tokens.
         key (`torch.Tensor`): Keys of shape `(T, heads, size)`.
         value (`torch.Tensor`): Values of shape `(T, heads, size)`.
-        packing (`Packing`): Where the sentences lie.
         scaling (`float`, *optional*): Factor of the scores. Defaults to `size ** -0.5`.
         dropout (`float`, *optional*, defaults to `0.0`): Dropout rate of the attention weights.
         window (`int`, *optional*): How far a token sees to either side; `None` for the whole sentence.
@@ -60,19 +62,18 @@ def attend_packed(
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         out = out.transpose(1, 2)
         return packing.pack_sentences(out.squeeze(1)) if first_only else packing.pack(out)
-    bounds, longest = packing.bounds, packing.longest
+    bounds = [packing.bounds, packing.bounds]  # of the sentences in the queries, and in the keys
+    longest = [packing.longest, packing.longest]
     if first_only:
-        bounds = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
-        longest = 1
+        bounds[0] = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
+        longest[0] = 1
     if kernel == "flash":
         return torch.ops.aten._flash_attention_forward(
             query,
             key,
             value,
-            bounds,
-            packing.bounds,
-            longest,
-            packing.longest,
+            *bounds,
+            *longest,
             dropout,
             False,  # is_causal
             False,  # return_debug_mask
@@ -85,10 +86,8 @@ def attend_packed(
         key[None],
         value[None],
         None,  # bias
-        bounds,
-        packing.bounds,
-        longest,
-        min(packing.longest, len(key)),  # The backward pass refuses more.
+        *bounds,
+        *longest,
         dropout,
         0,  # custom_mask_type: no mask
         True,  # compute_log_sumexp, which the backward pass reads
@@ -132,41 +131,40 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, size: int, is_short:
         names.append("memory-efficient")
     right = [name for name in names if _is_right(name, device, dtype, size)]
     right.append("padded")
+    first = right[0]
     race = f"{', '.join(right)} ({dtype}, heads of {size})"
     if "memory-efficient" in right and race not in CHOICES:
-        seconds = [_time(name, device, dtype, size) for name in right]
-        factor = seconds[0] / min(seconds)
-        winner = seconds.index(min(seconds)) if factor >= _MARGIN else 0
-        CHOICES[race] = right[winner]
-        logger.info(f"Of {race}, {right[winner]} attention is chosen, {factor:.1f} times as fast as the first.")
-    return CHOICES.get(race, right[0])
+        seconds = {name: _time(name, device, dtype, size) for name in right}
+        fastest = min(right, key=lambda name: seconds[name])
+        factor = seconds[first] / seconds[fastest]
+        CHOICES[race] = fastest if factor >= _MARGIN else first
+        logger.info(
+            f"Attention of short sentences is {CHOICES[race]} ({dtype}, heads of {size}): {fastest} takes "
+            f"1/{factor:.1f} of the time of {first}."
+        )
+    return CHOICES.get(race, first)
 
 
 @lru_cache
 def _is_right(name: str, device: torch.device, dtype: torch.dtype, size: int) -> bool:
-    # The operators are not part of torch's stable interface, and not every build or GPU has them. So values and
-    # gradients in sentences of 5 and 3 tokens, of all tokens and of first ones, are compared with those on the CPU.
-    packing = Packing.from_lengths(np.array([5, 3]))
-
-    def attend(kernel: str, inputs: Tensor, dropout: float = 0.0) -> Tensor:
-        there = packing.to(inputs.device)
-        query, key, value = inputs
-        first = query.index_select(0, there.bounds[:-1])
-        outputs = [attend_packed(kernel, q, key, value, there, dropout=dropout) for q in (query, first)]
-        return torch.cat(outputs).cpu().double()
-
+    # The operators are not part of torch's stable interface, and not every build or GPU has them. So the values and
+    # gradients of sentences of 5 and 3 tokens are compared with those of padded attention on the CPU.
+    results = []
     try:
         with torch.inference_mode(False), torch.random.fork_rng([device]):
+            packing = Packing.from_lengths(np.array([5, 3]))
             drawn = torch.randn(3, 8, 2, size).to(dtype).double().requires_grad_()
-            outputs = [attend(name, drawn.to(device, dtype)), attend("padded", drawn)]
-            gradients = [torch.autograd.grad(out.square().sum(), drawn)[0] for out in outputs]
-            # The output is linear in the values. So it equals their gradient times them, if both have the same
-            # dropout masks.
-            dropped = attend(name, drawn.to(device, dtype), dropout=0.5)
-            gradient = torch.autograd.grad(dropped, drawn, dropped.detach())[0]
-            squares = [(drawn * gradient)[2].sum(), dropped.square().sum()]
-        for found, expected in (outputs, gradients, squares):
-            torch.testing.assert_close(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+            for kernel, inputs, rate in (
+                ("padded", drawn, 0.0),
+                (name, drawn.to(device, dtype), 0.0),
+                (name, drawn.to(device, dtype), 0.5),
+            ):
+                out = attend_packed(kernel, packing.to(inputs.device), *inputs, dropout=rate).cpu().double()
+                results.append((out, *torch.autograd.grad(out, drawn, out.detach())))
+        expected, found, (out, gradient) = results
+        torch.testing.assert_close(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+        # The output is linear in the values. So their gradient gives it back, if it has the same dropout masks.
+        torch.testing.assert_close((drawn * gradient)[2].sum(), out.square().sum(), rtol=_TOLERANCE, atol=_TOLERANCE)
     except (AssertionError, AttributeError, RuntimeError, TypeError) as problem:
         logger.warning(
             f"torch's {name} attention cannot be used for sentences without padding on {device} ({dtype}, heads of "
@@ -177,16 +175,15 @@ def _is_right(name: str, device: torch.device, dtype: torch.dtype, size: int) ->
 
 
 def _time(name: str, device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Return the seconds of a forward and a backward pass with dropout over 1,024 sentences of 12 to 32 tokens."""
+    """Return the seconds of a forward and a backward pass with dropout over sentences of 12 to 32 tokens."""
     from torch.utils.benchmark import Timer  # half a second
 
-    packing = Packing.from_lengths(12 + np.arange(1024) % 21, in_order=True).to(device)
-
     def step() -> None:
-        out = attend_packed(name, *inputs, packing, dropout=0.1)
+        out = attend_packed(name, packing, *inputs, dropout=0.1)
         torch.autograd.grad(out.sum(), inputs)
 
     with torch.inference_mode(False), torch.random.fork_rng([device]):
-        shape = (3, len(packing.token_index), 12, size)
-        inputs = torch.randn(shape, device=device, dtype=dtype, requires_grad=True).unbind()
+        packing = Packing.from_lengths(12 + np.arange(_SAMPLE) % 21, in_order=True).to(device)
+        tokens = len(packing.token_index)
+        inputs = torch.randn(3, tokens, 12, size, device=device, dtype=dtype, requires_grad=True)
         return Timer("step()", globals={"step": step}).timeit(20).mean

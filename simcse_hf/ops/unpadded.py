@@ -295,7 +295,7 @@ def attend(
         # One call for all sentences: few kernels matter more than the padding within one of them.
         may_race = is_short and window is None and not torch.compiler.is_compiling()
         kernel = choose_kernel(query.device, query.dtype, query.shape[-1], may_race)
-        out = attend_packed(kernel, query, key, value, packing, scaling=scaling, dropout=dropout, window=window)
+        out = attend_packed(kernel, packing, query, key, value, scaling=scaling, dropout=dropout, window=window)
         return out[None], None
     prefers_blocks = 0 < dropout < 1 or (dropout == 0 and is_short)
     if window is None and prefers_blocks:
