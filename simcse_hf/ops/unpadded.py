@@ -35,7 +35,7 @@ _COUNTS_TOKENS = {
     "xlm-roberta": True,
 }
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
-SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
+SHORT = 64  # tokens up to which flash attention loses: on a CPU without dropout, and often on a GPU
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:

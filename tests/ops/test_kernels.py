@@ -216,8 +216,8 @@ def test_a_race_is_run_once_and_said_in_one_line(gpu, caplog):
         assert choose() == "memory-efficient"
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
-        "Attention of short sentences is memory-efficient (torch.bfloat16, heads of 64): memory-efficient takes 1/2.0 "
-        "of the time of flash."
+        "Attention of short sentences is memory-efficient (torch.bfloat16, heads of 64): flash took 2.00 times as "
+        "long as memory-efficient, the fastest."
     )
 
 
@@ -250,6 +250,7 @@ def states(monkeypatch):
     done = []
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: done.append("saved"))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: done.append("restored"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     return done
 
 
