@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from ..indexes.description import Role, role_encoder, similarity_of
+from ..indexes.description import Role, role_encoder
 from ..ops.errors import check_finite
+from ..ops.similarity import similarity_of
 
 
 class Encoder(Protocol):

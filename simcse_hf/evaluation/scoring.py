@@ -82,8 +82,7 @@ class TaskData:
         found: dict[Role, list[str]] = {}
         for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
-                roles = part.roles if isinstance(part, UserTask) else {None: part.texts}
-                for role, texts in roles.items():
+                for role, texts in getattr(part, "roles", {None: part.texts}).items():
                     found.setdefault(role, []).extend(texts)
         return found
 
@@ -103,13 +102,6 @@ def name_of(model: StrPath | Encoder) -> str:
     if isinstance(model, (str, os.PathLike)):
         return str(model)
     return getattr(model, "name_or_path", type(model).__name__)
-
-
-def identity_of(model: Encoder) -> Identity:
-    """Return the identity of a model; that of another library's has only a name and the similarity."""
-    if hasattr(model, "identity"):
-        return model.identity()
-    return Identity(name_or_path=name_of(model), similarity=getattr(model, "similarity_fn_name", "cosine"))
 
 
 def evaluate(
@@ -182,7 +174,7 @@ def evaluate(
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
     encoder = load_encoder(model, loading)
-    identity = identity_of(encoder)
+    identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
         raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
     evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
@@ -234,7 +226,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
         return Evaluation({}, {})
     return replace(
         score_tasks(data, embeddings, device),
-        identity=identity_of(model),
+        identity=Identity.of(model),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )

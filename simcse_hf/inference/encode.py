@@ -379,14 +379,13 @@ class EncodeJob:
 
     def _tokenize(self, texts: list[str], shard: Shard) -> list[Any]:
         """Tokenize the texts of a shard, each with the prompt of its column."""
-        prompts = self.settings["prompt"]
-        if not isinstance(prompts, list):
-            return self.model.tokenize(texts, prompts or "")
+        prompts = self.settings["prompt"] or ""
+        by_column = [prompts] if isinstance(prompts, str) else prompts
+        width = len(by_column)
         tokens: list[Any] = [None] * len(texts)
-        for column, prompt in enumerate(prompts):
-            # A shard may begin in the middle of a row.
-            first = (column - shard.number * self.settings["shard_size"]) % len(prompts)
-            tokens[first :: len(prompts)] = self.model.tokenize(texts[first :: len(prompts)], prompt)
+        for column, prompt in enumerate(by_column):
+            first = (column - shard.number * self.settings["shard_size"]) % width  # a row may begin in another shard
+            tokens[first::width] = self.model.tokenize(texts[first::width], prompt)
         return tokens
 
     def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:

@@ -57,6 +57,8 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
+#: Exported graphs, which lie beside the weights in some folders; at the top until version 0.4.
+GRAPHS = ("onnx/*.onnx*", "openvino/*.xml", "openvino/*.bin", "model.onnx*", "openvino_model.*")
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 
@@ -446,8 +448,8 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
 def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True) -> Iterator[Path]:
     """Yield a folder to save a model in, which replaces the model in a directory if the block ends without an error.
 
-    So the directory never holds the weights of one model with the settings of another. A whitening or flow of the
-    earlier model is removed, because it was fitted on the embeddings of its weights.
+    So the directory never holds the weights of one model with the settings of another. A whitening or flow and the
+    graphs of the earlier model are removed, because they were made from its weights.
 
     Args:
         directory (`str` or `os.PathLike`): The directory. It is created if necessary.
@@ -460,21 +462,23 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     Raises:
         OSError: If the disk is full. The earlier model is then untouched.
     """
-    transform = Path(directory).expanduser() / TRANSFORM_FOLDER
-    was_fitted = (transform / DESCRIPTION).exists()
-    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES]
+    directory = Path(directory).expanduser()
+    made = list(GRAPHS)
+    if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
+        made.append(TRANSFORM_FOLDER)
+    earlier = [path for name in made for path in directory.glob(name)]
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES, *made]
     patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
-    if was_fitted:
-        patterns.append(TRANSFORM_FOLDER)
     last = ADAPTER_CONFIG if adapter else "config.json"
     with replace_files(directory, last, patterns, writes) as folder:
         yield folder
-        if writes and was_fitted and not (folder / TRANSFORM_FOLDER).exists():
-            # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
-            logger.warning(
-                f"{transform} is removed, because it was fitted on the embeddings of the weights that are replaced "
-                "now. Fit it again with simcse-hf postprocess fit."
-            )
+        for path in earlier:
+            # This may be the end of a long run. An error would lose it, and a transform or a graph can be made again.
+            if writes and not (folder / path.relative_to(directory)).exists():
+                logger.warning(
+                    f"{path} is removed, because it was made from the weights that are replaced now. Make it again "
+                    "with simcse-hf postprocess fit or simcse-hf export."
+                )
 
 
 def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: StateDict) -> None:

@@ -108,6 +108,8 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: The smallest batch that the report recommends.
+_SMALL_BATCH = 16
 #: Characters of a text that a card shows as an example, at most.
 _WIDGET_LENGTH = 200
 
@@ -127,13 +129,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
         args (`SimCSETrainingArguments` or `Run`, *optional*): The training arguments. What they leave open is decided
             in a copy, `trainer.args`. A recipe passes a run that it has decided.
-        train_dataset (`str`, `Dataset`, `list` or `dict`, *optional*): A file of texts or a data set on the hub; or
-            texts, with columns named as in `load_text_dataset`; or token ids in one column `input_ids` (see
-            `tokenize_dataset`); or several such data sets by name, each batch from one of them (see `datasets` and
-            `dataset_shares` of the arguments).
+        train_dataset (`str`, `Dataset`, `list`, `dict` or `Any`, *optional*): A file of texts, a data set on the hub,
+            or rows in any container that `load_text_dataset` takes, with columns named as there; or token ids as
+            `input_ids`, without padding or with an `attention_mask`; or several such data sets by name, each batch
+            from one of them (see `datasets` and `dataset_shares` of the arguments).
         eval_dataset (`Dataset`, `list` or `dict`, *optional*): Data of the same form, for `eval_loss`; or several by
             name. The dev set of scored pairs is `dev_set`.
-        dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs, or their file, for a
+        dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, or their file, for a
             [`SimilarityEvalCallback`]. For several dev sets, pass such callbacks with different names.
         processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; by default the model's own.
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
@@ -522,10 +524,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
         in_epoch = -(-rows // in_step)
         steps = math.ceil(in_epoch * args.num_train_epochs)
         if args.max_steps <= 0 and steps < _FEW_STEPS:
+            size = _SMALL_BATCH
+            while 2 * size * _FEW_STEPS <= rows * args.num_train_epochs:
+                size *= 2
+            in_epoch_of_small = -(-rows // size)
+            epochs = max(args.num_train_epochs, -(-_FEW_STEPS // in_epoch_of_small))
+            on_device = max(1, size * args.train_batch_size // in_step)
             logger.warning(
                 f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
-                "is little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more "
-                "steps."
+                f"is little to learn from. per_device_train_batch_size={on_device} with num_train_epochs={epochs:g} "
+                f"makes {math.ceil(in_epoch_of_small * epochs)}."
             )
 
     def _check_sharding(self) -> None:
@@ -996,6 +1004,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return {
             "base_model": full_name(self.model.name_or_path),
             **rows,  # type: ignore[typeddict-item]
+            "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": arguments,
             "steps": self.state.global_step,
             "epochs": self.state.epoch,
