@@ -9,6 +9,8 @@
 | trainer | 190 | the Trainer with graphs, by default, with padding and compiled |
 | steps | 120 | the same steps without a Trainer, and where the GPU spends its time |
 | encoding | 40 | a file to vectors, and where the host spends its time |
+
+What there was no time for is named in `left_out`; a second call with `--parts` and the same `--output` adds it.
 """
 
 import argparse

@@ -42,7 +42,7 @@ def make_graphs(
     """Make the steps of the package, in bf16 as the Trainer computes them, with graphs or without."""
     if compiles:
         for layer in model.base_model.encoder.layer:
-            layer.compile(dynamic=True, backend="eager" if tiny else "inductor")
+            layer.compile(dynamic=True, fullgraph=True, backend="eager" if tiny else "inductor")
     if not tiny:
         model.forward = torch.autocast(device, torch.bfloat16)(model.forward)  # type: ignore[method-assign]
     steps = StepGraphs(model, torch.optim.AdamW(model.parameters(), fused=True, **adamw), max_norm=1.0)
@@ -116,7 +116,7 @@ def time_steps(
     device: str, tiny: bool, corpus: str, rows: int, captures: bool, compiles: bool = False
 ) -> dict[str, Any]:
     """Time steps, the host's part of them, and the graphs alone; and profile three of them."""
-    on_gpu = device == "cuda"
+    on_gpu = torch.cuda.is_available()
     before = torch.cuda.memory_allocated() if on_gpu else 0
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()

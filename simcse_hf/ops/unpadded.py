@@ -266,7 +266,7 @@ def attend(
             token of each sentence only.
         key (`torch.Tensor`): Keys of shape `(1, heads, T, size)`.
         value (`torch.Tensor`): Values of shape `(1, heads, T, size)`.
-        attention_mask (`torch.Tensor`, *optional*): True for tokens; with a packing, of shape `(batch, 1, 1, length)`.
+        attention_mask (`torch.Tensor`, *optional*): True for tokens; not read with a packing.
         packing (`Packing`, *optional*): Where the sentences lie.
         all_tokens (`torch.Tensor`, *optional*): The states of all tokens, of shape `(1, T, dim)`, in a last layer that
             got first tokens only: its keys and values are made from these.
