@@ -10,6 +10,7 @@ import argparse
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
@@ -40,7 +41,9 @@ def finetune(
         tokens = tokenizer([text for text, _ in pairs], truncation=True, max_length=64)
         data[path] = Dataset.from_dict({**tokens, "labels": [labels.index(label) for _, label in pairs]})
     options = {"per_device_train_batch_size": 32, "save_strategy": "no", "report_to": "none", "seed": seed}
-    classifier = AutoModelForSequenceClassification.from_pretrained(model, num_labels=len(labels))
+    # In float32, whatever the precision of the file: steps of fine-tuning are lost in half precision.
+    load = AutoModelForSequenceClassification.from_pretrained
+    classifier = load(model, num_labels=len(labels), dtype=torch.float32)
     with TemporaryDirectory() as folder:
         args = TrainingArguments(folder, num_train_epochs=epochs, learning_rate=learning_rate, **options)
         trainer = Trainer(classifier, args, train_dataset=data[train], processing_class=tokenizer)

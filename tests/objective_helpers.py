@@ -42,16 +42,28 @@ def cosine(x, y):
     return (x * y).sum() / (x.square().sum().sqrt() * y.square().sum().sqrt())
 
 
+def same_meaning(ids, own, pairs):
+    """The texts of a row's first two columns, and those that stand in a pair with either of them."""
+    texts = set(ids[own, :2].tolist())
+    linked = [set(ids[row, :2].tolist()) for row in pairs]
+    return texts.union(*(pair for pair in linked if pair & texts))
+
+
 def slow_info_nce(
-    embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, margin=math.inf
-):
-    """InfoNCE, term by term: the mean over the queries of `rows`, each with its positive and every negative."""
+    embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, pairs=None,
+    margin=math.inf
+):  # fmt: skip
+    """InfoNCE, term by term: the mean over the queries of `rows`, each with its positive and every negative.
+
+    With `ids`, a text is no negative of those that `pairs`, by default all rows, say to mean the same.
+    """
     compare, losses = cosine if kind == "cosine" else torch.dot, []
     for own in range(len(embeddings)) if rows is None else rows:
         for query, target in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
             anchor = embeddings[own][query]
             positive = compare(anchor, embeddings[own][target])
-            own_texts = set() if ids is None else set(ids[own, :2].tolist())
+            pairs = range(len(embeddings)) if pairs is None else pairs
+            own_texts = set() if ids is None else same_meaning(ids, own, pairs)
             logits = [positive / tau]
             for j, others in enumerate(embeddings):
                 for column, other in enumerate(others):

@@ -115,7 +115,7 @@ KEEPS_BEST = EVALUATES | {"save_strategy": "steps", "save_steps": 2, "load_best_
 SAVES = {"save_strategy": "steps", "save_steps": 2}
 _OF_THE_TRAINER = {
     *("dev_set", "dev_tasks", "eval_dataset", "callbacks", "data_collator", "model_init", "optimizers"),
-    *("compute_loss_func", "optimizer_cls_and_kwargs"),
+    *("compute_loss_func", "optimizer_cls_and_kwargs", "compute_metrics", "preprocess_logits_for_metrics"),
 }
 
 

@@ -4,13 +4,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from simcse_hf import BertForCL
 from simcse_hf.data.collator import ContrastiveCollator
-from simcse_hf.ops.unpadded import Packing, attend
+from simcse_hf.data.packed_batch import PackingCollator
+from simcse_hf.ops.packing import Packing
+from simcse_hf.ops.unpadded import attend
 
 from ..synthetic import encoder_config
 
@@ -49,7 +52,7 @@ def attention_error(device: str, gradients: bool = False) -> float:
         results = []
         for place, dtype in (("cpu", torch.float32), (device, torch.bfloat16)):
             leaves = [x.detach().to(place, dtype).requires_grad_() for x in inputs]
-            packing = _packing(lengths, place, first_only)
+            packing = _packing(lengths, place)
             query = leaves[0].index_select(0, packing.bounds[:-1]) if first_only else leaves[0]
             out = _attend(query, *leaves[1:], packing, scaling=SIZE**-0.5)
             if gradients:
@@ -82,9 +85,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, packing: Packing, **optio
     return out[0]
 
 
-def _packing(lengths: Sequence[int], device: str, first_only: bool = False) -> Packing:
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Packing.from_mask(mask.long().to(device), first_only)
+def _packing(lengths: Sequence[int], device: str) -> Packing:
+    return Packing.from_lengths(np.array(lengths), in_order=device != "cpu").to(torch.device(device))
 
 
 def synchronisations(device: str) -> str:
@@ -95,9 +97,9 @@ def synchronisations(device: str) -> str:
     config = encoder_config("bert-base", tiny=True)
     model = BertForCL(config, pooler_type="cls", temperature=0.05).to(device).train()
     model.prepare_objective()
-    collator = ContrastiveCollator(_Tokenizer(), add_lengths=True)
+    collator = PackingCollator(ContrastiveCollator(_Tokenizer()), _Tokenizer.pad_token_id, in_order=True)
     rows = [{"input_ids": [[0, *range(5, 9 + i), 2]]} for i in range(8)]
-    batch = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in collator(rows).items()}
+    batch = collator(rows).to(torch.device(device))
     for mode in ("default", "warn"):  # the first step allocates
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode(mode)

@@ -44,9 +44,8 @@ def _flash_peer(model: Path, rows: Dataset, bf16: bool, batch: int, length: int)
 
 
 def _compiled(model: Path, rows: Dataset, bf16: bool, batch: int, length: int) -> Ours:
-    # The mode makes CUDA graphs of the compiled code, for which every batch must have the same shape.
-    arguments = {"torch_compile": True, "torch_compile_mode": "reduce-overhead", "pad_to_max_length": True}
-    return Ours(model, rows, bf16, batch, length, unpadded=False, **arguments)
+    arguments = {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}
+    return Ours(model, rows, bf16, batch, length, **arguments)
 
 
 CONTESTANTS: dict[str, Callable[..., Contestant]] = {

@@ -25,6 +25,9 @@ _HUB_ERRORS = {
     "OIDCError",
 }
 
+#: What errors of a full disk or memory say.
+_FULL = ("No space left on device", "out of memory", "can't allocate memory")
+
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 #: The function of each command. `train` has a parser of its own, with the options of its method.
@@ -68,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in argv  # before or after the command's name
     argv = [word for word in argv if word != "--traceback"]
+    # Before torch is imported. Its threads would wait by spinning, and take the cores from other programs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries
         os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     listing = ""
@@ -123,13 +128,21 @@ def exit_status(run: Callable[[], int | None], name: str, *, show_traceback: boo
         status = _status_of(error)
         if status is None:
             raise
+        _close_bars()
         if show_traceback:
             traceback.print_exc()
-        message = " ".join(str(error).split())
+        message = " ".join(str(error).split()) or type(error).__name__
         if _is_from_hub(error):
             message += "; check the name, the connection and HF_HUB_OFFLINE, or name local files"
         print(f"{name}: error: {message}", file=sys.stderr)
         return status
+
+
+def _close_bars() -> None:
+    """End the bars of a run that failed, so that the message has a line of its own."""
+    if "tqdm" in sys.modules:
+        for bar in list(sys.modules["tqdm"].tqdm._instances):
+            bar.close()
 
 
 def _is_from_hub(error: Exception) -> bool:
@@ -146,8 +159,9 @@ def _status_of(error: Exception) -> int | None:
             return WRONG_USAGE
     if isinstance(error, OSError) and error.errno:  # of the file system: it names the file and needs no traceback
         return FAILED
-    # safetensors and Arrow have error classes of their own for a full disk.
-    if _is_from_hub(error) or "No space left on device" in str(error):
+    # safetensors and Arrow have error classes of their own for a full disk, torch's are RuntimeErrors.
+    is_full = any(words in str(error) for words in _FULL) or isinstance(error, MemoryError)
+    if _is_from_hub(error) or is_full:
         return FAILED
     return None
 

@@ -25,8 +25,8 @@ _CLASSES = {"unsup": _CONTRASTIVE, "sup": _CONTRASTIVE, "mlm": ("pretraining:Pre
 #: The options that are shown, if the method has them.
 _SHOWN = (
     "model_name_or_path train_file dev_file output_dir overwrite_output_dir resume_from_checkpoint objective "
-    "pooler_type temp max_seq_length learning_rate per_device_train_batch_size gradcache_chunk_size num_train_epochs "
-    "max_steps eval_steps bf16 seed train_tokenizer extend_tokenizer seeds"
+    "objective_options pooler_type temp max_seq_length learning_rate per_device_train_batch_size "
+    "gradcache_chunk_size num_train_epochs max_steps eval_steps bf16 seed train_tokenizer extend_tokenizer seeds"
 ).split()
 
 

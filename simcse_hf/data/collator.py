@@ -1,23 +1,15 @@
-"""Batches: the order in which rows are drawn, and their token ids padded to shape (batch, num_sentences, length)."""
+"""Batches: token ids of rows padded to shape (batch, num_sentences, length)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Self
+from itertools import chain
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ..objectives.base import ABSENT
 from .tokenize import number_of
-
-#: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
-#: in each process) training keeps its order; above, the order is that of [`PermutedSampler`].
-LARGEST_LISTED = 2**24
-
-_BLOCK = 2**16  # numbers that are turned into Python integers at once
 
 
 def pad(
@@ -43,14 +35,6 @@ def pad(
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-class HostArray(np.ndarray):
-    """Numbers of a batch that stay on the host when the batch moves to a device, such as the lengths of its texts."""
-
-    def to(self, *args: object, **kwargs: object) -> Self:
-        """Return the numbers themselves, whatever the device."""
-        return self
-
-
 @dataclass
 class ContrastiveCollator:
     """Pad the sentences of a batch together, with an axis for the sentences of a row.
@@ -60,24 +44,19 @@ class ContrastiveCollator:
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which knows the padding token.
-        pad_to (`int`, *optional*): Pad every batch to this many tokens. Defaults to the longest sentence of the batch.
         repeat (`int`, *optional*, defaults to `2`): How often a row's only sentence stands in the batch.
         add_text_ids (`bool`, *optional*, defaults to `False`): Whether to number texts so that equal texts have the
             same number.
         columns (`Sequence[str]`, *optional*, defaults to `()`): Columns of numbers that go into the batch as well,
             under their names in the plural: `score` as `scores`.
-        add_lengths (`bool`, *optional*, defaults to `False`): Whether to add the number of tokens of each text, with
-            which a step on an accelerator does not wait for the mask.
         vectors (`Mapping[str, Callable]`, *optional*): By the name in the batch, what gives vectors of shape
             `(batch, columns, dim)` for the numbers of rows, such as [`RowVectors`].
     """
 
     tokenizer: PreTrainedTokenizerBase
-    pad_to: int | None = None
     repeat: int = 2
     add_text_ids: bool = False
     columns: Sequence[str] = ()
-    add_lengths: bool = False
     vectors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
     def __call__(self, rows: Sequence[Mapping]) -> dict:
@@ -93,12 +72,12 @@ class ContrastiveCollator:
             `dict[str, torch.Tensor]`: `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, all
             padding for sentences that a row does not have; and, if there are any, `relations` of shape
             `(batch, num_sentences - 1)` with -100 for these, `view_seed` of shape `(batch,)`,
-            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, `lengths`,
-            an array of shape `(batch, num_sentences)` that stays on the host, and the `vectors`.
+            `text_ids` of shape `(batch, num_sentences)`, the numbers of `columns`, of shape `(batch,)`, and the
+            `vectors`.
 
         Raises:
-            ValueError: If a row has no lists of token ids, a sentence is longer than `pad_to`, or the tokenizer has no
-                padding token.
+            ValueError: If a row has no lists of token ids, a sentence has no token, or the tokenizer has no padding
+                token.
         """
         pad_token_id = self.tokenizer.pad_token_id
         if pad_token_id is None:
@@ -121,11 +100,11 @@ class ContrastiveCollator:
         texts = []
         for found in sentences:
             texts += found + [[]] * (width - len(found))
-        longest = max(map(len, texts))
-        if self.pad_to is not None and longest > self.pad_to:
-            raise ValueError(f"a text has {longest} tokens, but pad_to is {self.pad_to}: lower max_seq_length.")
+        if "relations" not in rows[0] and not all(texts):
+            number, place = divmod(list(map(bool, texts)).index(False), width)
+            raise ValueError(f"sentence {place} of row {number} of the batch has no token: remove it")
         shape = (len(rows), width)
-        ids, mask = pad(texts, pad_token_id, self.pad_to)
+        ids, mask = pad(texts, pad_token_id)
         batch: dict = {
             "input_ids": ids.unflatten(0, shape),
             "attention_mask": mask.unflatten(0, shape),
@@ -139,8 +118,6 @@ class ContrastiveCollator:
         for name in self.columns:
             if name in first:
                 batch[f"{name}s"] = torch.tensor([row[name] for row in rows])
-        if self.add_lengths:
-            batch["lengths"] = mask.sum(-1).view(shape).numpy().view(HostArray)
         if "row" in first:
             numbers = np.array([int(row["row"]) for row in rows])
             for name, look_up in self.vectors.items():
@@ -219,95 +196,3 @@ def length_sorted_batches(
             batches.append([index])
             longest = int(lengths[index])
     return batches
-
-
-@dataclass(eq=False)
-class PermutedSampler(Sampler[int]):
-    """Draw each row number once, in an order that depends on the number of rows, the seed and the epoch only.
-
-    So every process has the same order, for any number of processes, and a resumed run continues it. The order takes
-    4 bytes for each row (8 bytes from 2^32 rows on).
-
-    Args:
-        num_rows (`int`): The number of rows.
-        seed (`int`): Chooses the orders.
-    """
-
-    num_rows: int
-    seed: int
-    epoch: int = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.num_rows
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the row numbers; the next pass is that of the next epoch, as with Accelerate's sampler."""
-        epoch = self.epoch
-        order = self.order(np.random.default_rng((self.seed, epoch)))
-        for start in range(0, self.num_rows, _BLOCK):
-            yield from order[start : start + _BLOCK].tolist()
-        self.set_epoch(epoch + 1)
-
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of an epoch."""
-        order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
-        rng.shuffle(order)
-        return order
-
-
-class ClassSampler(PermutedSampler):
-    """Draw rows in pairs of the same class, in an order that depends on the labels, the seed and the epoch only.
-
-    So a batch of even size holds at least two rows of each class that is in it. An epoch draws each row once, but of a
-    class with an odd number of rows it leaves out one, which is another one in another epoch.
-
-    Args:
-        labels (`np.ndarray`): The class of each row, an integer.
-        seed (`int`): Chooses the orders.
-    """
-
-    def __init__(self, labels: np.ndarray, seed: int) -> None:
-        by_class = np.argsort(labels, kind="stable")
-        changes = np.flatnonzero(np.diff(labels[by_class]))
-        self.classes = np.split(by_class, changes + 1)
-        super().__init__(2 * sum(len(rows) // 2 for rows in self.classes), seed)
-
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of an epoch."""
-        pairs = []
-        for rows in self.classes:
-            drawn = rng.permutation(rows)
-            pairs.append(drawn[: len(rows) // 2 * 2].reshape(-1, 2))
-        order = np.concatenate(pairs)
-        rng.shuffle(order)
-        return order.ravel()
-
-
-class NeighborSampler(PermutedSampler):
-    """Draw each row once, and after a row those of its nearest neighbours that were not drawn yet.
-
-    Args:
-        neighbors (`np.ndarray`): The nearest rows of each row, the nearest first, of shape `(rows, any)`.
-        number (`int`): How many neighbours follow a row at most.
-        seed (`int`): Chooses the orders.
-    """
-
-    def __init__(self, neighbors: np.ndarray, number: int, seed: int) -> None:
-        super().__init__(len(neighbors), seed)
-        self.neighbors = neighbors
-        self.number = number
-
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of an epoch."""
-        drawn: dict[int, None] = {}  # a set that keeps its order
-        for row in super().order(rng).tolist():
-            if row not in drawn:
-                drawn[row] = None
-                new = dict.fromkeys(other for other in self.neighbors[row].tolist() if other not in drawn)
-                drawn |= dict.fromkeys(islice(new, self.number))
-        return np.array(list(drawn))

@@ -1,19 +1,20 @@
 """Encode each distinct text once; all tasks look their embeddings up here."""
 
 import inspect
-from collections.abc import Iterable, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 import torch
 from numpy import ndarray
 
+from ..indexes.description import Role, role_encoder
 from ..ops.errors import check_finite
+from ..ops.similarity import similarity_of
 
 
 class Encoder(Protocol):
-    """Anything that turns texts into embeddings."""
+    """Anything that turns texts into embeddings; `encode_query`, `encode_document` or `prompts` are used if there."""
 
     def encode(self, texts: list[str]) -> ndarray | torch.Tensor:
         """Return one embedding per text, as an array or tensor of shape `(n, dim)`."""
@@ -22,14 +23,15 @@ class Encoder(Protocol):
 class SentenceEmbeddings:
     """The embeddings of a set of texts.
 
-    All distinct texts go to one call of the model's `encode`, the longest first, so that batches cut in that order
-    have little padding. Progress bar, batching and sharding over processes are up to the encoder.
+    All distinct texts of a role go to one call of the model, the longest first, so that batches cut in that order have
+    little padding. Progress bar, batching and sharding over processes are up to the encoder.
 
     Args:
         model (`Encoder`): An object with `encode(list[str])` that returns floats of shape `(n, dim)`. An `encode`
             that takes `normalize_embeddings` is called with `None`, because SentEval's classifiers read embeddings as
             they are, and one that takes `show_progress_bar` with that of this class.
-        texts (`Iterable[str]`): The texts, in any order; they may repeat.
+        texts (`Iterable[str]` or `Mapping[Role, Iterable[str]]`): The texts, in any order; they may repeat. Those of
+            the roles `"query"` and `"document"` are encoded as in a search.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar, if the encoder has one.
 
     Raises:
@@ -37,45 +39,26 @@ class SentenceEmbeddings:
             all embeddings are the same.
     """
 
-    def __init__(self, model: Encoder, texts: Iterable[str], show_progress_bar: bool = True) -> None:
-        distinct = sorted(dict.fromkeys(texts), key=len, reverse=True)
-        #: How the model compares embeddings.
-        self.similarity = getattr(model, "similarity_fn_name", "cosine")
-        self._rows = {text: row for row, text in enumerate(distinct)}
-        if not distinct:
-            return
-        # 1. Encode, and convert what the model returns to float32 or float64
-        settings = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
-        taken = inspect.signature(model.encode).parameters
-        returned = model.encode(distinct, **{name: value for name, value in settings.items() if name in taken})
-        if isinstance(returned, torch.Tensor):
-            returned = returned.detach().cpu()
-            if returned.dtype == torch.bfloat16:  # numpy does not know it
-                returned = returned.float()
-        embeddings = np.asarray(returned)
-        if embeddings.dtype != np.float64:
-            embeddings = embeddings.astype(np.float32)
-        self._embeddings = embeddings
-
-        # 2. Refuse embeddings that cannot be scored
-        if embeddings.ndim != 2 or len(embeddings) != len(distinct) or embeddings.shape[1] == 0:
-            raise ValueError(f"encode returned an array of shape {embeddings.shape} for {len(distinct)} texts.")
-        check_finite(embeddings, lambda number: f"text {number} ({distinct[number][:80]!r})")
-        # Compare up to rounding: the last digits depend on the batch that a text falls into.
-        spread = np.ptp(embeddings, axis=0).max()
-        if len(distinct) > 1 and spread <= 1e-5 * np.abs(embeddings).max():
-            raise ValueError(
-                f"the embeddings of all {len(distinct)} texts are the same: the model has collapsed, or its pooler "
-                "reads a constant."
-            )
+    def __init__(
+        self, model: Encoder, texts: Iterable[str] | Mapping[Role, Iterable[str]], show_progress_bar: bool = True
+    ) -> None:
+        by_role = texts if isinstance(texts, Mapping) else {None: texts}
+        keys = []
+        parts = []
+        for role, of_role in by_role.items():
+            distinct = sorted(dict.fromkeys(of_role), key=len, reverse=True)
+            keys += [(role, text) for text in distinct]
+            if distinct:
+                parts.append(_encode(model, role, distinct, show_progress_bar))
+        self._keep(keys, np.concatenate(parts or [np.zeros((0, 1))]), similarity_of(model))
 
     @classmethod
-    def of(cls, texts: Sequence[str], vectors: ndarray | torch.Tensor, similarity: str = "cosine") -> Self:
+    def of(cls, texts: Mapping[Role, Sequence[str]], vectors: torch.Tensor, similarity: str = "cosine") -> Self:
         """Take embeddings that were computed before.
 
         Args:
-            texts (`Sequence[str]`): The texts; none of them repeats.
-            vectors (`numpy.ndarray` or `torch.Tensor`): Their embeddings, of shape `(texts, dim)`.
+            texts (`Mapping[Role, Sequence[str]]`): The texts; none of a role repeats.
+            vectors (`torch.Tensor`): Their embeddings in this order, of shape `(texts, dim)`.
             similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares them.
 
         Returns:
@@ -84,12 +67,41 @@ class SentenceEmbeddings:
         Raises:
             ValueError: As for those of a model.
         """
-        rows = {text: row for row, text in enumerate(texts)}
-        known = SimpleNamespace(
-            encode=lambda asked: vectors[[rows[text] for text in asked]], similarity_fn_name=similarity
-        )
-        return cls(known, texts)
+        made = cls.__new__(cls)
+        keys = [(role, text) for role, of_role in texts.items() for text in of_role]
+        made._keep(keys, vectors.numpy(), similarity)
+        return made
 
-    def __call__(self, texts: Iterable[str]) -> ndarray:
-        """Return the embeddings of `texts` as `(n, dim)`, float32 (float64 if the model returns that)."""
-        return self._embeddings[[self._rows[text] for text in texts]]
+    def _keep(self, keys: list[tuple[Role, str]], embeddings: ndarray, similarity: str) -> None:
+        """Keep the embeddings of texts, and refuse those that cannot be scored."""
+        #: How the model compares embeddings.
+        self.similarity = similarity
+        self._rows = {key: row for row, key in enumerate(keys)}
+        self._embeddings = embeddings
+        if embeddings.ndim != 2 or len(embeddings) != len(keys) or embeddings.shape[1] == 0:
+            raise ValueError(f"encode returned an array of shape {embeddings.shape} for {len(keys)} texts.")
+        check_finite(embeddings, lambda number: f"text {number} ({keys[number][1][:80]!r})")
+        # Compare up to rounding: the last digits depend on the batch that a text falls into.
+        if len(keys) > 1 and np.ptp(embeddings, axis=0).max() <= 1e-5 * np.abs(embeddings).max():
+            raise ValueError(
+                f"the embeddings of all {len(keys)} texts are the same: the model has collapsed, or its pooler "
+                "reads a constant."
+            )
+
+    def __call__(self, texts: Iterable[str], role: Role = None) -> ndarray:
+        """Return the embeddings of the texts of a role as `(n, dim)`, float32 (float64 if the model returns that)."""
+        return self._embeddings[[self._rows[role, text] for text in texts]]
+
+
+def _encode(model: Encoder, role: Role, texts: list[str], show_progress_bar: bool) -> ndarray:
+    """Encode texts, and convert what a model returns to float32 or float64."""
+    settings = {"normalize_embeddings": None, "show_progress_bar": show_progress_bar}
+    taken = inspect.signature(model.encode).parameters
+    settings = {name: value for name, value in settings.items() if name in taken}
+    returned = role_encoder(model, role)(texts, **settings)
+    if isinstance(returned, torch.Tensor):
+        returned = returned.detach().cpu()
+        if returned.dtype == torch.bfloat16:  # numpy does not know it
+            returned = returned.float()
+    embeddings = np.asarray(returned)
+    return embeddings if embeddings.dtype == np.float64 else embeddings.astype(np.float32)

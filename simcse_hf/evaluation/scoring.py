@@ -1,15 +1,17 @@
 """Run an evaluation: read the tasks, encode their texts once, and score them."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
 from transformers.utils import logging
 
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
+from ..indexes.description import Role
 from ..inference.load import load_model
 from ..inference.simcse import SimCSE
 from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
@@ -72,22 +74,18 @@ class TaskData:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all tasks; they may repeat."""
+        return chain.from_iterable(self.roles.values())
+
+    @property
+    def roles(self) -> Mapping[Role, list[str]]:
+        """The texts of all tasks, by what they are to a model."""
+        found: dict[Role, list[str]] = {}
         for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
-                yield from part.texts
-
-    def prompted_for(self, model: object) -> "TaskData":
-        """Return the data with the model's prompts `query` and `document` in retrieval and reranking.
-
-        A model with a default prompt puts that one before every text, and gets no others.
-        """
-        prompts = getattr(model, "prompts", {})
-        query = prompts.get("query", "")
-        document = prompts.get("document", "")
-        if getattr(model, "default_prompt_name", None) is not None or not (query or document):
-            return self
-        prompted = {name: task.with_prompts(query, document) for name, task in self.user_tasks.items()}
-        return replace(self, user_tasks=prompted)
+                roles = part.roles if isinstance(part, UserTask) else {None: part.texts}
+                for role, texts in roles.items():
+                    found.setdefault(role, []).extend(texts)
+        return found
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
@@ -105,13 +103,6 @@ def name_of(model: StrPath | Encoder) -> str:
     if isinstance(model, (str, os.PathLike)):
         return str(model)
     return getattr(model, "name_or_path", type(model).__name__)
-
-
-def identity_of(model: Encoder) -> Identity:
-    """Return the identity of a model; that of another library's has only a name and the similarity."""
-    if hasattr(model, "identity"):
-        return model.identity()
-    return Identity(name_or_path=name_of(model), similarity=getattr(model, "similarity_fn_name", "cosine"))
 
 
 def evaluate(
@@ -184,7 +175,7 @@ def evaluate(
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
     encoder = load_encoder(model, loading)
-    identity = identity_of(encoder)
+    identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
         raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
     evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
@@ -220,7 +211,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     """Encode each distinct text of the tasks once, in all processes, and score the tasks in the first one.
 
     Args:
-        model (`Encoder`): The model, whose prompts are put before queries and documents.
+        model (`Encoder`): The model, which encodes queries and documents as in a search.
         data (`TaskData`): The data that [`read_tasks`] returned.
         device (`str`, *optional*): Where to train classifiers; a GPU if there is one for `None`.
         show_progress_bar (`bool`): Show a bar while texts are encoded.
@@ -231,13 +222,12 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     Raises:
         ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
     """
-    prompted = data.prompted_for(model)
-    embeddings = SentenceEmbeddings(model, prompted.texts(), show_progress_bar)
+    embeddings = SentenceEmbeddings(model, data.roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     return replace(
-        score_tasks(prompted, embeddings, device),
-        identity=identity_of(model),
+        score_tasks(data, embeddings, device),
+        identity=Identity.of(model),
         versions=versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -327,7 +317,7 @@ def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | No
 
     Args:
         data (`TaskData`): The data that `read_tasks` returned.
-        embeddings (`SentenceEmbeddings`): Embeddings of `data.texts()`.
+        embeddings (`SentenceEmbeddings`): Embeddings of `data.roles`.
         device (`str`, *optional*): Where to train classifiers. Defaults to a GPU if there is one.
 
     Returns:

@@ -223,9 +223,8 @@ def save_threshold(model: SimCSE, threshold: Threshold) -> Path:
     Returns:
         `Path`: The config.json.
     """
-    saved = {**threshold, "probe": model.probe_cosines()}
+    saved = {**threshold, "probe": model.probe_cosines(), "model": model.pair_identity().to_dict()}
     path = Path(model.name_or_path).expanduser() / "config.json"
     write_json(path, read_json_object(path) | {THRESHOLD: saved})
     setattr(model.model.config, THRESHOLD, saved)
-    vars(model).pop("threshold", None)  # an earlier one
     return path

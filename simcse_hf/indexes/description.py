@@ -1,16 +1,17 @@
 """The description of an index: the identity of its model and its data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy import ndarray
 
 from ..ops.files import StrPath, full_name, read_json
 from ..ops.identity import Identity
+from ..ops.similarity import similarity_of
 from .exact import comparable
 
 DESCRIPTION = "index.json"
@@ -19,7 +20,11 @@ DATA = re.compile(r"data-[0-9a-f]{16}")
 PROBE = "The quick brown fox jumps over the lazy dog, and nobody asked it to."
 #: Least cosine of two embeddings of one text by one model; bfloat16 and float32 agree better than this.
 SAME = 0.999
+#: As `SAME`, for an exported graph: int8 rounds activations by the range of the whole batch.
+_SAME_EXPORTED = 0.98
 REBUILD = "Build the index again."
+#: What a text is to a model; `None` for a text that is neither.
+Role = Literal["query", "document"] | None
 
 
 class SentenceEncoder(Protocol):
@@ -61,6 +66,8 @@ class Description:
         may_change = {"dtype", "backend"}
         if before.weights is None:  # of an older index, or of a model of another package
             may_change |= {"weights", "tokenizer", "templates", "postprocessing"}
+            if before.pooler is None:
+                may_change.add("max_length")
         problems = before.changes(now, may_change)
         if not problems:
             probe = encode_texts(model, "document", [PROBE], self.truncate_dim)[0]
@@ -79,32 +86,47 @@ def identify(model: SentenceEncoder, default: Identity | None = None) -> Identit
 
     Args:
         model (`SentenceEncoder`): The model.
-        default (`Identity`, *optional*): Entries for a model of another package, which has no `identity`.
+        default (`Identity`, *optional*): The entries that a model of another package does not have.
 
     Returns:
         `Identity`: With an absolute path, and no other prompt than that of documents.
     """
-    if hasattr(model, "identity"):
-        found = model.identity()
-    else:
-        found = default or Identity(name_or_path=type(model).__name__)
-        prompts = getattr(model, "prompts", found.prompts)
-        found = replace(found, prompts=prompts, similarity=similarity_of(model))
+    found = Identity.of(model, default)
     prompt = found.prompts.get("document") or ""
     name = full_name(found.name_or_path)
     return replace(found, name_or_path=name, prompts={"document": prompt}, default_prompt_name=None)
 
 
-def encode_texts(model: SentenceEncoder, role: str, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
+def role_encoder(model: Any, role: Role) -> Callable[..., Any]:
+    """Return how a model encodes queries, documents or other texts. Everything that searches or scores asks here.
+
+    Args:
+        model (`SentenceEncoder`): The model.
+        role (`str`, *optional*): `"query"`, `"document"`, or `None` for other texts.
+
+    Returns:
+        `Callable`: Its method for the role; without one its `encode`, with what its `prompts` have for the role before
+        each text.
+    """
+    if role is None:
+        return model.encode
+    prompt = getattr(model, "prompts", {}).get(role) or ""
+
+    def plain(texts: Sequence[str], **options: object) -> Any:
+        return model.encode([prompt + text for text in texts], **options)
+
+    return getattr(model, f"encode_{role}", plain)
+
+
+def encode_texts(model: SentenceEncoder, role: Role, texts: Sequence[str], truncate_dim: int | None) -> ndarray:
     """Encode texts as the model encodes queries or documents: with its prompt, and of unit length for cosines."""
-    encode = getattr(model, f"encode_{role}", model.encode)
-    embeddings = np.asarray(encode(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
+    embeddings = np.asarray(role_encoder(model, role)(texts, truncate_dim=truncate_dim, convert_to_numpy=True))
     return comparable(embeddings, similarity_of(model))
 
 
-def similarity_of(model: SentenceEncoder) -> str:
-    """Return how a model compares embeddings."""
-    return getattr(model, "similarity_fn_name", "cosine")
+def least_cosine(backend: str) -> float:
+    """Return the least cosine of two embeddings of one text by one model, with what computes the second one."""
+    return SAME if backend == "torch" else _SAME_EXPORTED
 
 
 def agreement(x: ndarray, y: ndarray) -> float:

@@ -45,13 +45,23 @@ class FaissIndex:
     FILE = "index.faiss"
 
     def __init__(self, dim: int, backend: str) -> None:
-        self._faiss: Any = require_extra("faiss", "faiss", f"the backend {backend!r}")
         self.dim = dim
         self.backend = backend
         self._parameters = ""
         self._index = self._create(0)
         self._waiting: list[ndarray] = []  # embeddings that come before the training
         self._mapped: Path | None = None
+
+    @property
+    def _faiss(self) -> Any:
+        """The package, which an index that is sent to another process cannot hold."""
+        return require_extra("faiss", "faiss", f"the backend {self.backend!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Read the lists that are still on the disk, which a later save of the index removes."""
+        if self._mapped is not None:
+            self._complete()
+        return self.__dict__
 
     def _create(self, count: int) -> Any:
         """Return an empty index, whose number of cells may depend on the number of embeddings."""

@@ -23,20 +23,19 @@ from ..data.table import stream_texts
 from ..ops.checks import check_values
 from ..ops.errors import NotFiniteError, check_finite
 from ..ops.files import StrPath, digest, entries, hold, remove, write_atomically, write_json
-from ..ops.similarity import check_scores
+from ..ops.similarity import check_scores, similarity_of
 from .description import (
     DATA,
     DESCRIPTION,
     PROBE,
     REBUILD,
-    SAME,
     Description,
     SentenceEncoder,
     agreement,
     describe,
     encode_texts,
     identify,
-    similarity_of,
+    least_cosine,
 )
 from .exact import ExactIndex, comparable
 from .faiss_index import NOT_FOUND, FaissIndex, new_index
@@ -44,8 +43,6 @@ from .faiss_index import NOT_FOUND, FaissIndex, new_index
 logger = logging.get_logger(__name__)
 
 _WINDOW = 10_000  # sentences that are encoded together
-#: As `SAME`, for an exported graph and a text in a batch: int8 rounds activations by the range of the whole batch.
-_SAME_EXPORTED = 0.98
 _SENTENCE = "sentence"
 #: Prefix of the kept columns, so that none can be taken for the sentences.
 _KEPT = "column:"
@@ -218,7 +215,7 @@ class SentenceIndex:
         """Yield rows with the embeddings that were given for them, one of each part of which is compared."""
         count = 0
         draw = np.random.default_rng(0)
-        least = SAME if self.description.model.backend == "torch" else _SAME_EXPORTED
+        least = least_cosine(self.description.model.backend)
         for embeddings in vectors:
             self._check_given(embeddings, "vectors")
             part = list(islice(rows, len(embeddings)))

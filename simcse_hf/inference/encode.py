@@ -107,7 +107,7 @@ def encode(
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
         columns (`Sequence[str]`, *optional*): Encode the texts of these columns row by row, for use as teacher or
-            guide in training.
+            guide in training: the first as queries and the others as documents, if the model has prompts for them.
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings to unit length, as cosines need it.
         truncate_dim (`int`, *optional*): Keep this many leading dimensions of an embedding, and then normalize it.
         precision (`str`, *optional*, defaults to `"float32"`): Type of the embeddings.
@@ -151,9 +151,12 @@ def encode(
     if codes is not None:
         check_ranges(codes, truncate_dim or encoder.dim)
     texts = TextSource(input, column, columns)
+    prompts = [encoder.resolve_prompt(prompt, prompt_name)]
+    if texts.width and prompt is None and prompt_name is None:
+        prompts = encoder.column_prompts(texts.width)
     settings: dict[str, Any] = {
         "column": texts.column,
-        "prompt": encoder.resolve_prompt(prompt, prompt_name) or None,
+        "prompt": prompts if len(set(prompts)) > 1 else prompts[0] or None,
         "normalize_embeddings": normalize and encoder.similarity_fn_name == "cosine",
         "truncate_dim": truncate_dim,
         "token_budget": token_budget,
@@ -190,6 +193,7 @@ class TextSource:
 
     Attributes:
         read (`Callable`): Yields the rows.
+        width (`int`): The number of columns of training rows, 0 for a file of texts.
 
     Raises:
         ValueError: If the file is missing, or has no such column.
@@ -201,14 +205,15 @@ class TextSource:
         self.column = column
         self.path = None if isinstance(source, Dataset) else Path(source).expanduser()
         self.name = str(self.path or "the training rows")
+        self.width = 0
         self.read: Callable[[], Iterator[Row]]
-        if isinstance(source, Dataset):
-            self.read = partial(texts_of_rows, source)
-        elif columns is None:
+        if isinstance(source, Dataset) or columns is not None:
+            rows = source if isinstance(source, Dataset) else load_text_dataset(source, columns=columns)
+            self.width = len(rows.column_names)
+            self.read = partial(texts_of_rows, rows)
+        else:
             self.column = text_column(source, column)[1]
             self.read = partial(stream_texts, source, self.column)
-        else:
-            self.read = partial(texts_of_rows, load_text_dataset(source, columns=columns))
         self._before = self._version()
 
     def _version(self) -> tuple[int, int] | None:
@@ -392,7 +397,7 @@ class EncodeJob:
                 self.texts.check()
                 for start in range(0, len(rows), _WINDOW):
                     texts = [text for _, text in rows[start : start + _WINDOW]]
-                    yield (shard, rows), self.model.tokenize(texts, self.settings["prompt"] or "")
+                    yield (shard, rows), self._tokenize(texts, shard.number * self.settings["shard_size"] + start)
 
         options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
         parts = []
@@ -421,6 +426,17 @@ class EncodeJob:
         vectors = torch.cat(parts)
         check_finite(vectors, lambda number: f"{self.texts.name}: the text of line or row {rows[number][0]}")
         return quantize(vectors, *codes)
+
+    def _tokenize(self, texts: list[str], before: int) -> list[Any]:
+        """Tokenize texts that follow a number of others, each with the prompt of its column."""
+        prompts = self.settings["prompt"]
+        if not isinstance(prompts, list):
+            return self.model.tokenize(texts, prompts or "")
+        tokens: list[Any] = [None] * len(texts)
+        for column, prompt in enumerate(prompts):
+            first = (column - before) % len(prompts)  # the texts may begin in the middle of a row
+            tokens[first :: len(prompts)] = self.model.tokenize(texts[first :: len(prompts)], prompt)
+        return tokens
 
     def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:
         """Return the ranges of 8-bit codes: those given, those of the folder, or those of a sample; write the file."""

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..indexes.description import Role
 from ..models.settings import ContrastiveSettings, check_max_length, length_limit
 from ..names import LONG_TEXTS
 from ..ops.checks import check_values
@@ -94,9 +95,44 @@ class Encoder:
             )
         return self.prompts[prompt_name]
 
-    def reading(self, prefix: str = "") -> tuple[object, ...]:
-        """Return what decides the token ids of a text with this prompt: the same ones, if it is the same."""
-        return self.tokenizer, self.max_length, self.long_texts, self.settings.templates, prefix
+    def role_prompt(self, role: Role) -> str:
+        """Return the text that stands before each query, document or other text, as in sentence-transformers.
+
+        Args:
+            role (`str`, *optional*): `"query"`, `"document"`, or `None` for texts that are neither, which get the
+                default prompt. Queries and documents never get it.
+
+        Returns:
+            `str`: The text, `""` for none.
+        """
+        prompt = self.resolve_prompt(prompt_name=role)
+        near = ["passage", "corpus"] if role == "document" else []
+        for name in (*near, self.default_prompt_name):
+            if role is not None and not prompt and self.prompts.get(name or ""):
+                logger.warning_once(
+                    f"{self.name_or_path} has no prompt {role!r}, so a {role} is encoded without a prompt, as in "
+                    f"sentence-transformers. To use its prompt {name!r}, set model.prompts[{role!r}] = "
+                    f"model.prompts[{name!r}]."
+                )
+        return prompt
+
+    def column_prompts(self, number: int) -> list[str]:
+        """Return what stands before the texts of each column of training rows.
+
+        Args:
+            number (`int`): How many columns there are.
+
+        Returns:
+            `list[str]`: The prompt of queries for anchors, and that of documents for all others. A model that has
+            neither reads them with its default prompt.
+        """
+        if not (self.prompts.get("query") or self.prompts.get("document")):
+            return [self.role_prompt(None)] * number
+        return [self.role_prompt("query")] + [self.role_prompt("document")] * (number - 1)
+
+    def reading(self, *prefixes: str) -> tuple[object, ...]:
+        """Return what decides the token ids of texts with these prompts: the same ones, if it is the same."""
+        return self.tokenizer, self.max_length, self.long_texts, self.settings.templates, prefixes
 
     def tokenize(
         self,

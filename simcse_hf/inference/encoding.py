@@ -5,8 +5,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -21,11 +22,14 @@ from ..data.tokenize import to_token_ids
 from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world
-from ..ops.unpadded import send
+from ..ops.memory import explain_full_memory
+from ..ops.packing import Packing, send
 
 T = TypeVar("T")
 #: A fast tokenizer keeps the truncation of its last call as state, which a call from another thread would change.
 TOKENIZER_LOCK = threading.Lock()
+#: During training, the bar vanishes with the evaluation, and a short one shows none.
+_BAR: Any = {"leave": None, "delay": 1}
 _FEW_TOKENS = 64  # a batch for which a context takes longer than it saves
 
 
@@ -128,7 +132,8 @@ def encode_token_ids(
 
     Args:
         model (`nn.Module`): Called with `input_ids` and `attention_mask` of shape `(batch, length)`, and on an
-            accelerator with `lengths`, an array of shape `(batch,)`; returns an output with `sentence_embeddings`.
+            accelerator with their `packing` where it runs without padding; returns an output with
+            `sentence_embeddings`.
         token_ids (`Sequence[Sequence[int]]`): The token ids of each text.
         pad_token_id (`int`): The id that pads the batches.
         token_budget (`int`, *optional*): Tokens of a padded batch. By default there is no limit if `batch_size` is
@@ -166,13 +171,13 @@ def encode_token_ids(
         rows = batches[number % len(batches)]
         ids, mask = pad([token_ids[row] for row in rows], pad_token_id)
         places = torch.tensor(rows)
-        if on_cpu:
-            with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
-                output = model(input_ids=ids, attention_mask=mask)
-        else:
-            ids, mask, places = send([ids, mask, places], device)
-            # The model knows the lengths, so that it does not wait for the device to count tokens.
-            output = model(input_ids=ids, attention_mask=mask, lengths=lengths[rows])
+        with explain_full_memory(partial(_describe_batch, ids, device)):
+            if on_cpu:
+                with FastLinear() if ids.numel() > _FEW_TOKENS else nullcontext():
+                    output = model(input_ids=ids, attention_mask=mask)
+            else:
+                ids, mask, places = send([ids, mask, places], device)
+                output = model(input_ids=ids, attention_mask=mask, **packing_for(model, lengths[rows], device))
         return number, places, output.sentence_embeddings.float()
 
     embeddings: torch.Tensor | None = None
@@ -183,9 +188,8 @@ def encode_token_ids(
     try:
         with ThreadPoolExecutor(streams) as pool:
             outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
-            # During training, the bar vanishes with the evaluation.
             hidden = not show_progress_bar or rank != 0
-            for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, leave=None):
+            for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, **_BAR):
                 if embeddings is None:  # on the device, because each copy would wait for it
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(batches):
@@ -198,6 +202,21 @@ def encode_token_ids(
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
     return embeddings
+
+
+def packing_for(model: torch.nn.Module, lengths: np.ndarray, device: torch.device) -> dict[str, Packing]:
+    """Return the packing of a batch, with which a model that runs without padding does not wait for the device."""
+    if not getattr(getattr(model, "module", model), "runs_unpadded", False):
+        return {}
+    return {"packing": Packing.from_lengths(lengths, in_order=True).to(device)}
+
+
+def _describe_batch(ids: torch.Tensor, device: torch.device) -> str:
+    """Say how large a batch is, and what takes less memory."""
+    return (
+        f"a batch of {ids.shape[0]} texts of up to {ids.shape[1]} tokens does not fit into the memory of {device}: "
+        f"lower token_budget to {ids.numel() // 2}, shorten the texts with max_length, or encode in bfloat16"
+    )
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

@@ -1,9 +1,9 @@
 """An exported graph in place of the encoder: ONNX Runtime or OpenVINO computes the embeddings on the CPU."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from ..models.resolve import settings_of_config
 from ..names import BACKENDS
 from ..ops.checks import check_values
 from ..ops.errors import require_extra
-from ..ops.files import HubArguments, find_file
+from ..ops.files import HubArguments, digest, explain_damage, find_file
 
 #: The graph in float32 that `simcse-hf export` writes for each backend, where other libraries look for it.
 GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
@@ -30,6 +30,7 @@ INT8_GRAPHS = {
     "openvino": dict.fromkeys(("vnni", "amx", "avx2", "arm"), "openvino/openvino_model_qint8_quantized.xml"),
 }
 _EARLIER = {"onnx": "model.onnx", "openvino": "openvino_model.xml"}  # until version 0.4
+INPUTS = ["input_ids", "attention_mask"]
 EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -50,7 +51,7 @@ class ExportedModel(nn.Module):
 
     Raises:
         ImportError: If the backend's runtime is not installed.
-        ValueError: If the backend is unknown, or the model has no graph for it.
+        ValueError: If the backend is unknown, or the model has no graph for it, or one of another program.
     """
 
     head_source = "kept"
@@ -73,22 +74,51 @@ class ExportedModel(nn.Module):
             if path is not None:
                 break
         else:
-            command = f"simcse-hf export {name_or_path} --to {backend} --output FOLDER"
-            raise ValueError(f"{name_or_path} has no {GRAPHS[backend]}. Write one with `{command}`, and load that.")
+            raise ValueError(f"{name_or_path} has no {GRAPHS[backend]}. {_write_one(name_or_path, backend)}")
         self.files = [path]
+        self.rounds = name in INT8_GRAPHS[backend].values() or dtype != torch.float32
         weights = find_file(name_or_path, weights_of(name), **hub_arguments)  # downloads it beside the graph
         if weights is not None:
             self.files.append(weights)
+        self.backend = backend
         self.config = config
         self.dtype = dtype
         self.settings = settings_of_config(config)
         self.streams = torch.get_num_threads()
-        self.compute = _open_onnx(path) if backend == "onnx" else _open_openvino(path, self.streams, dtype)
+        self.digests = [digest(file) for file in self.files]
+        with explain_damage(name_or_path):
+            self.compute = self._open()
+        self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)
+
+    def _open(self) -> Compute:
+        """Open the graph, if it is one of this package."""
+        path = self.files[0]
+        if self.backend == "onnx":
+            inputs, outputs, compute = _open_onnx(path)
+        else:
+            inputs, outputs, compute = _open_openvino(path, self.streams, self.dtype)
+        if sorted(inputs) != sorted(INPUTS) or EMBEDDING not in outputs:
+            raise ValueError(
+                f"{path} takes {', '.join(inputs)} and returns {', '.join(outputs)}. A graph that is read here takes "
+                f"{' and '.join(INPUTS)} and returns {EMBEDDING}. {_write_one('MODEL', self.backend)}"
+            )
         # The first call prepares what all calls share, and it is made here, by one thread. Two threads that made it at
         # once waited for each other for ever: one held Python's global lock, and the other a lock of OpenVINO.
-        first = self.compute(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64))
+        first = compute(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64))
         self.embedding_dim = first.shape[1]
-        self.device_of_inputs = nn.Parameter(torch.zeros(0), requires_grad=False)
+        return compute
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open graph, which no other process can use."""
+        return {**self.__dict__, "compute": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the graph again, if its files are as they were."""
+        super().__setstate__(state)
+        for file, before in zip(self.files, self.digests, strict=True):
+            if not os.path.exists(file) or digest(file) != before:
+                raise ValueError(f"{file} is another graph than that of the model, or missing. Load the model again.")
+        self.compute = self._open()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ContrastiveOutput:
         """Compute embeddings of shape `(batch, dim)` from token ids and a mask of shape `(batch, length)`."""
@@ -111,14 +141,19 @@ def weights_of(graph: str) -> str:
     return f"{graph}.data"
 
 
-def refuse_changes(**asked: object) -> None:
+def _write_one(name_or_path: str | os.PathLike, backend: str) -> str:
+    return f"Write one with `simcse-hf export {name_or_path} --to {backend} --output FOLDER`, and load that."
+
+
+def refuse_settings(**asked: object) -> None:
     """Raise a `ValueError` that names the settings, among those asked for, which an exported graph cannot change."""
     for name, is_changed in asked.items():
         if is_changed:
             raise ValueError(f"a graph is computed as it is, on the CPU: leave out {name}, or export the model again.")
 
 
-def _open_onnx(path: str) -> Compute:
+def _open_onnx(path: str) -> tuple[Sequence[str], Sequence[str], Compute]:
+    """Return the names of the inputs and outputs of a graph, and a function that computes embeddings."""
     onnxruntime = require_extra("onnxruntime", "onnx", "the backend onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -127,10 +162,11 @@ def _open_onnx(path: str) -> Compute:
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return session.run([EMBEDDING], {"input_ids": ids, "attention_mask": mask})[0]
 
-    return compute
+    return [x.name for x in session.get_inputs()], [x.name for x in session.get_outputs()], compute
 
 
-def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> Compute:
+def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Sequence[str], Sequence[str], Compute]:
+    """Return the names of the inputs and outputs of a graph, and a function that computes embeddings."""
     openvino = require_extra("openvino", "openvino", "the backend openvino")
     options = {
         "INFERENCE_NUM_THREADS": streams,
@@ -138,10 +174,10 @@ def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> Compute:
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
     }
     compiled = openvino.Core().compile_model(path, "CPU", options)
-    output = compiled.output(EMBEDDING)
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         # A request of its own for each call, so that threads may share the model.
-        return compiled.create_infer_request().infer([ids, mask])[output].copy()
+        request = compiled.create_infer_request()
+        return request.infer({"input_ids": ids, "attention_mask": mask})[EMBEDDING].copy()
 
-    return compute
+    return [x.any_name for x in compiled.inputs], [x.any_name for x in compiled.outputs], compute

@@ -15,7 +15,7 @@ from ..ops.checks import check_values
 from ..ops.files import HubArguments, StrPath
 from ..ops.loading import load_pretrained
 from ..postprocessing.transform import Fit, VectorTransform, find_transform
-from .exported import ExportedModel, refuse_changes
+from .exported import ExportedModel, refuse_settings
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def load_encoder(
         model = AutoModelForCL.from_pretrained(name_or_path, **loading, **hub)
     else:
         can_round = backend == "openvino" and dtype == torch.bfloat16
-        refuse_changes(
+        refuse_settings(
             pooler_type=other_pooler,
             dtype=dtype not in (None, torch.float32) and not can_round,
             head=head,

@@ -1,6 +1,6 @@
 """Texts by whose embeddings a saved threshold and a fitted transform know their model, also after rounding."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedConfig
 
-from ..indexes.description import PROBE, SAME
+from ..indexes.description import PROBE, agreement
 from ..models.settings import THRESHOLD
+from ..ops.identity import Identity
 from ..postprocessing.transform import FOLDER, Fit
 from .encoder import Encoder
 
@@ -17,6 +18,8 @@ from .encoder import Encoder
 PROBES = ("A man plays the guitar.", "Somebody makes music.", "The parcel did not arrive.", "Prices rose in May.")
 # They may differ by this share of the largest distance (1 - cosine), as in bfloat16.
 _TOLERANCE = 0.02
+#: Least cosine of two embeddings of one text by a model and its graph in float32.
+SAME_GRAPH = 0.9999
 
 
 @dataclass(frozen=True)
@@ -26,22 +29,35 @@ class SavedThreshold:
     Args:
         cosine (`float`): The cosine.
         probe (`list[float]`): What [`SimCSE.probe_cosines`] returned when it was chosen.
+        model (`Mapping`, *optional*): What [`SimCSE.pair_identity`] returned then; unknown until version 0.4.
     """
 
     cosine: float
     probe: list[float]
+    model: Mapping[str, object] | None = None
 
     @classmethod
     def read(cls, config: PreTrainedConfig) -> "SavedThreshold | None":
         """Return the threshold in the config of a model, `None` without one."""
         saved = getattr(config, THRESHOLD, None)
-        return saved and cls(saved["cosine"], saved["probe"])
+        return saved and cls(saved["cosine"], saved["probe"], saved.get("model"))
 
-    def fits(self, cosines: Sequence[float]) -> bool:
-        """Return whether a model with these cosines gives the embeddings that the threshold was chosen for."""
+    def problem(self, cosines: Sequence[float], model: Identity) -> str:
+        """Say why a model gives other embeddings than those that the threshold was chosen for; empty if it does not.
+
+        Args:
+            cosines (`Sequence[float]`): What [`SimCSE.probe_cosines`] returns.
+            model (`Identity`): What [`SimCSE.pair_identity`] returns.
+
+        Returns:
+            `str`: The reason.
+        """
         before = np.array(self.probe)
-        largest = np.abs(before - cosines).max()
-        return bool(largest <= _TOLERANCE * (1 - before.min()))
+        if not np.abs(before - cosines).max() <= _TOLERANCE * (1 - before.min()):
+            return "a few fixed sentences had other cosines when it was chosen"
+        if self.model is None:
+            return ""
+        return "; ".join(Identity.from_dict(self.model).changes(model, ("dtype", "backend")))
 
 
 def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
@@ -52,22 +68,42 @@ def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
     return F.normalize(embeddings[0].cpu(), dim=-1)
 
 
-def check_fit(encoder: Encoder, fit: Fit) -> None:
+def check_fit(encoder: Encoder, fit: Fit, least: float) -> None:
     """Refuse a whitening or flow that was fitted on the embeddings of other weights.
 
     Args:
         encoder (`Encoder`): The model.
         fit (`Fit`): What the transform was fitted on. One without a probe is taken as it is.
+        least (`float`): The least cosine of two embeddings of one text.
 
     Raises:
         ValueError: If a sentence has another embedding.
     """
     if fit.probe is None:
         return
-    probe = probe_embedding(encoder, fit.max_length)
-    saved = torch.tensor(fit.probe)
-    if probe.shape != saved.shape or probe @ saved < SAME:
+    probe = probe_embedding(encoder, fit.max_length).numpy()
+    if not agreement(probe, np.array(fit.probe, dtype=np.float32)) >= least:
         raise ValueError(
             f"the files in {encoder.name_or_path}/{FOLDER} were fitted on the embeddings of other weights: fit them "
             "again, or load the model with postprocess=False."
+        )
+
+
+def check_graph(file: str, graph: Encoder, weights: Encoder, least: float) -> None:
+    """Refuse an exported graph that lies beside other weights than those that it was made from.
+
+    Args:
+        file (`str`): The graph.
+        graph (`Encoder`): The model that it computes.
+        weights (`Encoder`): The model of the weights beside it.
+        least (`float`): The least cosine of two embeddings of one text.
+
+    Raises:
+        ValueError: If a sentence has another embedding.
+    """
+    x, y = (probe_embedding(each, graph.max_length).numpy() for each in (graph, weights))
+    if not agreement(x, y) >= least:
+        raise ValueError(
+            f"{file} is the graph of other weights than those beside it: export the model again, or move the graph "
+            "into a folder of its own."
         )

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -17,24 +17,24 @@ from transformers.utils import logging
 from ..data.columns import list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
-from ..indexes.description import PROBE
+from ..indexes.description import PROBE, Role, least_cosine
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import THRESHOLD
 from ..names import PRECISIONS
 from ..ops.checks import check_values
 from ..ops.errors import check_finite
-from ..ops.files import HubArguments, digest, hub_commit
-from ..ops.identity import Identity, digest_tokenizer, digest_value, digest_weights
+from ..ops.files import HubArguments, hub_commit
+from ..ops.identity import Identity, digest_model, digest_tokenizer, digest_value, weights_state
 from ..ops.similarity import similarity_matrix, similarity_pairs
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
 from .encoder import Encoder
 from .encoding import Batching, one_ahead
-from .exported import refuse_changes
+from .exported import refuse_settings
 from .loaded import load_encoder
-from .probes import PROBES, SavedThreshold, check_fit, probe_embedding
+from .probes import PROBES, SAME_GRAPH, SavedThreshold, check_fit, check_graph, probe_embedding
 from .quantization import quantize
 
 logger = logging.get_logger(__name__)
@@ -87,6 +87,8 @@ class SimCSE(Encoder):
     index: SentenceIndex | None = None
     postprocessing: VectorTransform | None = None
     postprocessing_fit: Fit | None = None
+    _fitted_state: list[object] | None = None
+    _threshold_of: tuple[SavedThreshold, Identity] | None = None
     _warned_of_length: int | None = None
     _warned_of_unknown = False
 
@@ -107,7 +109,10 @@ class SimCSE(Encoder):
         unknown = sorted(hub_arguments.keys() - HubArguments.__annotations__.keys())
         if unknown:
             raise TypeError(f"SimCSE got the unknown argument(s) {', '.join(unknown)}; see help(SimCSE).")
-        refuse_changes(device=backend != "torch" and str(device or "cpu") != "cpu")
+        refuse_settings(device=backend != "torch" and str(device or "cpu") != "cpu")
+        self.revision = hub_commit(name_or_path, **hub_arguments)
+        if self.revision is not None:  # all files are of this commit, even if the branch moves meanwhile
+            hub_arguments["revision"] = self.revision
         loaded = load_encoder(
             name_or_path,
             pooler_type=pooler_type,
@@ -122,16 +127,17 @@ class SimCSE(Encoder):
         )
         self.name_or_path = str(name_or_path)
         self.backend = backend
-        self.pooler_type = self.settings.inference_pooler
-        self.revision = hub_commit(name_or_path, **hub_arguments)
-        self._weights_state: list[object] = []
         if device is None:
             device = "cuda" if torch.cuda.is_available() and backend == "torch" else "cpu"
         self.to(device)
+        if backend != "torch" and any(Path(name_or_path).glob("model*.safetensors")):
+            least = least_cosine(backend) if self.model.rounds else SAME_GRAPH
+            weights = SimCSE(name_or_path, device="cpu", postprocess=False)
+            check_graph(self.model.files[0], self, weights, least)
         if loaded.fit and postprocess:
-            check_fit(self, loaded.fit)
             self.postprocessing = loaded.transform
             self.postprocessing_fit = loaded.fit
+            self._check_fit()
 
     def __repr__(self) -> str:
         return (
@@ -143,6 +149,20 @@ class SimCSE(Encoder):
     def dim(self) -> int:
         """Return the embedding size, after the whitening or flow if the model has one."""
         return self.postprocessing.output_dim if self.postprocessing else self.model.embedding_dim
+
+    @property
+    def pooler_type(self) -> str:
+        """Return how token states become one embedding."""
+        return self.settings.inference_pooler
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Return `max_length`, which sentence-transformers calls so."""
+        return self.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int | None) -> None:
+        self.max_length = length
 
     @property
     def similarity_fn_name(self) -> str:
@@ -166,7 +186,7 @@ class SimCSE(Encoder):
             long_texts=self.long_texts,
             backend=self.backend,
             dtype=str(self.model.dtype).removeprefix("torch."),
-            tokenizer=digest_tokenizer(self.tokenizer, len(self.tokenizer)),
+            tokenizer=digest_tokenizer(self.tokenizer),
             templates=list(self.settings.templates),
             weights=self._digest_of_weights(),
             postprocessing=self.postprocessing.method if self.postprocessing else None,
@@ -176,29 +196,20 @@ class SimCSE(Encoder):
         )
 
     def _digest_of_weights(self) -> str:
-        """Return the digest of the weights that an embedding goes through; it is computed again after a change."""
-        graph = [] if self.backend == "torch" else self.model.files
-        transform = [] if self.postprocessing is None else self.postprocessing.state_dict().items()
-        state = [self.pooler_type, *graph, *((tensor.data_ptr(), tensor._version) for _, tensor in transform)]
-        modules = [self.model]
-        for module in modules:  # and its parts; each search asks this, and `named_parameters` takes four times as long
-            modules += filter(None, module._modules.values())
-            for tensor in module._parameters.values():
-                if tensor is not None:
-                    state += (tensor.data_ptr(), tensor._version)
-        if state != self._weights_state:
-            tensors = sorted(self.model.named_parameters())
-            if self.pooler_type != "cls" and self.backend == "torch":
-                # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend
-                # on it.
-                unused = set(self.model.contrastive_head.parameters())
-                tensors = [(name, tensor) for name, tensor in tensors if tensor not in unused]
-            tensors += transform
-            self._weights_digest = digest_weights(tensors, reads_all=True)
-            if graph:
-                self._weights_digest = digest_value([self._weights_digest, *map(digest, graph)])
-            self._weights_state = state
-        return self._weights_digest
+        """Return the digest of the weights that an embedding goes through."""
+        transform = self.postprocessing.state_dict() if self.postprocessing else {}
+        if self.backend != "torch":
+            return digest_value([digest_model(self.model, beside=transform), *self.model.digests])
+        # A checkpoint without a head loads with a random one; a pooler that does not use it must not depend on it.
+        unused = self.model.contrastive_head.parameters() if self.pooler_type != "cls" else ()
+        return digest_model(self.model, [*unused], transform)
+
+    def _check_fit(self) -> None:
+        """Refuse to go on with a whitening or flow after the weights that it was fitted for have changed."""
+        state = weights_state(self.model.parameters())
+        if self.postprocessing_fit is not None and state != self._fitted_state:
+            check_fit(self, self.postprocessing_fit, least_cosine(self.backend))
+            self._fitted_state = state
 
     @property
     def mteb_model_meta(self) -> Any:
@@ -338,6 +349,8 @@ class SimCSE(Encoder):
             ValueError: As [`SimCSE.encode`].
         """
         check_values(range(1, self.dim + 1), truncate_dim=truncate_dim)
+        if self.postprocessing is not None:
+            self._check_fit()
         if normalize_embeddings == "auto":
             normalize_embeddings = self.similarity_fn_name == "cosine"
         for key, token_ids in one_ahead(windows):
@@ -376,16 +389,9 @@ class SimCSE(Encoder):
         """Encode searchable texts: with the prompt `"document"`, unless another is given; arguments as in `encode`."""
         return self._encode_as("document", sentences, options)
 
-    def _encode_as(self, role: str, sentences: Texts, options: dict) -> Any:
+    def _encode_as(self, role: Role, sentences: Texts, options: dict) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = role
-            for name in ("passage", "corpus"):
-                if role == "document" and self.prompts.get(name) and not self.prompts["document"]:
-                    logger.warning_once(
-                        f"{self.name_or_path} has no prompt 'document', so documents are encoded without a prompt, as "
-                        f"sentence-transformers does. To use its prompt {name!r}, set "
-                        f"model.prompts['document'] = model.prompts[{name!r}]."
-                    )
+            options["prompt"] = self.role_prompt(role)
         return self.encode(sentences, **options)
 
     def similarity(self, a: Texts | Embeddings, b: Texts | Embeddings) -> float | torch.Tensor:
@@ -400,7 +406,7 @@ class SimCSE(Encoder):
             items, else a matrix of shape `(n, m)`.
 
         Raises:
-            ValueError: If an item is not a text, or an embedding is not finite.
+            ValueError: If an item is not a text, or embeddings are codes or not finite.
         """
         x = self._embeddings(a)
         y = self._embeddings(b)
@@ -438,27 +444,35 @@ class SimCSE(Encoder):
         """
         return self.similarity(a, b) >= self.threshold
 
-    @cached_property
+    @property
     def threshold(self) -> float:
         """The lowest cosine of two texts that count as similar, which `evaluate --save_threshold` saved.
 
         Raises:
-            ValueError: If none is saved, or it was chosen with other weights, another pooler, prompt or transform.
+            ValueError: If none is saved, or it was chosen for other embeddings.
         """
         saved = SavedThreshold.read(self.model.config)
         if saved is None:
             raise ValueError(f"{self.name_or_path} has no saved threshold. {_CHOOSE_THRESHOLD}")
-        if not saved.fits(self.probe_cosines()):
-            reason = "a few fixed sentences had other cosines when it was chosen"
-            raise ValueError(
-                f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
-            )
+        now = (saved, self.identity())
+        if now != self._threshold_of:
+            reason = saved.problem(self.probe_cosines(), self.pair_identity())
+            if reason:
+                raise ValueError(
+                    f"the threshold of {self.name_or_path} does not fit this model: {reason}. {_CHOOSE_THRESHOLD}"
+                )
+            self._threshold_of = now
         return saved.cosine
 
     def probe_cosines(self) -> list[float]:
         """Return the cosines of a few fixed sentences, which are saved with a threshold."""
         embeddings = self.encode(PROBES, split_over_processes=False)
         return (embeddings[1:] @ embeddings[0]).tolist()
+
+    def pair_identity(self) -> Identity:
+        """Return what decides the cosine of two texts: no names, and no other prompt than that before both."""
+        prompts = {"": self.resolve_prompt()}
+        return replace(self.identity(), name_or_path=None, revision=None, prompts=prompts, default_prompt_name=None)
 
     # --- an index of sentences ---------------------------------------------------------------------------------------
 
@@ -541,12 +555,11 @@ class SimCSE(Encoder):
         name = Path(sentences).name
         fit = Fit(self.pooler_type, self.max_length, name, columns, len(texts), settings, history, probe)
         self.postprocessing_fit = fit
-        vars(self).pop("threshold", None)  # it was checked against the embeddings before
         return fit
 
     def to(self, device: str | torch.device) -> "SimCSE":
         """Move the model to a device, and return it; an exported graph stays on the CPU."""
-        refuse_changes(device=self.backend != "torch" and torch.device(device).type != "cpu")
+        refuse_settings(device=self.backend != "torch" and torch.device(device).type != "cpu")
         self.device = torch.device(device)
         self.model.to(self.device)
         return self
@@ -564,12 +577,13 @@ class SimCSE(Encoder):
             self.save_settings(folder)
             self.model.save_pretrained(folder)
             if self.postprocessing and self.postprocessing_fit:
+                self._check_fit()
                 save_transform(folder, self.postprocessing, self.postprocessing_fit)
 
     def save_settings(self, save_directory: str | os.PathLike) -> None:
         """Save the config with the prompts and the maximum length, and the tokenizer with that length."""
         saved = SavedThreshold.read(self.model.config)
-        if saved and not saved.fits(self.probe_cosines()):
+        if saved and saved.problem(self.probe_cosines(), self.pair_identity()):
             vars(self.model.config).pop(THRESHOLD)
             logger.warning(
                 f"{self.name_or_path}: its threshold does not fit this model and is not saved. {_CHOOSE_THRESHOLD}"
@@ -646,7 +660,11 @@ class SimCSE(Encoder):
         return commit.pr_url or commit.commit_url
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
+        if isinstance(items, np.ndarray) and items.dtype.kind in "UO":
+            items = items.tolist()
         if isinstance(items, (torch.Tensor, np.ndarray)):
+            if "float" not in str(items.dtype):
+                raise ValueError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
             embeddings = torch.as_tensor(items, dtype=torch.float32)
             check_finite(embeddings, "item {}".format)
             if self.similarity_fn_name == "cosine":

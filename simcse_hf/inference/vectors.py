@@ -33,10 +33,10 @@ _BLOCK = 2**16  # rows among which neighbours are searched
 class RowVectors:
     """Unit vectors of the texts of training rows, by one frozen model or several.
 
-    A model encodes the texts once. Its vectors are kept in the cache of `datasets` (`HF_DATASETS_CACHE`, which several
-    machines must share) and used again by every run with the same texts and weights. A folder of `simcse-hf encode` or
-    [`write_vectors`] is used as it is, if it holds the vectors of the same texts in the same order. Vectors are mapped
-    from their files.
+    A model encodes the texts once, with its prompts for queries and documents ([`Encoder.column_prompts`]). Its
+    vectors are kept in the cache of `datasets` (`HF_DATASETS_CACHE`, which several machines must share) and used again
+    by every run with the same texts and weights. A folder of `simcse-hf encode` or [`write_vectors`] is used as it is,
+    if it holds the vectors of the same texts in the same order. Vectors are mapped from their files.
 
     The vectors of several models are put one after the other, each times the square root of the model's share of all
     weights. So the product of two is the weighted mean of the models' cosines.
@@ -187,7 +187,7 @@ def _encode(source: str, rows: Dataset, texts: str, device: torch.device) -> Pat
         raise ValueError(f"{source} {neither}: {error}") from error
     identity = model.identity().to_dict()
     described = {"name_or_path": None, "revision": None} | {name: identity[name] for name in _MAKES_VECTORS}
-    folder = _cache() / digest_value([texts, described, model.resolve_prompt()])
+    folder = _cache() / digest_value([texts, described, model.column_prompts(len(rows.column_names))])
     logger.info(f"The vectors of {source} for the training rows are in {folder}.")
     # Another run may be encoding the same texts: the first process waits for its shards, and the others for the first.
     rank, _ = world()

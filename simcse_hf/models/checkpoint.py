@@ -34,7 +34,7 @@ from ..postprocessing.transform import DESCRIPTION
 from ..postprocessing.transform import FOLDER as TRANSFORM_FOLDER
 from .parts import AUXILIARY_MODULES, PRETRAINING_HEADS, SEPARATE_MODULES, ContrastiveBase, FreshWeights, draw_layer
 from .pooling import HEAD_FOLDER, POOLER_FOLDERS, TANH, WEIGHTS, StateDict, load_layer, save_layer
-from .resolve import resolve_settings
+from .resolve import decide_settings, resolve_settings
 from .sentence_transformers import (
     DENSE_FOLDER,
     LIBRARY,
@@ -57,6 +57,8 @@ HEAD_CHOICES = ("auto", "keep", "fresh", "pooler", "dense")
 # Only a run that continues needs it. In the main weights it would be unexpected keys for AutoModel. Files whose name
 # begins with an underscore are not pushed to the hub.
 OBJECTIVE_FILE = "_objective.safetensors"
+#: Exported graphs, which lie beside the weights in some folders; at the top until version 0.4.
+GRAPHS = ("onnx/*.onnx*", "openvino/*.xml", "openvino/*.bin", "model.onnx*", "openvino_model.*")
 #: Options that change the loss and not the state of an objective, which continues when they change.
 STATELESS_OPTIONS = ("temperature", "similarity", "hard_negative_weight")
 
@@ -178,14 +180,15 @@ class Checkpoint:
         """Whether it is the training output of the reference implementation."""
         return self.saved is None and REFERENCE_HEAD in self.weight_names
 
-    def resolve(self, given: Values) -> ContrastiveSettings:
+    def resolve(self, given: Values) -> tuple[ContrastiveSettings, dict[str, str]]:
         """Decide the settings of a model that is loaded from the checkpoint.
 
         Args:
             given (`dict`): The settings that the caller has chosen.
 
         Returns:
-            [`ContrastiveSettings`]: The settings, see [`resolve_settings`].
+            `tuple[ContrastiveSettings, dict[str, str]]`: The settings, and the layer that decided each of them; see
+            [`decide_settings`].
 
         Raises:
             ValueError: If a setting is not valid, or the checkpoint's pooling is unknown or described in two ways.
@@ -208,7 +211,7 @@ class Checkpoint:
                 )
                 replaced = ("pooler_type", "dense_layers", "normalize")
                 section = {"pooling": {name: x for name, x in files.pooling.items() if name not in replaced}}
-            return resolve_settings(section, **given)
+            return decide_settings(read_section(section), given)
         # 3. sentence-transformers may have changed the modules after the checkpoint was saved here.
         decisive = ("pooler_type", "mlp_only_train", "dense_layers")
         is_saved = all(given.get(name, getattr(saved, name)) == getattr(saved, name) for name in decisive)
@@ -221,7 +224,7 @@ class Checkpoint:
                 f"{modules[1]} dense layers, and the section {SECTION!r} of config.json {expected[0]!r} and "
                 f"{expected[1]}. Remove that section if sentence-transformers changed the model, or pass pooler_type."
             )
-        return resolve_settings(self.section, **given)
+        return decide_settings(read_section(self.section), given)
 
     def has_trained_head(self, encoder: nn.Module, unexpected: Iterable[str]) -> bool:
         """Return whether a head that it holds was trained as a head of embeddings.
@@ -445,8 +448,8 @@ def load_objective_state(model: ContrastiveBase, path: StrPath, saved: Contrasti
 def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True) -> Iterator[Path]:
     """Yield a folder to save a model in, which replaces the model in a directory if the block ends without an error.
 
-    So the directory never holds the weights of one model with the settings of another. A whitening or flow of the
-    earlier model is removed, because it was fitted on the embeddings of its weights.
+    So the directory never holds the weights of one model with the settings of another. A whitening or flow and the
+    graphs of the earlier model are removed, because they were made from its weights.
 
     Args:
         directory (`str` or `os.PathLike`): The directory. It is created if necessary.
@@ -459,21 +462,23 @@ def replace_model(directory: StrPath, adapter: bool = False, writes: bool = True
     Raises:
         OSError: If the disk is full. The earlier model is then untouched.
     """
-    transform = Path(directory).expanduser() / TRANSFORM_FOLDER
-    was_fitted = (transform / DESCRIPTION).exists()
-    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES]
+    directory = Path(directory).expanduser()
+    made = list(GRAPHS)
+    if (directory / TRANSFORM_FOLDER / DESCRIPTION).exists():
+        made.append(TRANSFORM_FOLDER)
+    earlier = [path for name in made for path in directory.glob(name)]
+    patterns = ["config.json", "model*.safetensors*", OBJECTIVE_FILE, *NAMES, *made]
     patterns += [ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_SETTINGS]
-    if was_fitted:
-        patterns.append(TRANSFORM_FOLDER)
     last = ADAPTER_CONFIG if adapter else "config.json"
     with replace_files(directory, last, patterns, writes) as folder:
         yield folder
-        if writes and was_fitted and not (folder / TRANSFORM_FOLDER).exists():
-            # This may be the end of a long run. An error would lose it, and a transform can be fitted again.
-            logger.warning(
-                f"{transform} is removed, because it was fitted on the embeddings of the weights that are replaced "
-                "now. Fit it again with simcse-hf postprocess fit."
-            )
+        for path in earlier:
+            # This may be the end of a long run. An error would lose it, and a transform or a graph can be made again.
+            if writes and not (folder / path.relative_to(directory)).exists():
+                logger.warning(
+                    f"{path} is removed, because it was made from the weights that are replaced now. Make it again "
+                    "with simcse-hf postprocess fit or simcse-hf export."
+                )
 
 
 def save_own_files(model: ContrastiveBase, directory: StrPath, state_dict: StateDict) -> None:

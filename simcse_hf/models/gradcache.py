@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from ..data.collator import length_sorted_batches
+from ..data.packed_batch import Batch
 from ..objectives import EncodedBatch, Objective
 from ..objectives.base import ROW_INPUTS, add_up
 from ..objectives.masked_lm import IGNORED
 from ..ops.distributed import gather_rows, sum_over_processes, world
+from ..ops.packing import Packing
 from .modeling import ContrastiveModel, ContrastiveOutput, preserve_random_state
 
 _MLM_INPUTS = ("mlm_input_ids", "mlm_targets")
-#: The inputs of a forward pass by name.
-_Batch = dict[str, Any]
 _MakesContext = Callable[[], AbstractContextManager]
 
 
@@ -42,10 +42,8 @@ class CachedBatch:
 
     Args:
         model (`ContrastiveModel`): The model, in training mode.
-        inputs (`dict[str, Any]`): The inputs of its forward pass, of shape `(batch, ...)`.
+        inputs (`dict`): The inputs of its forward pass, of shape `(batch, ...)`.
         chunk_size (`int`): Rows in an encoder pass, of which shorter texts make more.
-        trim (`bool`, *optional*, defaults to `True`): Cut the padding that no text of a chunk needs. Otherwise all
-            texts count as long as the longest.
         autocast (`Callable`, *optional*): Makes the context of mixed precision for the objective; the model's forward
             pass has its own.
     """
@@ -53,14 +51,13 @@ class CachedBatch:
     def __init__(
         self,
         model: ContrastiveModel,
-        inputs: _Batch,
+        inputs: Batch,
         chunk_size: int,
-        trim: bool = True,
         autocast: _MakesContext = nullcontext,
     ):
         self.model = model
         self.objective = model.prepare_objective()
-        rows, self.chunks = _split(inputs, chunk_size, trim, model.runs_unpadded)
+        rows, self.chunks = _split(inputs, chunk_size, model.runs_unpadded)
         self.order = torch.tensor(rows, device=model.device)
         # The seeds come from the run's generator, which the chunks leave alone: a resumed run draws the same seeds.
         self.seeds = torch.randint(2**63 - 1, (len(self.chunks),)).tolist()
@@ -72,8 +69,8 @@ class CachedBatch:
                 embeddings.append(model(**texts, return_loss=False).sentence_embeddings)
         in_order = torch.cat(embeddings)[self.order.argsort()]
         self.embeddings = in_order.requires_grad_()
-        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "lengths")}
-        batch = EncodedBatch(self.embeddings, visible, lengths=inputs.get("lengths"))
+        visible = {name: x for name, x in inputs.items() if name not in (*_MLM_INPUTS, "packing")}
+        batch = EncodedBatch(self.embeddings, visible, packing=inputs.get("packing"))
         with autocast():
             loss, parts = add_up(self.objective(batch))
         self.output = ContrastiveOutput(loss, in_order.detach(), contrastive_loss=loss, parts=parts)
@@ -165,7 +162,7 @@ def check_gradcache(objective: Objective, args: TrainingArguments) -> None:
     raise ValueError(f"gradcache_chunk_size: {problem}: leave one of the two out")
 
 
-def _split(inputs: _Batch, chunk_size: int, trim: bool, unpadded: bool) -> tuple[list[int], list[_Batch]]:
+def _split(inputs: Batch, chunk_size: int, unpadded: bool) -> tuple[list[int], list[Batch]]:
     """Return the rows of the batch in the order of their chunks, and the token inputs of each chunk.
 
     Texts of 5, 2, 2, 2 and 2 tokens in chunks of two make a chunk of rows 0 and 1, and one of rows 2, 3 and 4: into
@@ -173,10 +170,10 @@ def _split(inputs: _Batch, chunk_size: int, trim: bool, unpadded: bool) -> tuple
     processor's caches, so there the chunks have as many tokens as two rows on average, 5.2.
     """
     ids = inputs["input_ids"]
-    if not trim:
-        longest = torch.full((len(ids),), ids.shape[-1])
-    elif "lengths" in inputs:
-        longest = torch.as_tensor(inputs["lengths"]).amax(-1)
+    packing: Packing | None = inputs.get("packing")
+    numbers = np.arange(ids.shape[0] * ids.shape[1]).reshape(ids.shape[:2])
+    if packing is not None and packing.lengths_of_rows is not None:
+        longest = torch.from_numpy(packing.lengths_of_rows[numbers]).amax(-1)
     else:  # one wait for the device
         longest = inputs["attention_mask"].sum(-1).amax(-1).cpu()
     length = longest.double().mean() if unpadded else longest.max()
@@ -190,13 +187,16 @@ def _split(inputs: _Batch, chunk_size: int, trim: bool, unpadded: bool) -> tuple
             half = len(largest) // 2
             place = chunks.index(largest)
             chunks[place : place + 1] = largest[:half], largest[half:]
-    read = inputs.keys() - set(ROW_INPUTS) | {"relations"}  # by which the model knows that texts may be missing
+    read = inputs.keys() - {*ROW_INPUTS, "packing"}
+    read |= {"relations"}  # by which the model knows that texts may be missing
     parts = []
     for rows in chunks:
         part = {name: x[rows] for name, x in inputs.items() if name in read}
-        width = longest[rows[0]]
+        width = int(longest[rows[0]])
         for name, x in part.items():
             if x.ndim == 3:
                 part[name] = x[:, :, :width]
+        if packing is not None:
+            part["packing"] = packing.select(numbers[rows].ravel(), width)
         parts.append(part)
     return list(chain.from_iterable(chunks)), parts

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,18 +37,13 @@ from ..ops.distributed import mean_over_processes
 from ..ops.files import StrPath, explain_damage, find_file, select_hub_arguments
 from ..ops.identity import digest_weights
 from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
-from ..ops.unpadded import (
-    avoid_cudnn_attention,
-    reads_left_to_right,
-    run_encoder,
-    send,
-    supports_unpadded,
-)
+from ..ops.packing import Packing
+from ..ops.unpadded import avoid_cudnn_attention, reads_left_to_right, run_encoder, supports_unpadded
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
 from .parts import AUXILIARY_MODULES, ContrastiveBase
 from .resolve import chosen
-from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings, read_section
+from .settings import LOSS_OPTIONS, SETTING_NAMES, ContrastiveSettings
 
 logger = logging.get_logger(__name__)
 
@@ -135,10 +131,8 @@ class ContrastiveModel(ContrastiveBase):
 
     @property
     def runs_unpadded(self) -> bool:
-        """Whether padding is left out: `unpadded` is set, the encoder allows it, and the model is not compiled."""
-        if not self.unpadded or torch.compiler.is_compiling():
-            return False
-        return supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
+        """Whether padding is left out: `unpadded` is set, and the encoder allows it."""
+        return self.unpadded and supports_unpadded(self.base_model, getattr(self, "hf_device_map", None))
 
     @functools.cached_property
     def counted_parameters(self) -> int:
@@ -150,7 +144,7 @@ class ContrastiveModel(ContrastiveBase):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        lengths: np.ndarray | None = None,
+        packing: Packing | None = None,
         outputs: Any = None,
     ) -> Tensor:
         """Embed sentences with the pooler of the current mode, training or evaluation.
@@ -159,7 +153,7 @@ class ContrastiveModel(ContrastiveBase):
             input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
             attention_mask (`torch.Tensor`, *optional*): 1 for a token and 0 for padding. Defaults to ones.
             token_type_ids (`torch.Tensor`, *optional*): Of the same shape.
-            lengths (`np.ndarray`, *optional*): See [`forward`]; of shape `(batch,)`.
+            packing (`Packing`, *optional*): See [`forward`].
             outputs (`ModelOutput`, *optional*): The outputs of the encoder, if [`encode_tokens`] has computed them.
 
         Returns:
@@ -167,7 +161,7 @@ class ContrastiveModel(ContrastiveBase):
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         # torch.compile cannot trace a call of an alias such as `_Texts`.
-        texts = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, "lengths": lengths}
+        texts = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, "packing": packing}
         pooler_type = self.active_pooler
         if outputs is None:
             outputs = self.encode_tokens(texts, pooler_type)
@@ -201,15 +195,17 @@ class ContrastiveModel(ContrastiveBase):
             `ModelOutput`: The outputs of the encoder.
 
         Raises:
-            ValueError: If a text has no token, and there is a pooler. Compiled code skips the check.
+            ValueError: If a text has no token, and there is a pooler. The collator has checked a batch with packing.
         """
-        # Compiled code cannot switch kernels either; the Trainer does so around it.
-        kernels: AbstractContextManager = nullcontext()
-        if not torch.compiler.is_compiling():
+        packing = texts.get("packing")
+        if torch.compiler.is_compiling():
+            kernels: AbstractContextManager = nullcontext()  # the Trainer switches kernels around compiled code
+            unpadded = packing is not None
+        else:
             kernels = avoid_cudnn_attention(texts["input_ids"].device)
-            if pooler_type is not None:
-                lengths = texts.get("lengths")
-                has_tokens = texts["attention_mask"].any(1) if lengths is None else torch.as_tensor(lengths) > 0
+            unpadded = self.runs_unpadded
+            if pooler_type is not None and packing is None:
+                has_tokens = texts["attention_mask"].any(1)
                 if not has_tokens.all():
                     raise ValueError(
                         f"sentence {has_tokens.int().argmin()} of the batch has no token in attention_mask: remove it"
@@ -219,7 +215,7 @@ class ContrastiveModel(ContrastiveBase):
             return run_encoder(
                 self.base_model,
                 **texts,
-                unpadded=self.runs_unpadded,
+                unpadded=unpadded,
                 all_layers=pooler.second_layer is not None,
                 first_only=pooler.reads_first_token and not whole_last_layer,
                 pooled=pooler_type == "cls" and self.has_own_pooler,
@@ -241,8 +237,7 @@ class ContrastiveModel(ContrastiveBase):
 
         Args:
             texts (`dict`): `input_ids` and `attention_mask` of shape `(batch, num_sentences, length)`, optional
-                `token_type_ids`, and optional `lengths`, the number of tokens of each text, of shape
-                `(batch, num_sentences)`.
+                `token_type_ids`, and the optional `packing` of all texts.
             has_gaps (`bool`, *optional*, defaults to `False`): Whether there may be texts without tokens, which get
                 embeddings of zeros.
 
@@ -256,12 +251,14 @@ class ContrastiveModel(ContrastiveBase):
                 embedding of each text.
         """
         objective = self.objective
-        if objective is not None and objective.reconstructs:
-            texts = {name: x[:, 1:] for name, x in texts.items()}
-        ids = texts["input_ids"]
+        first = 1 if objective is not None and objective.reconstructs else 0
+        packing: Packing | None = texts.get("packing")
+        texts = {name: x for name, x in texts.items() if name != "packing"}
+        shape = texts["input_ids"].shape
+        ids = texts["input_ids"][:, first:]
         needs_states = objective is not None and objective.needs_hidden_states
         # Each pass encodes some columns with one encoder.
-        passes: list[tuple[ContrastiveModel, slice]] = [(self, slice(None))]
+        passes: list[tuple[ContrastiveModel, slice]] = [(self, slice(first, None))]
         if self.second_encoder is not None and not needs_states:
             passes = [(self, slice(0, 1)), (cast(Self, self.second_encoder), slice(1, None))]
         if self.settings.fixed_mask:
@@ -278,9 +275,11 @@ class ContrastiveModel(ContrastiveBase):
         columns_of_passes = []
         states = None
         for encoder, columns in passes:
-            flat = {}
-            for name, x in texts.items():
-                flat[name] = x[:, columns].reshape(-1, *x.shape[2:])
+            flat = {name: x[:, columns].flatten(0, 1) for name, x in texts.items()}
+            flat["packing"] = packing
+            if packing is not None and columns != slice(0, None):
+                numbers = np.arange(shape[0] * shape[1]).reshape(shape[:2])
+                flat["packing"] = packing.select(numbers[:, columns].ravel())
             if needs_states:
                 outputs = encoder.encode_tokens(flat, self.active_pooler, whole_last_layer=True)
                 embeddings = encoder.embed(**flat, outputs=outputs)
@@ -293,19 +292,13 @@ class ContrastiveModel(ContrastiveBase):
         embeddings = torch.cat(columns_of_passes, dim=1)
         return embeddings.expand(-1, ids.shape[1], -1), states
 
-    def _embed_present(self, attention_mask: Tensor, lengths: np.ndarray | None = None, **texts: Tensor) -> Tensor:
+    def _embed_present(self, attention_mask: Tensor, packing: Packing | None = None, **texts: Tensor) -> Tensor:
         """Embed texts of which some have no tokens: those that fill up a row, with embeddings of zeros."""
-        if lengths is None:
-            present = attention_mask.any(1).nonzero()[:, 0]
-        else:
-            places = lengths.nonzero()[0]
-            lengths = lengths[places]
-            (present,) = send([torch.from_numpy(places)], attention_mask.device)
-        texts["attention_mask"] = attention_mask
-        chosen_texts = {name: x.index_select(0, present) for name, x in texts.items()}
-        embedded = self.embed(**chosen_texts, lengths=lengths)
-        zeros = embedded.new_zeros(len(attention_mask), embedded.shape[-1])
-        return zeros.index_copy(0, present, embedded)
+        absent = ~attention_mask.any(1, keepdim=True)
+        # Attention needs a token, so the first one of their padding takes part.
+        first = F.pad(absent, (0, attention_mask.shape[1] - 1))
+        embeddings = self.embed(attention_mask=attention_mask.masked_fill(first, 1), packing=packing, **texts)
+        return embeddings.masked_fill(absent, 0.0)
 
     @torch.no_grad()
     def views_are_equal(self, input_ids: Tensor, attention_mask: Tensor, only_attention_dropout: bool = False) -> bool:
@@ -442,7 +435,7 @@ class ContrastiveModel(ContrastiveBase):
         token_type_ids: Tensor | None = None,
         mlm_input_ids: Tensor | None = None,
         mlm_targets: Tensor | None = None,
-        lengths: np.ndarray | None = None,
+        packing: Packing | None = None,
         return_loss: bool = True,
         **others: Any,
     ) -> ContrastiveOutput:
@@ -459,9 +452,8 @@ class ContrastiveModel(ContrastiveBase):
                 [`Objective.mlm_columns`]).
             mlm_targets (`torch.Tensor`, *optional*): The original ids where masked and -100 elsewhere, of the same
                 shape.
-            lengths (`np.ndarray`, *optional*): The number of tokens of each text, of the shape of `input_ids` without
-                its last axis, where all padding is on the right. The host then knows the shape of the batch and need
-                not wait for an accelerator. `attention_mask` must agree with it.
+            packing (`Packing`, *optional*): Where the tokens of the texts lie in a row without padding, as the
+                Trainer's collator makes it. `attention_mask` must agree with it. By default it is made from the mask.
             return_loss (`bool`, *optional*, defaults to `True`): `False` leaves the objective out and returns the
                 embeddings of training, and the masked-LM loss of `mlm_targets`. (This argument tells the Trainer that
                 there is an `eval_loss`.)
@@ -487,16 +479,14 @@ class ContrastiveModel(ContrastiveBase):
             raise ValueError(f"mlm_input_ids need mlm_targets and {rows}, got {shape}")
         if len(shape) not in (2, 3):
             raise ValueError(f"input_ids must be (batch, num_sentences, length) or (batch, length), got {shape}")
-        if lengths is not None and lengths.shape != shape[:-1]:
-            wanted = f"lengths must have the shape {shape[:-1]}, one number a text"
-            raise ValueError(f"{wanted}, got {lengths.shape}. Leave lengths out if the batch was changed.")
-        if torch.compiler.is_compiling():
-            lengths = None  # compiled code must not depend on them
+        if packing is not None and packing.shape != (math.prod(shape[:-1]), shape[-1]):
+            packed = f"packing is of {packing.shape[0]} texts of {packing.shape[1]} tokens"
+            raise ValueError(f"{packed}, but input_ids are {shape}. Leave packing out if the batch was changed.")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         # 2. Single texts. A sharded model gathers its weights in `forward`, so `embed` would not do.
         if input_ids.dim() == 2:
-            embeddings = self.embed(input_ids, attention_mask, token_type_ids, lengths)
+            embeddings = self.embed(input_ids, attention_mask, token_type_ids, packing)
             return ContrastiveOutput(sentence_embeddings=embeddings)
         # 3. The embeddings of rows, which the objective decides.
         if return_loss:
@@ -504,21 +494,18 @@ class ContrastiveModel(ContrastiveBase):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
-        texts: _Texts = dict(batch)
-        if lengths is not None:
-            texts["lengths"] = lengths
+        texts: _Texts = {**batch, "packing": packing}
         embeddings, hidden_states = self.embed_rows(texts, has_gaps="relations" in row_inputs)
         # 4. The losses.
         loss = contrastive_loss = mlm_loss = parts = None
         if return_loss and self.objective is not None and input_ids.shape[1] >= self.objective.num_views:
-            encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, lengths)
+            encoded = EncodedBatch(embeddings, batch | row_inputs, self, hidden_states, packing)
             contrastive_loss, parts = add_up(self.objective(encoded))
             loss = contrastive_loss
         if mlm_targets is not None:
             if mlm_input_ids is not None:
-                masked = {}
-                for name, x in (texts | {"input_ids": mlm_input_ids}).items():  # of tensors and arrays
-                    masked[name] = x.reshape(-1, *x.shape[2:])
+                masked: _Texts = {name: x.flatten(0, 1) for name, x in (batch | {"input_ids": mlm_input_ids}).items()}
+                masked["packing"] = packing
                 hidden_states = self.encode_tokens(masked, pooler_type=None).last_hidden_state
             mlm_loss = self._masked_lm_loss(hidden_states, mlm_targets)
             weighted = self.settings.mlm_weight * mlm_loss
@@ -651,7 +638,7 @@ class ContrastiveModel(ContrastiveBase):
         wants_info = kwargs.pop("output_loading_info", False)
         # The settings are one argument: transformers moves an argument that is also a key of config.json into the
         # config, and some configs have a `pooler_type` of their own.
-        kwargs["resolved"] = found.resolve(given)
+        kwargs["resolved"], decided_by = found.resolve(given)
         load = functools.partial(load_weights, super().from_pretrained)
         if found.base is None:
             model, info = load(found.name, **kwargs)
@@ -664,7 +651,7 @@ class ContrastiveModel(ContrastiveBase):
                 adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(found.name)
         model.given_settings = given
-        model.saved_settings = read_section(found.section)
+        model.decided_by = decided_by
         checkpoint.load_own_layers(model, found, head, lacking, info)
         check_finite_weights(model, found.name)
         model.freeze_unused_parameters()  # loading has replaced the parameters

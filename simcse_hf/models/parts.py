@@ -15,7 +15,7 @@ from ..ops.cpu import use_fast_dropout
 from ..ops.identity import digest_weights
 from ..ops.unpadded import install_unpadded_attention, reads_left_to_right
 from . import pooling
-from .resolve import chosen, resolve_settings
+from .resolve import chosen, decide_settings
 from .settings import SECTION, SETTING_NAMES, ContrastiveSettings, dropout_rates, read_section
 
 # The state of what is trained beside the encoder and is not part of the embedding: the objective and a second encoder.
@@ -178,9 +178,10 @@ class ContrastiveBase(PreTrainedModel):
         config = copy.deepcopy(config)
         config.return_dict = True  # whatever config.json says: outputs are read by name
         super().__init__(config)
-        section = getattr(config, SECTION, None)
+        #: The layer that decided each setting, see `models.resolve`.
+        self.decided_by: dict[str, str] = {}
         if resolved is None or settings:
-            resolved = resolve_settings(section, **settings)
+            resolved, self.decided_by = decide_settings(read_section(getattr(config, SECTION, None)), settings)
         for name, rate in dropout_rates(config).items():
             if not 0 <= rate <= 1:  # NaN too, which JSON files may hold
                 where = f"{config.name_or_path or 'the encoder'}, config.json"
@@ -195,8 +196,6 @@ class ContrastiveBase(PreTrainedModel):
         self.settings = resolved
         #: What the caller chose, which counts in the objectives of several data sets, too.
         self.given_settings = chosen(settings)
-        #: What the checkpoint had saved.
-        self.saved_settings = read_section(section)
         self.unpadded = unpadded
         self.fast_dropout = fast_dropout
         self.objective = None
@@ -244,7 +243,13 @@ class ContrastiveBase(PreTrainedModel):
             raise ValueError(f"{listed} can only be chosen when the model is created. Pass it to from_pretrained.")
         self.given_settings |= chosen(settings)
         before = self.settings
-        self.use_settings(resolve_settings(before.to_section(), do_mlm=before.do_mlm, **settings))
+        given = {"do_mlm": before.do_mlm, **settings}
+        decided, layers = decide_settings(read_section(before.to_section()), given)
+        for name, layer in layers.items():
+            if layer == "checkpoint" or name == "do_mlm":
+                layers[name] = self.decided_by.get(name, layer)
+        self.decided_by = layers
+        self.use_settings(decided)
 
     def use_settings(self, settings: ContrastiveSettings) -> None:
         """Take settings that `models.resolve` has decided, and drop the objective if they concern it.

@@ -74,24 +74,38 @@ def chosen(settings: Values) -> Values:
 
 
 def resolve_settings(section: Values | None = None, **given: Any) -> ContrastiveSettings:
+    """Decide the settings of a model; see [`decide_settings`].
+
+    Args:
+        section (`Mapping[str, Any]`, *optional*): The section `simcse` of the checkpoint's `config.json`.
+        given (`Any`): Settings of the caller.
+
+    Returns:
+        [`ContrastiveSettings`]: The settings.
+    """
+    return decide_settings(read_section(section), given)[0]
+
+
+def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, dict[str, str]]:
     """Decide the settings of a model.
 
     What a checkpoint has saved for training counts only under the same objective; what belongs to one pooler, such as
     its dense layers, only with that pooler.
 
     Args:
-        section (`Mapping[str, Any]`, *optional*): The section `simcse` of the checkpoint's `config.json`.
-        given (`Any`): Settings of the caller, and options of the objective under their own names (`LOSS_OPTIONS`).
-            `None` means that the caller has none, but for `max_length` and `default_prompt_name`.
+        saved (`Mapping[str, Any]`): The settings of the checkpoint.
+        given (`Mapping[str, Any]`): Settings of the caller, and options of the objective under their own names
+            (`LOSS_OPTIONS`). `None` means that the caller has none, but for `max_length` and `default_prompt_name`.
 
     Returns:
-        [`ContrastiveSettings`]: The settings.
+        `tuple[ContrastiveSettings, dict[str, str]]`: The settings, and the layer that decided each of them and each
+        option of the objective.
 
     Raises:
         ValueError: If a setting is unknown, a value is not valid, or no part of the objective has a given option.
     """
     given = chosen(given)
-    saved = read_section(section)
+    saved = dict(saved)
     # 1. Options of the objective, which the caller gives in a table and under their own names.
     shared = {name: given.pop(name) for name in LOSS_OPTIONS if name in given}
     table = given.pop("objective_options", {})
@@ -113,7 +127,6 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
         objective = given["objective"]
         import_parts(objective)
     saved_options = saved.pop("objective_options", {})
-    saved_tables = saved.get("dataset_objectives", {})
     if "pooler_type" in given and not _poolers(given) & _poolers(saved):
         saved.pop("dense_layers", None)  # they were trained on the embeddings of the other pooler
     taken = SETTING_NAMES - {"max_seq_length"}  # which the command line takes, if the encoder has as many positions
@@ -127,31 +140,61 @@ def resolve_settings(section: Values | None = None, **given: Any) -> Contrastive
             if pooler != pooler_type or pooler != saved_pooler:
                 saved.pop(name, None)
     # 3. The values, with every option of every objective.
-    all_options = resolve_options(objective, options, saved_options)
-    settings = ContrastiveSettings(**(paper | saved | given), objective_options=all_options)
-    tables = {}
-    for name, own in settings.dataset_objectives.items():
-        tables[name] = own
-        if not own:
-            continue
-        # The checkpoint's options are those of the data set of this name or, if there is none, those of the model.
-        own_objective = own["objective"]
-        own_options: Values = {}
-        before = saved_tables.get(name) or {"objective": objective, "objective_options": saved_options}
-        if "dataset_objectives" in given:
-            import_parts(own_objective)
-            own_options = own.get("objective_options") or {}
-        own_options = {**_readable_options(own_objective, shared), **own_options}
-        own_saved = before.get("objective_options", {}) if before["objective"] == own_objective else {}
-        decided = resolve_options(own_objective, own_options, own_saved)
-        tables[name] = {"objective": own_objective, "objective_options": decided}
-    settings = replace(settings, dataset_objectives=tables)
+    values, layers = decide(given=given, checkpoint=saved, paper=paper)
+    all_options, of_options = resolve_options(objective, options, saved_options)
+    settings = ContrastiveSettings(**values, objective_options=all_options)
+    saved_tables = saved.get("dataset_objectives", {})
+    tables = settings.dataset_objectives
+    if "dataset_objectives" not in given:  # the options that are saved give way to those of the caller
+        tables = {name: own and {"objective": own["objective"]} for name, own in tables.items()}
+    decided, _ = resolve_tables(tables, saved_tables, settings, shared)
+    settings = replace(settings, dataset_objectives=decided)
     if options:  # refuse values that are not valid before anything is loaded
         with torch.device("meta"):
             for name, used in settings.losses().values():
                 if all(part in OBJECTIVES for part in part_weights(name)):
                     build_objective(name, _ANY_SIZE, used)
-    return settings
+    return settings, dict.fromkeys(SETTING_NAMES - {"objective_options"}, "default") | layers | of_options
+
+
+def resolve_tables(
+    tables: Mapping[str, Values],
+    saved: Mapping[str, Values],
+    settings: ContrastiveSettings,
+    shared: Values,
+    decided_by: Mapping[str, str] = {},
+) -> Decisions:
+    """Decide the objective and its options for each of several data sets.
+
+    Args:
+        tables (`Mapping[str, Mapping]`): `objective` and `objective_options` by the name of the data set, or nothing
+            for one that learns as the model does.
+        saved (`Mapping[str, Mapping]`): The tables of the checkpoint.
+        settings (`ContrastiveSettings`): The settings of the model. Without a table in the checkpoint, a data set has
+            the options of the model, if it has the objective of the model.
+        shared (`Mapping[str, Any]`): Options of the caller for every objective that reads them.
+        decided_by (`Mapping[str, str]`, *optional*): The layers that decided the options of the model.
+
+    Returns:
+        `Decisions`: The tables with every option, and the layers that decided these, as `"nli: temperature"`.
+    """
+    decided: Values = {}
+    layers = {}
+    main: Values = {"objective": settings.objective, "objective_options": settings.objective_options}
+    for name, own in tables.items():
+        decided[name] = own
+        if not own:
+            continue
+        objective = own["objective"]
+        before = saved.get(name) or main
+        options = before.get("objective_options", {}) if before["objective"] == objective else {}
+        given = {**_readable_options(objective, shared), **(own.get("objective_options") or {})}
+        options, of_options = resolve_options(objective, given, options)
+        decided[name] = {"objective": objective, "objective_options": options}
+        for option, layer in of_options.items():
+            is_of_model = layer == "checkpoint" and before is main
+            layers[f"{name}: {option}"] = decided_by.get(option, layer) if is_of_model else layer
+    return decided, layers
 
 
 def _readable_options(objective: str, options: Values) -> Values:
@@ -168,7 +211,7 @@ def settings_of_config(config: PreTrainedConfig) -> ContrastiveSettings:
     return resolve_settings(getattr(config, SECTION, None))
 
 
-def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> Values:
+def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}) -> Decisions:
     """Decide every option of an objective.
 
     An option goes to every part of a sum that has it, and `simcse.temperature` to one part. The temperature that
@@ -180,34 +223,41 @@ def resolve_options(objective: str, given: Values, saved: Mapping[str, Any] = {}
         saved (`Mapping[str, Any]`, *optional*): Options of the checkpoint, for the same objective.
 
     Returns:
-        `dict[str, Any]`: The value of every option; those of a sum as `part.option`.
+        `Decisions`: The value of every option, those of a sum as `part.option`, and the layer that decided it.
 
     Raises:
         ValueError: If no part has a given option. The message names the option and those that there are.
     """
     parts = part_weights(objective)
-    if any(part not in OBJECTIVES for part in parts):
-        return {**saved, **given}  # a class of the user's own, which is not imported yet
+    if any(part not in OBJECTIVES for part in parts):  # a class of the user's own, which is not imported yet
+        return decide(given=given, checkpoint=dict(saved))
     given_parts = split_options(objective, given)
     try:
         saved_parts = split_options(objective, saved)
     except ValueError as error:
         raise ValueError(f"objective_options of the checkpoint: {error}") from None
     resolved: Values = {}
+    layers = {}
     for part in parts:
-        options = objective_class(part).options | saved_parts[part]
+        default = dict(objective_class(part).options)
+        own = saved_parts[part]
         new = given_parts[part]
-        if "similarity" in new and new["similarity"] != options["similarity"]:
-            options["temperature"] = None  # that of the checkpoint belongs to the other similarity
-        options |= new
+        if "similarity" in new and new["similarity"] != (default | own)["similarity"]:
+            default["temperature"] = None
+            own.pop("temperature", None)  # that of the checkpoint belongs to the other similarity
+        options, of_part = decide(given=new, checkpoint=own, default=default)
         if "temperature" in options and options["temperature"] is None:
             options["temperature"] = DEFAULT_TEMPERATURES.get(str(options.get("similarity", "cosine")))
+            of_part["temperature"] = "default"
+        prefix = f"{part}." if len(parts) > 1 else ""
         for name, value in options.items():
-            resolved[f"{part}.{name}" if len(parts) > 1 else name] = value
+            resolved[prefix + name] = value
+            layers[prefix + name] = of_part[name]
     widths = given.get("matryoshka_dims", saved.get("matryoshka_dims"))
     if widths:
         resolved["matryoshka_dims"] = list(widths)
-    return resolved
+        layers["matryoshka_dims"] = "given" if "matryoshka_dims" in given else "checkpoint"
+    return resolved, layers
 
 
 def import_parts(objective: object) -> None:

@@ -214,7 +214,7 @@ class _Reader:
         """Read the class and folder of each module, and why they cannot be reproduced here, if so."""
         path = find_file(self.source, MODULES, **self.hub)
         if path is None:
-            return [], ""
+            return [], f"has {LIBRARY} and no {MODULES}, so its pooling is unknown"
         rows = read_json(path, advice=_ADVICE)
         if not isinstance(rows, list):
             raise ValueError(f"{path} must hold a list, not {type(rows).__name__}. {_ADVICE}")
@@ -235,6 +235,8 @@ class _Reader:
                 by_name[str(row.get("name", f"row {number}"))] = (kind, folder)
         modules = list(by_name.values())
         kinds = [kind for kind, _ in modules]
+        files = [f"{folder}/config.json" for kind, folder in modules if kind in ("Pooling", "Dense")]
+        lacking = [file for file in files if find_file(self.source, file, **self.hub) is None]
         after = kinds[2:]
         if after[-1:] == ["Normalize"]:
             after.pop()
@@ -245,6 +247,8 @@ class _Reader:
         elif rows and modules[0][1] not in ("", "."):
             where = f"in the folder {modules[0][1]}, not at the top, where sentence-transformers 6 saves it"
             problem = f"has its encoder {where}"
+        elif lacking:
+            problem = f"lacks {', '.join(lacking)}, which its {MODULES} names: copy its folders, too"
         return modules, problem
 
     def read_transformer(self) -> Values:

@@ -16,7 +16,14 @@ from .base import OBJECTIVES, EncodedBatch, Objective, TrainingRows, register
 from .combined import ByDataset
 from .info_nce import InfoNCE
 from .labelled import contrastive, graded_pairs  # noqa: F401
-from .registry import build_objective, import_objective, objective_class, part_weights, split_options
+from .registry import (
+    build_objective,
+    describe_options,
+    import_objective,
+    objective_class,
+    part_weights,
+    split_options,
+)
 
 __all__ = [
     "OBJECTIVES",
@@ -26,6 +33,7 @@ __all__ = [
     "Objective",
     "TrainingRows",
     "build_objective",
+    "describe_options",
     "import_objective",
     "objective_class",
     "part_weights",

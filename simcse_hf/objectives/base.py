@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..ops.packing import Packing
+
 #: What a batch holds of each text.
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: What a batch may hold for the objective beside token ids and masks; see [`EncodedBatch`].
@@ -49,9 +51,9 @@ class Encoder(Protocol):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        lengths: np.ndarray | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """Encode token ids of shape `(n, length)`, with `lengths` of shape `(n,)`, into embeddings `(n, dim)`."""
+        """Encode token ids of shape `(n, length)` into embeddings `(n, dim)`."""
 
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler."""
@@ -95,16 +97,33 @@ class EncodedBatch:
             model: an objective that needs one sets `supports_gradcache = False`.
         hidden_states (`torch.Tensor`, *optional*): Last hidden states of shape `(batch, num_sentences, length, dim)`.
             They are present only if the objective sets `needs_hidden_states`.
-        lengths (`np.ndarray`, *optional*): The number of tokens of each text, of shape `(batch, num_sentences)`, if
-            the collator counted them. All padding is then on the right. An objective that selects by it instead of by
-            `attention_mask` does not make the host wait for an accelerator.
+        packing (`Packing`, *optional*): Where the tokens of all texts lie in a row without padding, if the collator
+            packed them.
     """
 
     embeddings: Tensor
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     model: Encoder = cast(Encoder, _MissingEncoder())
     hidden_states: Tensor | None = None
-    lengths: np.ndarray | None = None
+    packing: Packing | None = None
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """The number of tokens of each text, `(batch, num_sentences)`, if the collator packed them.
+
+        All padding is then on the right. An objective that selects by it instead of by `attention_mask` does not make
+        the host wait for an accelerator.
+        """
+        if self.packing is None or self.packing.lengths_of_rows is None:
+            return None
+        return self.packing.lengths_of_rows.reshape(self.inputs["input_ids"].shape[:2])
+
+    def packing_of(self, column: int) -> Packing | None:
+        """Return where the tokens of the texts of one column lie in a row of their own."""
+        if self.packing is None:
+            return None
+        rows, columns = self.inputs["input_ids"].shape[:2]
+        return self.packing.select(np.arange(rows) * columns + column)
 
     @property
     def text_ids(self) -> Tensor:

@@ -31,7 +31,7 @@ class DeCLUTR(SimCSEObjective):
         anchors (`int`, *optional*, defaults to `1`): Anchors per row. The paper uses 2.
         positives (`int`, *optional*): Positives per anchor. By default the rows decide: the scripts draw 2 spans, as
             in the paper, and other rows may have any number.
-        max_span (`int`, *optional*): Longest span that the scripts draw (see [`SpanDataset`]).
+        max_span (`int`, *optional*): Longest span that the scripts draw (see `SpanDataset`).
         min_span (`int`, *optional*): Shortest span that the scripts draw.
 
     Raises:

@@ -38,9 +38,9 @@ class DiffCSE(SimCSEObjective):
 
     Args:
         dim (`int`): Embedding size.
-        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
-        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
-        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        temperature (`float`, *optional*, defaults to `0.05`): See [`SimCSEObjective`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`SimCSEObjective`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`SimCSEObjective`].
         replaced_weight (`float`, *optional*, defaults to `0.005`): Lambda, the weight of the discriminator's loss.
         mask_ratio (`float`, *optional*, defaults to `0.3`): Share of the tokens that are selected for masking.
         generator (`str`, *optional*): Directory or hub name of a masked-LM with its tokenizer, which must have the

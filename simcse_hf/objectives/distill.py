@@ -35,7 +35,7 @@ class Distill(Objective):
 
     Args:
         dim (`int`): Embedding size.
-        loss (`str`, *optional*, defaults to `"similarities"`): One of `LOSSES`.
+        loss (`str`, *optional*, defaults to `"similarities"`): similarities, listnet, listmle or vectors.
         temperature (`float`, *optional*, defaults to `0.05`): Temperature of the consistency.
         student_temperature (`float`, *optional*, defaults to `0.05`): Temperature of the student's list.
         teacher_temperature (`float`, *optional*): Temperature of the teacher's list, for ListNet. Defaults to half of

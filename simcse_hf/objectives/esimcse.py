@@ -28,9 +28,9 @@ class ESimCSE(SimCSEObjective):
 
     Args:
         dim (`int`): Embedding size.
-        temperature (`float`, *optional*, defaults to `0.05`): See [`InfoNCE`].
-        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
-        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        temperature (`float`, *optional*, defaults to `0.05`): See [`SimCSEObjective`].
+        similarity (`str`, *optional*, defaults to `"cosine"`): See [`SimCSEObjective`].
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`SimCSEObjective`].
         momentum (`float`, *optional*, defaults to `0.995`): At least 0 and below 1. The paper uses 0.995.
         queue_size (`int`, *optional*, defaults to `160`): M. The paper's best is 2.5 batches: 160 at batch size 64.
 
@@ -116,9 +116,7 @@ class ESimCSE(SimCSEObjective):
             self.momentum_encoder.contrastive_head.load_state_dict(head)
             # 2. It embeds the anchors.
             anchors: dict[str, Any] = {name: batch.inputs[name][:, 0] for name in batch.inputs.keys() & TEXT_INPUTS}
-            if batch.lengths is not None:
-                anchors["lengths"] = batch.lengths[:, 0]
-            embeddings = gather_rows(self.momentum_encoder.embed(**anchors))
+            embeddings = gather_rows(self.momentum_encoder.embed(**anchors, packing=batch.packing_of(0)))
             # 3. They join the queue: newest first, and not normalized, because the loss applies the similarity, at the
             # width that it uses.
             newest = torch.cat([embeddings.to(self.queue.dtype), self.queue])

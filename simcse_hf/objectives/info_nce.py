@@ -22,6 +22,9 @@ ROUNDING = 16
 DEFAULT_TEMPERATURES = {"cosine": 0.05, "dot": 1.0}
 SIMILARITIES = tuple(DEFAULT_TEMPERATURES)
 
+#: An odd number with bits everywhere, so that [`link`] gives two pairs of texts the same number only by chance.
+_SPREAD = -0x61C8864680B583EB
+
 #: What is known of some texts by its name, each with an axis for the rows and one for the columns; see
 #: [`InfoNCE.forward`].
 Texts = dict[str, Tensor]
@@ -45,6 +48,11 @@ def check_similarity(similarity: str, temperature: float | None) -> tuple[str, f
         temperature = DEFAULT_TEMPERATURES[similarity]
     check_values("a number above 0", temperature=temperature)
     return similarity, temperature
+
+
+def link(first: Tensor, second: Tensor) -> Tensor:
+    """Return one number for two texts, from the integers `text_ids` of both, in 64 bits without their overflow."""
+    return first * _SPREAD + second
 
 
 class InfoNCE(nn.Module):
@@ -114,6 +122,7 @@ class InfoNCE(nn.Module):
         gather: bool = False,
         extra_negatives: Tensor | None = None,
         text_ids: Tensor | None = None,
+        are_pairs: Tensor | None = None,
         guide: Tensor | None = None,
         present: Tensor | None = None,
         reduction: Literal["mean", "none"] = "mean",
@@ -127,8 +136,11 @@ class InfoNCE(nn.Module):
             extra_negatives (`torch.Tensor`, *optional*): Candidates of shape `(q, dim)` that are nobody's positive,
                 such as a queue.
             text_ids (`torch.Tensor`, *optional*): Integers of shape `(n, 2 + k)`, equal for equal texts. A candidate
-                with the text of the anchor or of its positive is left out, so that a repeated text is no negative of
-                itself. Extra negatives are never left out.
+                with the text of the anchor or of its positive is left out, and so is one that is in a pair with either
+                of them in another row: the other positives of an equal anchor, and the anchors of an equal positive.
+                Extra negatives are never left out.
+            are_pairs (`torch.Tensor`, *optional*): Of shape `(n,)` and type bool: the rows whose first two texts
+                belong together. By default all do.
             guide (`torch.Tensor`, *optional*): The guide's unit vectors of the texts, of shape `(n, 2 + k, g)`.
             present (`torch.Tensor`, *optional*): Of shape `(n, 2 + k)` and type bool: `False` where a row has fewer
                 texts than the widest, which are no candidates. Either all processes give it or none.
@@ -152,6 +164,12 @@ class InfoNCE(nn.Module):
             known = {"vectors": vectors, "ids": text_ids, "guide": guide, "present": present}
             texts = {name: x for name, x in known.items() if x is not None}
             pool = {name: gather_rows(x[:, self.start :], gather, missing) for name, x in texts.items()}
+            if text_ids is not None:
+                pairs = text_ids[:, :2]
+                if are_pairs is not None:  # a text that belongs to no other is in a pair with itself
+                    pairs = pairs.where(are_pairs[:, None], pairs[:, :1])
+                pairs = gather_rows(pairs, gather)
+                pool["links"] = link(pairs[:, :, None], pairs[:, None]).flatten().sort().values
             candidates = pool["vectors"].flatten(0, 1)
             if extra_negatives is not None:
                 extra = as_full_precision(extra_negatives, normalize)
@@ -187,7 +205,7 @@ class InfoNCE(nn.Module):
             rows (`slice`): The rows, n of them.
             column (`int`): The column of the queries; their partners are in the other one of the first two.
             own (`torch.Tensor`): The rows of the pool that these rows are, of shape `(n,)`.
-            pool (`Texts`): The candidates.
+            pool (`Texts`): The candidates, and the `links` of texts that belong together, in order.
             candidates (`torch.Tensor`): Their vectors, row by row, and behind them the extra negatives.
 
         Returns:
@@ -211,8 +229,11 @@ class InfoNCE(nn.Module):
             limit = margin + ROUNDING * torch.finfo(others.dtype).eps * lengths
             left_out.append(others > limit)
         if "ids" in pool:
+            known = pool["links"]
             for ids in texts["ids"][rows, :2].unbind(1):
-                left_out.append(ids[:, None] == pool["ids"].flatten())
+                links = link(ids[:, None], pool["ids"].flatten())
+                place = torch.searchsorted(known, links).clamp(max=len(known) - 1)
+                left_out.append(known[place] == links)
         if "present" in pool:
             left_out.append(~pool["present"].flatten())
 
@@ -259,15 +280,19 @@ class SimCSEObjective(Objective):
 
     Args:
         dim (`int`): Embedding size.
-        temperature (`float`, *optional*): See [`InfoNCE`].
-        similarity (`str`, *optional*, defaults to `"cosine"`): See [`InfoNCE`].
-        hard_negative_weight (`float`, *optional*, defaults to `0.0`): See [`InfoNCE`].
+        temperature (`float`, *optional*): Temperature of the softmax, above 0. Defaults to 0.05 for the cosine and
+            to 1 for the dot product.
+        similarity (`str`, *optional*, defaults to `"cosine"`): `"cosine"` or `"dot"`.
+        hard_negative_weight (`float`, *optional*, defaults to `0.0`): Logarithm of alpha, the weight of a row's own
+            hard negatives (Eq. 8).
         symmetric (`bool`, *optional*, defaults to `False`): Whether positives look for their anchors as well (NT-Xent;
             SimCLR, arXiv:2002.05709, Eq. 1).
+        bidirectional (`bool`, *optional*, defaults to `False`): Whether the loss is the mean of two, that of anchors
+            that look for their positive and that of positives that look for their anchor among the anchors alone.
         mask_duplicates (`bool`, *optional*, defaults to `False`): Whether to leave out candidates with the same text
-            as the anchor or its positive.
+            as the anchor or its positive, and those that are in a pair with either of them.
         false_negative_margin (`float`, *optional*): Leave out candidates that are more similar to the anchor than its
-            positive by more than this, by the embeddings or by the guide of the run; see [`InfoNCE`].
+            positive by more than this, by the embeddings or by the guide of the run.
         encoders (`int`, *optional*, defaults to `1`): 2 trains an independent encoder for all columns but the first
             (Table 2).
 
@@ -287,14 +312,18 @@ class SimCSEObjective(Objective):
         similarity: str = "cosine",
         hard_negative_weight: float = 0.0,
         symmetric: bool = False,
+        bidirectional: bool = False,
         mask_duplicates: bool = False,
         false_negative_margin: float | None = None,
         encoders: int = 1,
     ):
         super().__init__(dim)
-        check_values("true or false", mask_duplicates=mask_duplicates)
+        check_values("true or false", mask_duplicates=mask_duplicates, bidirectional=bidirectional)
         check_values((1, 2), encoders=encoders)
+        if symmetric and bidirectional:
+            raise ValueError("symmetric and bidirectional are two ways to add the other direction: set one of them")
         self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
+        self.bidirectional = bidirectional
         self.encoders = encoders
         self.needs_text_ids = mask_duplicates
         #: The sizes whose losses are summed; see [`Matryoshka`].
@@ -339,23 +368,34 @@ class SimCSEObjective(Objective):
             ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
         """
         embeddings, queue, other_losses = self.prepare(batch)
-        present = None
+        known: Texts = {}
         if "relations" in batch.inputs:
             is_present = batch.inputs["relations"] != ABSENT
-            present = F.pad(is_present, (1, 0), value=True)  # an anchor is always there
+            known["present"] = F.pad(is_present, (1, 0), value=True)  # an anchor is always there
+        if self.needs_text_ids:
+            known["ids"] = batch.text_ids
+        if "guide" in self.vectors and "guide" in batch.inputs:
+            known["guide"] = batch.inputs["guide"]
         of_widths = {}
         for width in self.widths:
-            loss = self.info_nce(
-                embeddings[..., :width],
-                gather=self.training,
-                extra_negatives=None if queue is None else queue[:, :width],
-                text_ids=batch.text_ids if self.needs_text_ids else None,
-                guide=batch.inputs.get("guide") if "guide" in self.vectors else None,
-                present=present,
-            )
+            loss = self._compare(embeddings[..., :width], known, None if queue is None else queue[:, :width])
+            if self.bidirectional:
+                pairs = {name: x[:, :2].flip(1) for name, x in known.items()}
+                loss = (loss + self._compare(embeddings[:, :2, :width].flip(1), pairs)) / 2
             of_widths[f"loss_{width}"] = loss
         if len(of_widths) > 1:
             return {**of_widths, **other_losses}
         if other_losses:
             return {"info_nce": loss, **other_losses}
         return loss
+
+    def _compare(self, embeddings: Tensor, known: Texts, queue: Tensor | None = None) -> Tensor:
+        """Compare column 0 with the others."""
+        return self.info_nce(
+            embeddings,
+            gather=self.training,
+            extra_negatives=queue,
+            text_ids=known.get("ids"),
+            guide=known.get("guide"),
+            present=known.get("present"),
+        )

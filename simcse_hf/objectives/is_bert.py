@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.distributed import gather_rows, mean_over_processes, own_rows
-from ..ops.unpadded import token_index
+from ..ops.packing import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 
 WINDOWS = (1, 3, 5)

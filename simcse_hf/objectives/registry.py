@@ -1,6 +1,8 @@
 """Objectives by their names: register a class, split a sum into its parts, and build an objective."""
 
+import inspect
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -117,6 +119,27 @@ def split_options(objective: str, options: Mapping[str, Any]) -> dict[str, Optio
         for part in readers:
             split[part][name] = options[option]
     return split
+
+
+#: An entry of the section `Args` of a docstring: the name and the words.
+_ARGUMENT = re.compile(r"^    (\w+) \(`[^`]*`[^)]*\): (.*(?:\n        .*)*)", re.MULTILINE)
+
+
+def describe_options(objective: type[Objective]) -> dict[str, str]:
+    """Return what each option of an objective means.
+
+    Args:
+        objective (`type[Objective]`): The class.
+
+    Returns:
+        `dict[str, str]`: The words of its docstring, or of that of the class that it has the option from.
+    """
+    words: dict[str, str] = {}
+    for cls in objective.__mro__:
+        for option, entry in _ARGUMENT.findall(inspect.cleandoc(cls.__doc__ or "")):
+            if option in objective.options and not entry.startswith("See ["):
+                words.setdefault(option, " ".join(entry.split()))
+    return words
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:

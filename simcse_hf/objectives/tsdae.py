@@ -9,7 +9,7 @@ from torch import nn
 from transformers.utils import logging
 
 from ..ops.distributed import mean_over_processes
-from ..ops.unpadded import token_index
+from ..ops.packing import token_index
 from .base import EncodedBatch, Encoder, Objective, TrainingRows, as_full_precision, no_autocast
 from .masked_lm import StockMaskedLMHead, load_masked_lm
 

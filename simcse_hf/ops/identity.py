@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from .errors import changes
+from .similarity import similarity_of
 
 # Numbers of a larger weight that a digest reads at least, unless it reads all.
 _READ_NUMBERS = 65_536
@@ -22,6 +24,8 @@ _ROWS = 10_000  # that are in memory together
 _NAMES = ("name_or_path", "revision")
 # How a message says that the digest of these is another one.
 _DIGESTS = {"weights": "other weights", "tokenizer": "another tokenizer"}
+#: The state of the weights of a model when their digest was computed, and the digest.
+_COMPUTED: WeakKeyDictionary[nn.Module, tuple[list[object], str]] = WeakKeyDictionary()
 
 
 # Digests ------------------------------------------------------------------------------------------------------------
@@ -56,20 +60,76 @@ def digest_weights(tensors: Iterable[tuple[str, Tensor]], *, reads_all: bool = F
     return total.hexdigest()
 
 
-@lru_cache(maxsize=8)
-def digest_tokenizer(tokenizer: PreTrainedTokenizerBase, size: int) -> str:
-    """Return a digest of a tokenizer's rules and words, which is kept until words are added.
+def weights_state(tensors: Iterable[Tensor]) -> list[object]:
+    """Return what changes with weights, in a thousandth of the time of their digest.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer. The truncation and padding of its last call do not count.
-        size (`int`): Its number of words.
+        tensors (`Iterable[torch.Tensor]`): The weights.
+
+    Returns:
+        `list`: The place and the version of each tensor, which `tensor.data.mul_` does not raise, and a number of it.
+    """
+    state: list[object] = []
+    samples = []
+    for tensor in tensors:
+        state += (tensor.data_ptr(), tensor._version)
+        if tensor.numel() and not tensor.is_meta:
+            samples.append(tensor.detach().flatten()[tensor.numel() // 2].double())
+    if samples:
+        state += torch.stack([sample.to(samples[0].device) for sample in samples]).tolist()
+    return state
+
+
+def digest_model(model: nn.Module, unused: Collection[Tensor] = (), beside: Mapping[str, Tensor] | None = None) -> str:
+    """Return a digest of all weights of a model, which is computed again when they have changed.
+
+    Args:
+        model (`nn.Module`): The model. An adapter of peft that is switched off counts as a change.
+        unused (`Collection[torch.Tensor]`, *optional*): Weights that no embedding goes through.
+        beside (`Mapping[str, torch.Tensor]`, *optional*): Further weights, such as those of a whitening.
 
     Returns:
         `str`: The digest, in hexadecimal.
     """
+    ids = set(map(id, unused))
+    tensors: dict[str, Tensor] = {name: x for name, x in sorted(model.named_parameters()) if id(x) not in ids}
+    tensors.update(beside or {})
+    switched = []
+    for name, module in model.named_modules():
+        if "_disable_adapters" in vars(module):
+            switched.append((name, module._disable_adapters, module.active_adapters))
+    state = [*tensors, *switched, *weights_state(tensors.values())]
+    known, digest = _COMPUTED.get(model, (None, ""))
+    if state != known:
+        digest = digest_weights(tensors.items(), reads_all=True)
+        if switched:
+            digest = digest_value([digest, switched])
+        _COMPUTED[model] = state, digest
+    return digest
+
+
+def digest_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a digest of a tokenizer's rules and words, which is kept until one of them changes.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer. The truncation and padding of its last call do not count.
+
+    Returns:
+        `str`: The digest, in hexadecimal.
+    """
+    rules: list[object] = []
     if tokenizer.is_fast:
-        rules = json.loads(tokenizer.backend_tokenizer.to_str())
-        content = json.dumps(rules | {"truncation": None, "padding": None})
+        backend = tokenizer.backend_tokenizer
+        rules = [backend.normalizer, backend.pre_tokenizer, backend.post_processor]
+    return _digest_tokenizer(tokenizer, len(tokenizer), repr(rules))
+
+
+@lru_cache(maxsize=8)
+def _digest_tokenizer(tokenizer: PreTrainedTokenizerBase, size: int, rules: str) -> str:
+    """Return the digest of a tokenizer of this size and with these rules."""
+    if tokenizer.is_fast:
+        saved = json.loads(tokenizer.backend_tokenizer.to_str())
+        content = json.dumps(saved | {"truncation": None, "padding": None})
     else:
         content = repr(sorted(tokenizer.get_vocab().items()))
     return blake2b(content.encode()).hexdigest()
@@ -142,6 +202,30 @@ class Identity:
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: str = "cosine"
+
+    @classmethod
+    def of(cls, model: object, default: "Identity | None" = None) -> "Identity":
+        """Return the identity of a model, or what can be read from a model of another package.
+
+        Args:
+            model (`object`): A [`SimCSE`], or any other encoder.
+            default (`Identity`, *optional*): The entries that a model of another package does not have.
+
+        Returns:
+            `Identity`: The identity.
+        """
+        if hasattr(model, "identity"):
+            return model.identity()
+        found = default or cls(name_or_path=getattr(model, "name_or_path", type(model).__name__))
+        known: dict[str, Any] = {
+            "prompts": getattr(model, "prompts", found.prompts),
+            "similarity": similarity_of(model),
+            "max_length": getattr(model, "max_seq_length", found.max_length),
+            "dtype": str(getattr(model, "dtype", found.dtype)).removeprefix("torch."),
+        }
+        if isinstance(model, nn.Module):
+            known |= {"backend": type(model).__name__, "weights": digest_model(model)}
+        return replace(found, **known)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Identity":

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 
 from .cpu import keep_mask
 from .flash import flash_attention, supports_flash
+from .packing import Packing
 
 ATTENTION_NAME = "sdpa_unpadded"
 
@@ -36,211 +35,7 @@ _COUNTS_TOKENS = {
     "xlm-roberta": True,
 }
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
-REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
-WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
 SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
-
-
-@dataclass
-class Packing:
-    """Where the tokens of a padded batch `(batch, length)` lie in a packed row of T tokens.
-
-    The sentences stand one behind the other. On a CPU the longest comes first, so that sentences of similar length are
-    neighbours; on an accelerator they stay in their order. Five tokens in a batch of three rows and four columns:
-
-        batch      flat index      packed row     a  b  c  d  e
-        a b c .    0  1  2  3      token_index    0  1  2  8  9
-        . . . .    4  5  6  7      bounds 0, 3, 5    rows 0, 2    lengths 3, 2
-        d e . .    8  9 10 11
-
-    Args:
-        shape (`tuple[int, int]`): Shape of the batch, `(batch, length)`.
-        token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`.
-        rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
-        bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)` and
-            type int32, which flash attention reads.
-        lengths (`torch.Tensor`): Number of tokens of each sentence, on the CPU.
-        longest (`int`): The largest of them.
-        first_only (`bool`): Whether the last layer computes the first token of each sentence only.
-    """
-
-    shape: tuple[int, int]
-    token_index: Tensor
-    rows: Tensor
-    bounds: Tensor
-    lengths: Tensor
-    longest: int
-    first_only: bool
-    _layouts: dict[int, "Layout"] = field(default_factory=dict)
-
-    @classmethod
-    def from_mask(
-        cls, attention_mask: Tensor, first_only: bool = False, lengths: np.ndarray | None = None
-    ) -> "Packing":
-        """Make the packing of a batch from its attention mask.
-
-        Args:
-            attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-            first_only (`bool`, *optional*, defaults to `False`): See the class.
-            lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. The mask
-                is then not read. Without them, the host waits until an accelerator has computed the mask.
-
-        Returns:
-            [`Packing`]: With its tensors on the device of the mask.
-        """
-        device = attention_mask.device
-        batch, length = attention_mask.shape
-        if lengths is None:
-            mask = attention_mask.cpu().bool()
-        else:
-            mask = torch.arange(length) < torch.as_tensor(lengths)[:, None]
-        counts = mask.sum(1)
-        rows = counts.nonzero()[:, 0]
-        if device.type == "cpu":
-            rows = rows[counts[rows].argsort(descending=True, stable=True)]
-        counts = counts[rows]
-        sentences, columns = mask[rows].nonzero(as_tuple=True)
-        index = rows[sentences] * length + columns
-        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
-        longest = max(counts.tolist(), default=0)
-        if device.type != "cpu":
-            index, rows, bounds = send([index, rows, bounds], device)
-        return cls((batch, length), index, rows, bounds, counts, longest, first_only)
-
-    def unpack(self, x: Tensor) -> Tensor:
-        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
-        batch, length = self.shape
-        padded = x.new_zeros(batch * length, *x.shape[1:])
-        return padded.index_copy_(0, self.token_index, x).unflatten(0, self.shape)
-
-    @cached_property
-    def token_mask(self) -> Tensor:
-        """The boolean attention mask `(batch, length)`, made once for all layers; accelerators read it."""
-        return self.unpack(torch.ones_like(self.token_index, dtype=torch.bool))
-
-    def layout(self, heads: int) -> "Layout":
-        """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers.
-
-        With two heads, the five tokens of the class are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0
-        e1. Both sentences fall into one block of width 16, which has 2 * 2 * 16 rows:
-
-            to_blocks     0 2 4 4 ... (a0 b0 c0 c0 ...)   1 3 5 5 ...   6 8 8 ... (d0 e0 e0 ...)   7 9 9 ...
-            from_blocks   0 16 1 17 2 18 (a0 a1 b0 b1 c0 c1)   32 48 33 49 (d0 d1 e0 e1)
-
-        One index for the whole batch copies faster than strided views of each block.
-
-        Args:
-            heads (`int`): Number of heads.
-
-        Returns:
-            [`Layout`]: The blocks and the two indices.
-        """
-        if heads in self._layouts:
-            return self._layouts[heads]
-        # The width of each sentence's block: 1, or a multiple of 8 that is at least 16.
-        steps = (self.lengths + WIDTH_STEP - 1) // WIDTH_STEP
-        widths = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH).masked_fill(self.lengths == 1, 1)
-        blocks = []
-        block_widths, counts = widths.unique_consecutive(return_counts=True)
-        lengths_by_block = self.lengths.split(counts.tolist())
-        for width, lengths in zip(block_widths.tolist(), lengths_by_block, strict=True):
-            is_padding = torch.arange(width) >= lengths[:, None]
-            padding = is_padding if is_padding.any() else None
-            blocks.append(Block(heads * len(lengths), width, padding))
-        # Where each head of each token lies in the blocks, and which of them each row of the blocks holds.
-        sentence = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
-        column = torch.arange(len(sentence)) - self.bounds[sentence]
-        first_rows = heads * (widths.cumsum(0) - widths)
-        of_token = first_rows[sentence] + column
-        of_head = widths[sentence, None] * torch.arange(heads)
-        from_blocks = (of_token[:, None] + of_head).flatten()
-        last_tokens = self.bounds[1:, None].long() - 1
-        last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
-        to_blocks = last_rows.repeat_interleave(widths.repeat_interleave(heads))
-        to_blocks[from_blocks] = torch.arange(len(from_blocks))
-        self._layouts[heads] = Layout(blocks, to_blocks, from_blocks)
-        return self._layouts[heads]
-
-
-@dataclass
-class Block:
-    """Neighbouring sentences whose lengths round up to one width.
-
-    Args:
-        count (`int`): Number of matrices: one for each sentence and head.
-        width (`int`): Rows of each matrix.
-        padding (`torch.Tensor`, *optional*): True where a sentence has no token, of shape `(sentences, width)`; `None`
-            if there is no padding.
-    """
-
-    count: int
-    width: int
-    padding: Tensor | None
-
-
-@dataclass
-class Layout:
-    """The rows of all blocks: block by block, sentence by sentence, head by head, `width` rows each.
-
-    Args:
-        blocks (`list[Block]`): The blocks.
-        to_blocks (`torch.Tensor`): The row of packed heads `(T * heads, size)` that each row of the blocks holds. Rows
-            beyond a sentence's end repeat its last token.
-        from_blocks (`torch.Tensor`): The inverse: where in the blocks each row of packed heads is.
-    """
-
-    blocks: list[Block]
-    to_blocks: Tensor
-    from_blocks: Tensor
-
-    def matrices(self, rows: Tensor) -> list[Tensor]:
-        """View the rows of each block as its matrices.
-
-        Args:
-            rows (`torch.Tensor`): Of shape `(block rows, size)`; for first tokens, a row for each sentence and head.
-
-        Returns:
-            `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
-        """
-        counts = [block.count for block in self.blocks]
-        sizes = counts
-        if len(rows) == len(self.to_blocks):
-            sizes = [block.count * block.width for block in self.blocks]
-        parts = rows.split(sizes)
-        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
-
-
-def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
-    """Find the tokens of a padded batch.
-
-    Args:
-        mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
-        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. Without them,
-            the host waits until an accelerator has computed the mask.
-
-    Returns:
-        `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`, in ascending order.
-    """
-    return Packing.from_mask(mask, lengths=lengths).token_index.sort().values
-
-
-def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
-
-    Args:
-        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
-        device (`torch.device`): The device.
-
-    Returns:
-        `list[torch.Tensor]`: The tensors on the device.
-    """
-    parts = [x.flatten().view(torch.uint8) for x in tensors]
-    joined = torch.cat(parts)
-    if device.type == "cuda":
-        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
-    sizes = [len(part) for part in parts]
-    sent = joined.to(device, non_blocking=True).split(sizes)
-    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
@@ -317,7 +112,6 @@ def _run_padded(
     base_model: PreTrainedModel,
     inputs: dict[str, Tensor],
     attention_mask: Tensor,
-    lengths: np.ndarray | None,
     all_layers: bool,
 ) -> Any:
     """Run an encoder as it is; arguments as in [`run_encoder`]."""
@@ -329,12 +123,43 @@ def _run_padded(
         positions = attention_mask.long().cumsum(1) - 1
         inputs["position_ids"] = positions.clamp(min=0)
         caching["use_cache"] = False
-    if lengths is not None and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
+    on_accelerator = attention_mask.device.type != "cpu"
+    if on_accelerator and config._attn_implementation == ATTENTION_NAME and config.model_type != "modernbert":
         # A mask of four axes reaches the attention function as it is, so that transformers does not make the host wait
         # to find out whether there is padding. (ModernBERT's local layers need other masks.)
-        has_padding = lengths.min() < attention_mask.shape[1]
-        mask = attention_mask.bool()[:, None, None] if has_padding else None
+        mask = attention_mask.bool()[:, None, None]
     return base_model(**inputs, **caching, attention_mask=mask, output_hidden_states=all_layers)
+
+
+def _run_packed(
+    base_model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    attention_mask: Tensor,
+    packing: Packing,
+    all_layers: bool,
+    first_only: bool,
+) -> Any:
+    """Run an encoder on the tokens of all rows, which become one row; arguments as in [`run_encoder`]."""
+    config = base_model.config
+    if len(packing.token_index) == 0:
+        nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
+        layers = (nothing,) * (config.num_hidden_layers + 1)
+        return BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
+    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device).expand_as(attention_mask)
+    if _COUNTS_TOKENS[config.model_type]:
+        is_token = inputs["input_ids"].ne(config.pad_token_id).long()
+        positions = is_token.cumsum(1) * is_token + config.pad_token_id
+    packed = {name: packing.pack(x)[None] for name, x in inputs.items()}
+    return base_model(
+        **packed,
+        position_ids=packing.pack(positions)[None],
+        # Stock encoders hand a mask of four axes down to the attention function as it is. Without one they would make
+        # a mask of the whole row, T x T, for local attention.
+        attention_mask=attention_mask.bool()[:, None, None],
+        output_hidden_states=all_layers,
+        packing=packing,
+        first_only=first_only,
+    )
 
 
 def run_encoder(
@@ -342,7 +167,7 @@ def run_encoder(
     input_ids: Tensor,
     attention_mask: Tensor,
     token_type_ids: Tensor | None = None,
-    lengths: np.ndarray | None = None,
+    packing: Packing | None = None,
     *,
     unpadded: bool = True,
     all_layers: bool = False,
@@ -359,8 +184,8 @@ def run_encoder(
         input_ids (`torch.Tensor`): Token ids of shape `(batch, length)`.
         attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
         token_type_ids (`torch.Tensor`, *optional*): Of shape `(batch, length)`.
-        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. With it, the
-            host does not wait for an accelerator to compute the mask.
+        packing (`Packing`, *optional*): Where the tokens of the batch lie in a packed row. By default it is made from
+            the mask, for which the host waits for an accelerator.
         unpadded (`bool`, *optional*, defaults to `True`): Whether to leave out the padding, with an encoder that
             [`supports_unpadded`] accepts. With `False` the encoder runs as it is.
         all_layers (`bool`, *optional*, defaults to `False`): Return the hidden states of every layer as well.
@@ -376,42 +201,24 @@ def run_encoder(
         shape `(batch, dim)` with `pooled`. If padding is left out, its states are zero.
     """
     config = base_model.config
-    batch, length = input_ids.shape
     inputs = {"input_ids": input_ids}
     if token_type_ids is not None:  # DistilBERT and others have no such argument
         inputs["token_type_ids"] = token_type_ids
     if not unpadded:
-        outputs = _run_padded(base_model, inputs, attention_mask, lengths, all_layers)
+        outputs = _run_padded(base_model, inputs, attention_mask, all_layers)
         if pooled:  # the stock pooler took column 0, which is padding where a row is padded on the left
             first = first_tokens(outputs.last_hidden_state, attention_mask)
     else:
-        # 1. The tokens of all rows become one row.
         skip_last_layer = first_only and not all_layers and config.model_type in _HAS_BERT_LAYERS
-        packing = Packing.from_mask(attention_mask, skip_last_layer, lengths)
-        index = packing.token_index
-        inputs["position_ids"] = torch.arange(length, device=index.device).expand(batch, -1)
-        if _COUNTS_TOKENS[config.model_type]:
-            is_token = input_ids.ne(config.pad_token_id).long()
-            inputs["position_ids"] = is_token.cumsum(1) * is_token + config.pad_token_id
-        inputs = {name: x.reshape(-1).index_select(0, index)[None] for name, x in inputs.items()}
-        # 2. The pass. Stock encoders hand a mask of four axes down to the attention function as it is. Without one
-        # they would make a mask of the whole row, T x T, for local attention; ours reads the packing instead, and
-        # nothing reads this.
-        no_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=index.device)
-        if len(index) > 0:
-            found = base_model(**inputs, attention_mask=no_mask, output_hidden_states=all_layers, packing=packing)
-        else:
-            nothing = next(base_model.parameters()).new_zeros(1, 0, config.hidden_size)
-            layers = (nothing,) * (config.num_hidden_layers + 1)
-            found = BaseModelOutputWithPooling(last_hidden_state=nothing, hidden_states=layers)
-        # 3. Tokens return to their rows.
+        if packing is None:
+            packing = Packing.from_mask(attention_mask)
+        found = _run_packed(base_model, inputs, attention_mask, packing, all_layers, skip_last_layer)
+        # The tokens return to their rows.
         last = found.last_hidden_state.squeeze(0)
         outputs = BaseModelOutputWithPooling()
         if first_only or pooled:
             first = last if skip_last_layer else last.index_select(0, packing.bounds[:-1])
-            if len(first) < batch or last.device.type == "cpu":  # the sentences are not the rows, or in another order
-                zeros = last.new_zeros(batch, last.shape[-1])
-                first = zeros.index_copy_(0, packing.rows, first)
+            first = packing.unpack_sentences(first)
         outputs["last_hidden_state"] = first[:, None] if first_only else packing.unpack(last)
         if all_layers:
             unpacked = [packing.unpack(layer.squeeze(0)) for layer in found.hidden_states]
@@ -428,11 +235,10 @@ def run_encoder(
 
 def _keep_first_tokens(layer: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
     """Run BERT's last layer on the first tokens; all tokens go along for its keys and values (a forward pre-hook)."""
-    packing = kwargs.get("packing")
-    if packing is None or not packing.first_only:
+    if not kwargs.get("first_only", False):
         return None
     hidden_states, *rest = args
-    first = hidden_states.index_select(1, packing.bounds[:-1])
+    first = hidden_states.index_select(1, kwargs["packing"].bounds[:-1])
     return (first, *rest), {**kwargs, "all_tokens": hidden_states}
 
 
@@ -460,7 +266,7 @@ def attend(
             token of each sentence only.
         key (`torch.Tensor`): Keys of shape `(1, heads, T, size)`.
         value (`torch.Tensor`): Values of shape `(1, heads, T, size)`.
-        attention_mask (`torch.Tensor`, *optional*): Not read with a packing.
+        attention_mask (`torch.Tensor`, *optional*): True for tokens; with a packing, of shape `(batch, 1, 1, length)`.
         packing (`Packing`, *optional*): Where the sentences lie.
         all_tokens (`torch.Tensor`, *optional*): The states of all tokens, of shape `(1, T, dim)`, in a last layer that
             got first tokens only: its keys and values are made from these.
@@ -482,8 +288,9 @@ def attend(
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     window = None if sliding_window is None else sliding_window - 1
-    if query.device.type != "cpu":
-        return _attend_on_accelerator(query, key, value, packing, scaling, dropout, window)[None], None
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
+        out = _attend_in_one_call(query, key, value, attention_mask, packing, scaling, dropout, window)
+        return out[None], None
     sees_all = window is None or packing.longest <= window + 1
     prefers_blocks = 0 < dropout < 1 or (dropout == 0 and packing.longest <= SHORT)
     if sees_all and prefers_blocks:
@@ -512,10 +319,11 @@ def _band(length: int, window: int | None, device: torch.device) -> Tensor | Non
     return (position[:, None] - position).abs() <= window
 
 
-def _attend_on_accelerator(
+def _attend_in_one_call(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    mask: Tensor | None,
     packing: Packing,
     scaling: float | None,
     dropout: float,
@@ -539,20 +347,16 @@ def _attend_on_accelerator(
             dropout=dropout,
             window=window,
         )
-    mask = packing.token_mask[:, None, None]
     band = _band(packing.shape[1], window, key.device)
-    if band is not None:
+    if mask is not None and band is not None:
         mask = mask & band
-    # With first tokens as queries every row has a token, and the sentences are the rows.
-    q = query[:, None] if first_only else packing.unpack(query)
+    q = packing.unpack_sentences(query)[:, None] if first_only else packing.unpack(query)
     k = packing.unpack(key)
     v = packing.unpack(value)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
     out = out.transpose(1, 2)
-    if first_only:
-        return out.squeeze(1)
-    return out.flatten(0, 1).index_select(0, packing.token_index)
+    return packing.pack_sentences(out.squeeze(1)) if first_only else packing.pack(out)
 
 
 class _AttendInBlocks(torch.autograd.Function):

@@ -296,7 +296,8 @@ def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
     chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
-    return resolve_options(settings.objective, chosen) | dict.fromkeys(chosen, "cosine")
+    options, _ = resolve_options(settings.objective, chosen)
+    return options | dict.fromkeys(chosen, "cosine")
 
 
 def hyperparameters(model: Subject) -> list[tuple[str, object]]:

@@ -9,7 +9,7 @@ from numpy import ndarray
 
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
-from ..indexes.description import describe
+from ..indexes.description import Role, describe
 from ..indexes.sentences import Match, SentenceIndex, check_target
 from ..inference.load import load_model
 from ..inference.shards import read_manifest, read_shards
@@ -363,11 +363,13 @@ def open_index(
     return SentenceIndex.load(folder, encoder, parameters=parameters)
 
 
-def prompt_of(model: SimCSE, role: str, prompt: str | None, prompt_name: str | None) -> str:
+def prompt_of(model: SimCSE, role: Role, prompt: str | None, prompt_name: str | None) -> str:
     """Return the prompt that is given, or else that of the model for `"query"` or `"document"`."""
+    if prompt is None and prompt_name is None:
+        return model.role_prompt(role)
     if None not in (prompt, prompt_name):
         raise ValueError("prompt and prompt_name are both given: give one of the two")
-    return prompt if prompt is not None else model.resolve_prompt(prompt_name=prompt_name or role)
+    return model.resolve_prompt(prompt, prompt_name)
 
 
 def resolve_threshold(

@@ -102,7 +102,7 @@ def demo(
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     opened = open_index(index, model, parameters=parameters, **loading)
-    page = build_page(opened, top_k, resolve_threshold(opened, threshold, opened.model.prompts["query"]))
+    page = build_page(opened, top_k, resolve_threshold(opened, threshold, opened.model.role_prompt("query")))
     names = own_names(host) + list(allowed_hosts)
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(guard)]
     try:

@@ -13,13 +13,12 @@ import torch
 from datasets import Dataset
 from numpy import ndarray
 
-from ..indexes.description import similarity_of
 from ..indexes.exact import ExactIndex
 from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
 from ..ops.checks import check_values
 from ..ops.results import Result
-from ..ops.similarity import check_scores, similarity_matrix
+from ..ops.similarity import check_scores, similarity_matrix, similarity_of
 
 #: Anchors that are searched together.
 _BLOCK = 8192

@@ -24,11 +24,14 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, ProgressCallback
+from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
+from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
+from .progress import RunBar, RunLog
 
 logger = logging.get_logger(__name__)
 
@@ -186,20 +189,28 @@ class WholeCheckpointTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if self.is_silent:
-            self.remove_callback(PrinterCallback)
+        callbacks = self.callback_handler.callbacks
+        if type(callbacks[-1]) is PrinterCallback:
+            callbacks[-1] = RunLog()
+        elif type(callbacks[-1]) is ProgressCallback:  # a notebook has a table of transformers
+            callbacks[-1] = RunBar()
 
     @property
     def is_silent(self) -> bool:
         """Whether the run prints nothing."""
         return bool(self.args.disable_tqdm) and self.args.logging_strategy == "no"
 
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate as transformers does, without a draw from the noise of training: a loader draws a seed."""
+        with preserve_random_state(self.args.device):
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""
         with same_noise(self.args.seed):  # from which accelerate takes the seed of the order of the rows
             return super().get_train_dataloader()
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *args: Any) -> Any:
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: Any) -> Any:
         """Take the batches of a step; none if a finished run was resumed, of which transformers takes one more."""
         if self.state.global_step < self.state.max_steps:
             return super().get_batch_samples(epoch_iterator, num_batches, *args)

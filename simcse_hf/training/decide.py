@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.utils import logging
 
 from ..data.views import view_rate
+from ..evaluation.metrics import higher_is_better
 from ..models.checkpoint import Checkpoint
 from ..models.modeling import ContrastiveModel
 from ..models.resolve import (
@@ -25,7 +26,7 @@ from ..models.resolve import (
     decide,
     import_parts,
     paper_settings,
-    resolve_settings,
+    resolve_tables,
 )
 from ..models.settings import (
     LOSS_OPTIONS,
@@ -66,24 +67,25 @@ class Start:
         config (`PreTrainedConfig`): The config of the encoder.
         settings (`ContrastiveSettings`): The settings of the model.
         given (`Mapping[str, Any]`): Those that the caller has chosen.
-        saved (`Mapping[str, Any]`): Those that the checkpoint had saved.
+        decided_by (`Mapping[str, str]`): The layer that decided each of them.
     """
 
     config: PreTrainedConfig
     settings: ContrastiveSettings
     given: Values
-    saved: Values
+    decided_by: Mapping[str, str]
 
     @classmethod
     def of_model(cls, model: ContrastiveModel) -> "Start":
         """Return what a loaded model says."""
-        return cls(model.config, model.settings, model.given_settings, model.saved_settings)
+        return cls(model.config, model.settings, model.given_settings, model.decided_by)
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Checkpoint, given: Values) -> "Start":
         """Return what a model will say that is loaded from a checkpoint with these settings of the caller."""
         given = chosen(given)
-        return cls(checkpoint.config, checkpoint.resolve(given), given, read_section(checkpoint.section))
+        settings, decided_by = checkpoint.resolve(given)
+        return cls(checkpoint.config, settings, given, decided_by)
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,7 @@ def decide_run(
     headline: str | None = None,
     is_stream: bool = False,
     decided_by: Mapping[str, str] = {},
+    schedule: object = None,
 ) -> Run:
     """Decide everything that the caller of a Trainer has left open.
 
@@ -242,6 +245,7 @@ def decide_run(
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`, *optional*, defaults to `False`): Whether the training rows are a stream.
         decided_by (`Mapping[str, str]`, *optional*): The layers that decided arguments before, in [`decide_command`].
+        schedule (`LRScheduler`, *optional*): The caller's own schedule of the learning rate.
 
     Returns:
         [`Run`]: The run.
@@ -249,15 +253,20 @@ def decide_run(
     Raises:
         ValueError: If the settings of a data set or a length do not fit.
     """
-    losses = decide_losses(args, start, dataset_names)
+    if start.given.get("fixed_mask") and args.view is None:
+        args = with_values(args, view="fixed_mask")
+    losses, of_losses = decide_losses(args, start, dataset_names)
     rows, plans = plan_rows(args, start, losses, dataset_names)
-    arguments, layers = decide_arguments(args, start.settings, rows, headline, is_stream)
-    settings = settings_to_save(args, start, losses, rows, plans)
-    decided_by = {**who_decided(start), **layers, **decided_by}
-    return Run(arguments, settings, rows, plans, decided_by)
+    arguments, of_arguments = decide_arguments(args, start, rows, headline, is_stream, schedule)
+    layers = {**start.decided_by, **of_losses, **of_arguments, **decided_by}
+    settings, of_settings = settings_to_save(args, start, losses, rows, plans, layers)
+    if "objective_options" in settings:  # of a data set, whose objective need not have those of the model
+        for option in start.settings.objective_options:
+            layers.pop(option, None)
+    return Run(arguments, settings, rows, plans, layers | of_settings)
 
 
-def decide_losses(args: SimCSETrainingArguments, start: Start, names: Sequence[str]) -> dict[str, Values]:
+def decide_losses(args: SimCSETrainingArguments, start: Start, names: Sequence[str]) -> Decisions:
     """Decide the objective of each data set, as it would be decided for this data set alone.
 
     Args:
@@ -266,21 +275,22 @@ def decide_losses(args: SimCSETrainingArguments, start: Start, names: Sequence[s
         names (`Sequence[str]`): The names of several data sets.
 
     Returns:
-        `dict[str, dict]`: `objective` and `objective_options` by the name of the data set, empty for one that learns
-        as the model does; nothing if all of them do.
+        `Decisions`: `objective` and `objective_options` by the name of the data set, empty for one that learns as the
+        model does, and nothing if all of them do; and the layers that decided the options.
     """
     tables = args.tables
     if tables:
         _check_datasets(tables, names)
     if not any("objective" in own for own in tables.values()):
-        return {}
+        return {}, {}
     losses: dict[str, Values] = {}
     for name in names:
         own = tables.get(name, {})
         losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
+        if "objective" in own:
+            import_parts(own["objective"])
     shared = {name: start.given[name] for name in LOSS_OPTIONS if name in start.given}
-    decided = resolve_settings(start.settings.to_section(), dataset_objectives=losses, **shared)
-    return decided.dataset_objectives
+    return resolve_tables(losses, start.settings.dataset_objectives, start.settings, shared, start.decided_by)
 
 
 def plan_rows(
@@ -313,38 +323,61 @@ def plan_rows(
 
 def decide_arguments(
     args: SimCSETrainingArguments,
-    settings: ContrastiveSettings,
+    start: Start,
     rows: RowPlan,
     headline: str | None,
     is_stream: bool,
+    schedule: object,
 ) -> tuple[SimCSETrainingArguments, dict[str, str]]:
     """Decide the arguments that the caller may leave open.
 
     Args:
         args (`SimCSETrainingArguments`): The arguments as the caller made them.
-        settings (`ContrastiveSettings`): The settings of the model.
+        start (`Start`): The model that the run starts from.
         rows (`RowPlan`): How training rows are read.
         headline (`str`, *optional*): The main metric of the first dev set, if there is one.
         is_stream (`bool`): Whether the training rows are a stream.
+        schedule (`LRScheduler`, *optional*): The caller's own schedule of the learning rate.
 
     Returns:
         `tuple[SimCSETrainingArguments, dict[str, str]]`: A copy of the arguments, and the layers that decided.
+
+    Raises:
+        ValueError: If a schedule that follows a metric would lower the rate where the metric gets better.
     """
     given = chosen({name: getattr(args, name) for name in _OPEN})
     default: Values = {"view": rows.view, "view_rate": rows.view_rate, "dataloader_num_workers": 0}
     if not is_stream and not args.use_cpu:
         default["dataloader_num_workers"] = default_loader_workers()
-    if args.needs_best_metric:
+    mode = getattr(schedule, "mode", None)
+    follows_metric = args.schedule_reads_metric or mode in ("min", "max")
+    if args.needs_best_metric or follows_metric:
         default["metric_for_best_model"] = headline or "loss"
     metric = (default | given).get("metric_for_best_model")
     if metric is not None:
-        default["greater_is_better"] = metric == headline or args.is_higher_better(metric)
+        default["greater_is_better"] = metric == headline or higher_is_better(metric)
     # A dev set says whether training has helped only if it has scored the start.
     default["eval_on_start"] = headline is not None and args.eval_strategy != "no"
     if is_stream:
         default["ignore_data_skip"] = True  # a stream finds its own place in the checkpoint
-    checkpoint = {"max_seq_length": settings.max_seq_length}
-    values, layers = decide(given=given, checkpoint=checkpoint, default=default)
+    default["max_seq_length"] = start.settings.max_seq_length
+    values, layers = decide(given=given, default=default)
+    if "max_seq_length" not in given:
+        layers["max_seq_length"] = start.decided_by["max_seq_length"]
+    if follows_metric:
+        wanted = "max" if values["greater_is_better"] else "min"
+        own: Values = {"mode": mode or wanted}
+        if args.lr_scheduler_type == "greedy":
+            own["min_lr"] = 0.0  # that of transformers is above most learning rates, so that none would ever fall
+        own |= args.lr_scheduler_kwargs or {}  # type: ignore[arg-type]  # transformers has read words as a table
+        if own["mode"] != wanted or args.eval_strategy == "no":
+            raise ValueError(
+                f"a schedule with the mode {own['mode']!r} follows {values['metric_for_best_model']}: it needs an "
+                f"eval_strategy, and the mode {wanted!r} or another greater_is_better"
+            )
+        if args.schedule_reads_metric:
+            values["lr_scheduler_kwargs"] = own
+    values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
     return with_values(args, **values), layers
 
 
@@ -354,7 +387,8 @@ def settings_to_save(
     losses: Mapping[str, Values],
     rows: RowPlan,
     plans: Mapping[str, RowPlan],
-) -> Values:
+    decided_by: Mapping[str, str],
+) -> Decisions:
     """Decide what the run writes into its model, which is saved with it.
 
     Args:
@@ -363,25 +397,38 @@ def settings_to_save(
         losses (`Mapping[str, dict]`): What [`decide_losses`] returned.
         rows (`RowPlan`): The plan of rows that belong to no data set.
         plans (`Mapping[str, RowPlan]`): Those of the data sets.
+        decided_by (`Mapping[str, str]`): The layers that decided the settings of the start and the arguments.
 
     Returns:
-        `Values`: Fields of [`ContrastiveSettings`].
+        `Decisions`: Fields of [`ContrastiveSettings`], and the layers that decided them and the options.
     """
-    everything = list(plans.values()) or [rows]
+    # 1. Lengths, the view, and the objectives of data sets.
+    everything = dict(plans) or {"": rows}
+    longest = max(everything, key=lambda name: max(everything[name].lengths))
     written: Values = {
-        "max_seq_length": max(max(plan.lengths) for plan in everything),
+        "max_seq_length": max(everything[longest].lengths),
         "fixed_mask": rows.view == "fixed_mask",
         "dataset_objectives": dict(losses),
     }
+    layers = {"fixed_mask": decided_by["view"], "dataset_objectives": "given" if losses else "default"}
+    if "max_seq_length" in args.tables.get(longest, {}):
+        layers["max_seq_length"] = "given"
     if losses and all(losses.values()):  # the model's own objective is then that of the first data set
-        written |= losses[next(iter(plans))]
-    if "similarity_fn_name" not in start.given:  # a trained model is compared as its first objective compares
-        for plan in everything:
-            for option, value in plan.options.items():
-                if option.rpartition(".")[2] == "similarity":
-                    written.setdefault("similarity_fn_name", value)
+        first = next(iter(plans))
+        written |= losses[first]
+        layers["objective"] = "given"
+        for option in written["objective_options"]:
+            layers[option] = decided_by[f"{first}: {option}"]
 
-    # Prompts are those of the run or, if it has none, of the first data set that has some.
+    # 2. A trained model is compared as its first objective compares.
+    for name, plan in everything.items():
+        for option, value in plan.options.items():
+            is_decided = "similarity_fn_name" in start.given or "similarity_fn_name" in written
+            if option.rpartition(".")[2] == "similarity" and not is_decided:
+                written["similarity_fn_name"] = value
+                layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
+
+    # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
     of_datasets = [own.get("prompts") for own in args.tables.values()]
     trained = [prompts for prompts in (args.prompts, *of_datasets) if prompts is not None]
     saved = start.settings.prompts
@@ -391,36 +438,13 @@ def settings_to_save(
         written["prompts"] = {**saved, "query": query, "document": document}
         if query == document:  # which then also stands before texts that are neither query nor document
             written["default_prompt_name"] = "query"
+        layers |= dict.fromkeys({"prompts", "default_prompt_name"} & written.keys(), "given")
     elif known and start.settings.default_prompt_name is None:
         logger.info(
             f"The model has the prompts {known}, which are kept. Training puts none of them before a text unless "
             "prompts (--prompts anchor=... positive=...) names it."
         )
-    return written
-
-
-def who_decided(start: Start) -> dict[str, str]:
-    """Return the layer that decided each setting of a model and each option of its objective.
-
-    Args:
-        start (`Start`): The model.
-
-    Returns:
-        `dict[str, str]`: One of `LAYERS` by the name of the setting or option.
-    """
-    settings = start.settings
-    decided_by = dict.fromkeys(vars(settings) | settings.objective_options, "default")
-    del decided_by["objective_options"]
-    layers = {  # the last one wins
-        "paper": paper_settings(settings.objective).keys(),
-        "checkpoint": start.saved.keys() | start.saved.get("objective_options", {}).keys(),
-        "given": start.given.keys() | start.given.get("objective_options", {}).keys(),
-    }
-    for layer, decided in layers.items():
-        for name in decided_by:
-            if name in decided or name.rpartition(".")[2] in decided:
-                decided_by[name] = layer
-    return decided_by
+    return written, layers
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from itertools import compress
+from collections.abc import Mapping, Sequence
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from ..evaluation.metrics import alignment, collapse, spearman, uniformity
 from ..evaluation.scoring import TaskData
 from ..evaluation.sts import predict_pairs
 from ..evaluation.user_tasks import name_tasks
+from ..indexes.description import Role
 from ..inference.encoder import Encoder
-from ..models.settings import ContrastiveSettings
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
 from .run_results import Change, Results
@@ -60,10 +60,11 @@ class DevSetCallback(TrainerCallback, ABC):
 
     Args:
         sources (`dict[str, str]`): The file of each dev set, by its name in the metrics.
-        texts (`Sequence[str]`): The texts of all sets; they may repeat.
+        roles (`Mapping[Role, Sequence[str]]`): The texts of all sets, by what they are to the model; they may repeat.
 
     Attributes:
         texts (`list[str]`): The distinct texts.
+        roles (`dict[Role, list[str]]`): The distinct texts of each role.
         gold (`list`): What decides the scores beside the texts: gold scores, or digests of the tasks' files.
         headline (`str`): The metric that selects the best checkpoint by default. A higher value is better.
         scores (`dict`): What the last evaluation scored, for a bootstrap: for each metric that can be resampled, the
@@ -76,14 +77,12 @@ class DevSetCallback(TrainerCallback, ABC):
     scores: Scores
     shows_bar = False
 
-    def __init__(self, sources: dict[str, str], texts: Sequence[str]):
+    def __init__(self, sources: dict[str, str], roles: Mapping[Role, Sequence[str]]):
         self.sources = sources
         self.scores = {}
-        self.texts = list(dict.fromkeys(texts))
+        self.roles = {role: list(dict.fromkeys(texts)) for role, texts in roles.items()}
+        self.texts = list(dict.fromkeys(chain.from_iterable(roles.values())))
         self._reading: tuple[object, ...] = ()
-
-    def use_prompts(self, settings: ContrastiveSettings) -> None:
-        """Take the model's prompts for texts that play different parts, if there are such texts."""
 
     def on_step_end(self, args, state, control, **_):  # type: ignore[no-untyped-def]
         """Request an evaluation of the last weights, whether or not `eval_steps` divides the number of steps."""
@@ -142,14 +141,21 @@ class DevSetCallback(TrainerCallback, ABC):
             ValueError: If embeddings are not finite, or all equal.
         """
         encoder = Encoder(model, tokenizer)  # with the length of inference
-        prefix = encoder.resolve_prompt()
-        reading = encoder.reading(prefix)
+        prompts = {role: encoder.role_prompt(role) for role in self.roles}
+        reading = encoder.reading(*prompts.values())
         if reading != self._reading:  # also when the callback serves another run
-            self._token_ids = encoder.tokenize(self.texts, prefix)
+            self._token_ids = []
+            for role, texts in self.roles.items():
+                self._token_ids += encoder.tokenize(texts, prompts[role])
             self._reading = reading
         embeddings = encoder.embed(self._token_ids, show_progress_bar=self.shows_bar)
         similarity = encoder.settings.similarity_fn_name
-        return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.texts, embeddings, similarity)))
+        return on_first_process(lambda: self.score(SentenceEmbeddings.of(self.roles, embeddings, similarity)))
+
+    def metric_names(self) -> list[str]:
+        """Return the names of the metrics, which are those of any vectors."""
+        vectors = torch.randn(sum(map(len, self.roles.values())), 8, generator=torch.Generator().manual_seed(0))
+        return list(self.score(SentenceEmbeddings.of(self.roles, vectors)))
 
     @abstractmethod
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
@@ -174,7 +180,7 @@ class SimilarityEvalCallback(DevSetCallback):
 
     def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb"):
         pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(str(dev_set), str(dev_set))
-        super().__init__({name: pairs.name}, pairs.texts)
+        super().__init__({name: pairs.name}, {None: pairs.texts})
         self.pairs = pairs
         self.name = name
         self.headline = f"{name}_spearman"
@@ -218,23 +224,12 @@ class TasksEvalCallback(DevSetCallback):
     """
 
     def __init__(self, tasks: dict):
-        self._given = tasks
         sources = {name: task.source for name, task in tasks.items()}
-        super().__init__(sources, [text for task in tasks.values() for text in task.texts])
+        super().__init__(sources, TaskData(user_tasks=tasks).roles)
         self.tasks = tasks
         name, task = next(iter(tasks.items()))
         self.headline = f"{name}_{task.metric}"
         self.gold = [digest(source) for source in sources.values() if Path(source).is_file()]
-
-    def use_prompts(self, settings: ContrastiveSettings) -> None:
-        """Put the model's prompts `query` and `document` before the texts of a retrieval task.
-
-        Args:
-            settings (`ContrastiveSettings`): The settings of the model. Its default prompt stands before all texts.
-        """
-        data = TaskData(user_tasks=self._given).prompted_for(settings)
-        self.tasks = data.user_tasks
-        super().__init__(self.sources, [*data.texts()])
 
     def score(self, embeddings: SentenceEmbeddings) -> dict[str, float]:
         """Compute the metrics of the tasks.
@@ -280,17 +275,19 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
     return [*callbacks, TasksEvalCallback(named)]
 
 
-def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, has_eval_dataset: bool = True) -> None:
-    """Refuse dev sets whose metrics would overwrite each other, and a best model by a loss that is never computed.
+def check_dev_sets(
+    dev_sets: Sequence[DevSetCallback], args: TrainingArguments, losses: Sequence[str] | None = None
+) -> None:
+    """Refuse dev sets whose metrics would overwrite each other, and a best model by a metric that nothing computes.
 
     Args:
         dev_sets (`Sequence[DevSetCallback]`): The dev sets of a trainer.
         args (`SimCSETrainingArguments`): The training arguments.
-        has_eval_dataset (`bool`, *optional*, defaults to `True`): Whether there is an `eval_dataset` for `eval_loss`.
+        losses (`Sequence[str]`, *optional*): The metrics of the evaluation rows. `None` if they are not known, and
+            `metric_for_best_model` is then taken as it is.
 
     Raises:
-        ValueError: If two dev sets have the same name, or only dev sets are evaluated and `metric_for_best_model` is
-            none of theirs.
+        ValueError: If two dev sets have the same name, or `metric_for_best_model` is no metric of the evaluation.
     """
     names = [name for dev_set in dev_sets for name in dev_set.sources]
     repeated = sorted({repr(name) for name in names if names.count(name) > 1})
@@ -300,11 +297,16 @@ def check_dev_sets(dev_sets: Sequence[DevSetCallback], args: TrainingArguments, 
             "with SimilarityEvalCallback(file, name=...)"
         )
     metric = (args.metric_for_best_model or "").removeprefix("eval_")
-    is_computed = has_eval_dataset or metric.startswith(tuple(f"{name}_" for name in names))
-    if metric and dev_sets and not is_computed:
+    if not metric or losses is None or metric in [*losses, *[dev_set.headline for dev_set in dev_sets]]:
+        return
+    known = [*losses]
+    for dev_set in dev_sets:
+        known += dev_set.metric_names()
+    if known and metric not in known:
+        more = "" if losses else ", or pass eval_dataset for a loss"
         raise ValueError(
-            f"metric_for_best_model={metric!r} is no metric of the dev sets {', '.join(names)}, and there is no "
-            f"eval_dataset: take one such as {dev_sets[0].headline!r}, or pass eval_dataset=..."
+            f"metric_for_best_model={metric!r} is no metric of this run: take one of "
+            f"{', '.join(map(repr, known))}{more}"
         )
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
 from ..data.table import SUFFIX
 from ..models.settings import Values
+from ..objectives import describe_options, import_objective, objective_class, part_weights
 from ..ops.checks import did_you_mean
 
 #: The defaults of the commands by the name of the method, and words for arguments of transformers.
@@ -82,7 +83,7 @@ def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[s
         argv (`Sequence[str]`): Command line without the program's name. A first argument without `--` names a recipe,
             see [`read_recipe`], over which the command line takes precedence.
         classes (`Sequence[type]`): Argument dataclasses.
-        defaults (`Mapping[str, Any]`): Defaults that `--help` shows in place of the dataclasses'.
+        defaults (`Mapping[str, Any]`): Defaults that `--help_all` shows in place of the dataclasses'.
 
     Returns:
         `Values`: Values by argument name.
@@ -94,26 +95,49 @@ def read_words(argv: Sequence[str], classes: Sequence[type], defaults: Mapping[s
     recipe = {}
     if words and not words[0].startswith("-"):
         recipe = read_recipe(words.pop(0), classes)
+    shows_all = "--help_all" in words
     parser = _make_parser(classes)
-    if {"-h", "--help", "--help_all"} & set(words):
-        for action in parser._actions:  # HfArgumentParser spells each name in two ways
-            action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
-            if action.default is None or "default: " in (action.help or ""):
-                action.default = SUPPRESS
-            if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
-                action.help = f"Switch {action.dest} off."
-                action.default = SUPPRESS
-        parser.set_defaults(**defaults)
-        parser.parse_args(["--help"])
     for action in parser._actions:
         action.default = SUPPRESS
         action.required = False
-    typed, unknown = parser.parse_known_args(words)
+    typed, unknown = parser.parse_known_args([word for word in words if word != "--help_all"])
     if unknown:
         wrong = [word.partition("=")[0] for word in unknown]
         hint = did_you_mean(wrong, parser._option_string_actions)
         parser.error(f"unknown argument(s): {' '.join(unknown)}{hint}")
-    return over(recipe, vars(typed))
+    given = over(recipe, vars(typed))
+    if shows_all:
+        _print_all(classes, defaults, given)
+        parser.exit()
+    return given
+
+
+def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Print every option with its default: those of this package, of the objective that is given, of transformers."""
+    parser = _make_parser(classes)
+    parser.set_defaults(**defaults)
+    if "objective" in argument_names(classes):
+        for part in part_weights(given.get("objective") or "simcse"):
+            import_objective(part)
+            objective = objective_class(part)
+            group = parser.add_argument_group(f"objective {part}, as --objective_options NAME=VALUE")
+            for name, words in describe_options(objective).items():
+                group.add_argument(name, nargs="?", help=words.replace("%", "%%"), default=objective.options[name])
+    theirs = parser.add_argument_group("training, of transformers' TrainingArguments")
+    names = argument_names([TrainingArguments])
+    for group in parser._action_groups[:-1]:
+        for action in list(group._group_actions):
+            # HfArgumentParser spells each name in two ways.
+            action.option_strings = [name for name in action.option_strings if "-" not in name.lstrip("-")]
+            if action.const is False:  # `--no_x`, which HfArgumentParser describes as `--x`
+                action.help = f"Switch {action.dest} off."
+            if action.const is False or re.search("default: |Defaults to ", action.help or ""):
+                action.default = None
+            action.default = SUPPRESS if action.default is None else action.default
+            if action.dest in names:
+                group._group_actions.remove(action)
+                theirs._group_actions.append(action)
+    parser.print_help()
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
@@ -171,8 +195,8 @@ def _make_parser(classes: Sequence[type]) -> HfArgumentParser:
             action.nargs = "?"
             action.const = True
         action.help = DEFAULTS["words"].get(action.dest, action.help)
-        if action.help:  # transformers 5.2 writes "20%" where argparse wants "20%%"
-            action.help = re.sub("(?<!%)%(?![%(])", "%%", action.help)
+        if action.help:  # transformers 5.2 writes "20%" where argparse wants "20%%", and names defaults twice
+            action.help = re.sub("(?<!%)%(?![%(])", "%%", action.help.replace(" (default)", ""))
     return parser
 
 

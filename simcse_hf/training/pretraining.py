@@ -1,7 +1,7 @@
 """Masked-LM pretraining on sentences: `simcse-hf train mlm`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,12 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
             callbacks=[self.stop_on_signal, FiniteWeights()],
             **kwargs,
         )
+        self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        #: The batches of the next step, before they are masked.
+        self.batches: list = []
+        #: The tokens to predict in the batches of a step.
+        self.predicted = torch.tensor(0)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
 
@@ -126,30 +131,48 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple[list, None]:
+        """Take the batches of a step, which are masked when it begins."""
+        self.batches, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)
+        return self.batches, None
+
+    def training_step(self, model: torch.nn.Module, inputs: dict, *args: object) -> torch.Tensor:
+        """Take the gradient of a batch; the first one of a step masks all of them, unless they have labels."""
+        if self.batches:
+            for batch in self.batches:
+                if "labels" not in batch:
+                    batch["input_ids"], batch["labels"] = mask_tokens(batch["input_ids"], self.masker)
+            self.predicted = torch.as_tensor(self._get_num_items_in_batch(self.batches, self.args.device))
+            self.batches = []
+        return super().training_step(model, inputs, self.predicted)
+
     def compute_loss(
         self,
         model: torch.nn.Module,
         inputs: dict[str, Any],
-        *args: Any,
-        **kwargs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Mask the batch unless it has labels, as held-out sentences do, and return the loss."""
+        """Compute the mean loss of the tokens of a batch; in a step its part of the mean over all tokens."""
         # The head runs at the masked positions only: over a whole vocabulary, it costs as much as a small encoder.
-        ids = inputs["input_ids"]
-        labels = inputs.get("labels")
-        if labels is None:
-            ids, labels = mask_tokens(ids, self.masker)
+        labels = inputs["labels"]
         predicted = labels != IGNORED
-        if not predicted.any():  # in a batch of few tokens: the mean over none would not be a number
+        number = predicted.sum()
+        if not number:  # in a batch of few tokens: the mean over none would not be a number
             predicted[0, 0] = True
-            labels[0, 0] = ids[0, 0]
-        inputs = inputs | {"input_ids": ids, "labels": labels[predicted]}
+            labels[0, 0] = inputs["input_ids"][0, 0]
+        inputs = inputs | {"labels": labels[predicted]}
 
         def keep_predicted(head: torch.nn.Module, given: tuple) -> tuple:
             return (given[0][predicted], *given[1:])
 
         with self.head.register_forward_pre_hook(keep_predicted):
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        if model.training and num_items_in_batch is not None:
+            # Processes average their gradients.
+            processes = self.args.world_size if self.args.average_tokens_across_devices else 1
+            loss = loss * (number * processes / self.predicted.clamp(min=1))
+        return (loss, outputs) if return_outputs else loss
 
     def mask_once(self, rows: Dataset) -> Dataset:
         """Add `labels` to rows, with masks that are the same in every evaluation."""
@@ -211,7 +234,7 @@ def make_encoder(
 
     # 2. The model.
     if name:
-        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, name)
+        model, _ = load_weights(AutoModelForMaskedLM.from_pretrained, name, dtype=torch.float32)
         if hasattr(model.config, SECTION):
             delattr(model.config, SECTION)
         return model, tokenizer

@@ -6,6 +6,7 @@ several data sets, each batch from one.
 """
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +20,13 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..data.collator import (
-    LARGEST_LISTED,
-    ClassSampler,
-    ContrastiveCollator,
-    NeighborSampler,
-    PermutedSampler,
-)
+from ..data.collator import ContrastiveCollator
 from ..data.columns import LABEL, SAMPLE_ROWS
 from ..data.documents import SpanDataset
 from ..data.kinds import KINDS, Source, check_neighbours, read_stream
-from ..data.mixture import MixedRows, MixtureCollator, MixtureSampler
+from ..data.mixture import MixedRows, MixtureCollator
 from ..data.read import TextSource, apply_transform, cached_map, find_paths
+from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NeighborSampler, PermutedSampler
 from ..data.stream import StreamedRows
 from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
@@ -109,6 +105,7 @@ class Rows:
     Attributes:
         tokens (`Dataset`, `SeededDataset` or `StreamedRows`): What a data loader reads.
         kind (`Kind`): The kind of the rows.
+        multiple (`int`): What the size of a batch must be a multiple of.
         callbacks (`list[TrainerCallback]`): The callbacks that a run on the rows needs.
         num_sentences (`int`): Texts of the first row.
         longest (`int`): The most tokens of a text, with those of its template.
@@ -129,6 +126,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.kind = KINDS[self.plan.kind]
+        self.multiple = self.kind.multiple
         self.vectors: dict[str, RowVectors] = {}
         if self.plan.frozen:
             self._find_vectors()
@@ -199,14 +197,15 @@ class Rows:
         if "teacher" in objective.vectors and "teacher" not in self.plan.frozen:
             advice = "name a model, or the folder of its vectors that `simcse-hf encode` wrote, as teacher (--teacher)"
             raise ValueError(f"objective {objective.name!r} learns from a teacher: {advice}")
-        shared = make_collator(self.reader, objective, self.longest)
+        shared = make_collator(self.reader, objective)
         return replace(shared, columns=self.kind.numbers, vectors=self.vectors)
 
-    def check(self, objective: Objective) -> list[Mapping]:
+    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check that an objective can learn from the rows.
 
         Args:
             objective (`Objective`): The objective.
+            batch_size (`int`): Rows of a batch of one process.
 
         Returns:
             `list[Mapping[str, Any]]`: The first row of each data set of single sentences without augmentation, for the
@@ -227,7 +226,7 @@ class Rows:
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
-        objective.check(TrainingRows(number, args.train_batch_size * args.world_size, rows.column_names, rows))
+        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length
@@ -308,6 +307,7 @@ class Mixed(Rows):
         super().__post_init__()
         self.texts = [texts for part in self.parts.values() for texts in part.texts]
         self.longest = max(part.longest for part in self.parts.values())
+        self.multiple = math.lcm(*[part.multiple for part in self.parts.values()])
 
     def order(self, batch_size: int) -> MixtureSampler:
         """Choose an order in which each batch comes from one data set; see [`Rows.order`]."""
@@ -322,17 +322,20 @@ class Mixed(Rows):
 
     def collator(self, objective: Objective) -> MixtureCollator:
         """Make the collators of all data sets; see [`Rows.collator`]."""
+        if getattr(self.reader.args.accelerator_config, "dispatch_batches", False):
+            advice = "unset it in accelerator_config"
+            raise ValueError(f"dispatch_batches cuts one batch for all processes, but not that of a mixture: {advice}")
         collators = []
         for number, part in enumerate(self.parts.values()):
             collators.append(part.collator(objective.of_dataset(number)))
-        return MixtureCollator(collators, make_collator(self.reader, objective, self.longest))
+        return MixtureCollator(collators, make_collator(self.reader, objective))
 
-    def check(self, objective: Objective) -> list[Mapping]:
+    def check(self, objective: Objective, batch_size: int) -> list[Mapping]:
         """Check the rows of every data set with its objective; see [`Rows.check`]."""
         singles: list[Mapping] = []
         for number, (name, part) in enumerate(self.parts.items()):
             with named(name):
-                found = part.check(objective.of_dataset(number))
+                found = part.check(objective.of_dataset(number), batch_size)
             singles += [{**row, "dataset": number} for row in found]
         return singles
 
@@ -619,14 +622,12 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
 # Steps that several ways of drawing share ---------------------------------------------------------------------------
 
 
-def make_collator(reader: Reader, objective: Objective, longest: int) -> ContrastiveCollator:
-    """Make the collator of an objective, for texts of up to `longest` tokens."""
+def make_collator(reader: Reader, objective: Objective) -> ContrastiveCollator:
+    """Make the collator of an objective."""
     return ContrastiveCollator(
         reader.tokenizer,
-        pad_to=longest if reader.args.pad_to_max_length else None,
         repeat=objective.num_views,
         add_text_ids=objective.needs_text_ids,
-        add_lengths=reader.args.device.type != "cpu",
     )
 
 

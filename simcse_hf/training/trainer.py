@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Sampler
@@ -29,6 +30,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from ..data.collator import CheckedCollator
+from ..data.packed_batch import Batch, PackedBatch, PackingCollator
 from ..data.templates import template_settings
 from ..data.views import MaskedLMView, view_class, view_rate
 from ..models.adapters import (
@@ -56,6 +58,7 @@ from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
 from ..ops.files import STAGING, folder_problem, full_name, write_json
 from ..ops.loading import load_pretrained
+from ..ops.memory import FullMemoryError, explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
 from ..publishing import CARD, is_written_by_hand, write_card
 from .checkpoints import (
@@ -75,6 +78,7 @@ from .dev_sets import (
     make_dev_sets,
     warn_of_overlap,
 )
+from .graphs import StepGraphs, find_problem
 from .rows import (
     Reader,
     Rows,
@@ -98,9 +102,6 @@ from .training_args import SimCSETrainingArguments
 from .watch import FiniteWeights, RunWatch
 
 logger = logging.get_logger(__name__)
-
-#: A batch of the collator: tensors by name, or numbers.
-Batch = dict[str, Any]
 
 #: Model outputs that are losses.
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
@@ -192,6 +193,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         dev_sets = [callback for callback in callbacks if isinstance(callback, DevSetCallback)]
 
         # 4. The run is decided, once: everything below works with what it says.
+        _, schedule = kwargs.get("optimizers", (None, None))
         if isinstance(args, Run):
             self.run = args
         else:
@@ -201,14 +203,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 dataset_names=list(train_dataset) if has_names(train_dataset) else [],
                 headline=dev_sets[0].headline if dev_sets else None,
                 is_stream=is_streamed(train_dataset),
+                schedule=schedule,
             )
         args = self.run.arguments
-        check_dev_sets(dev_sets, args, eval_dataset is not None)
+        losses = ["loss"] if eval_dataset is not None else []
+        if has_names(eval_dataset):
+            losses = [f"{name}_loss" for name in eval_dataset]
+        check_dev_sets(dev_sets, args, None if kwargs.get("compute_metrics") else losses)
 
         # 5. The model takes the settings of the run.
         _prepare_model(start, self.run, tokenizer)
-        for callback in dev_sets:
-            callback.use_prompts(start.settings)
         self.start_digest = starting_weights(start)
 
         # 6. Texts become rows of token ids, and rows become batches.
@@ -224,7 +228,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         elif self.rows is not None:
             collator = self.rows.collator(start.objective)
         else:  # evaluation only
-            collator = make_collator(self.reader, start.objective, max(self.run.rows.lengths))
+            collator = make_collator(self.reader, start.objective)
         self.masked_lm_view: MaskedLMView | None = None
         view = self.run.rows.view
         if view_class(view).needs_masked_lm:
@@ -248,6 +252,10 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.results: Results | None = None
         #: The optimizer and the schedule of the caller, who may have made none.
         self.own_optimizers: tuple[Any, Any] | None = None
+        #: Whether the steps of the run are CUDA graphs, these graphs, and the gradient's norm in the last of them.
+        self.captures_steps = False
+        self.graphs: StepGraphs | None = None
+        self.norm_of_graph: torch.Tensor | None = None
         self.settings: Values = {}
         self.changes: list[Changed] = []
         #: Weights, random state and optimizer at the start of a run that looks for its batch size.
@@ -292,7 +300,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if not isinstance(added, DevSetCallback):
             return
         check_dev_sets(self.dev_sets, self.args)
-        added.use_prompts(self.model.settings)
         if self.eval_dataset is None:
             self.eval_dataset = self.no_rows
 
@@ -355,7 +362,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.resumed_from is not None and not self.changes:
             self.args = with_values(self.args, eval_on_start=False)  # the checkpoint has that of the start
         held = hold_together(self._get_output_dir(kwargs.get("trial")))  # a trial of a search has its own folder
-        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device):
+        explained = explain_full_memory(self._describe_step)
+        with held, self.stop_on_signal.caught(self.args), avoid_cudnn_attention(self.args.device), explained:
             try:
                 output = super().train(self.resumed_from, *args, **kwargs)
             except FloatingPointError:
@@ -371,7 +379,24 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.args = decided
         if self.hp_search_backend is None:
             self._say_results()
-        return output
+        return output._replace(training_loss=output.metrics["train_loss"])  # of the whole run, as in the log
+
+    def _describe_step(self) -> str:
+        """Say how large a step is, and what takes less memory."""
+        assert self.rows is not None and self.model.objective is not None
+        args = self.args
+        objective = self.model.objective
+        rows = self._train_batch_size
+        length = max(self.run.rows.lengths)
+        less = f"per_device_train_batch_size to {max(1, rows // 4)}"
+        if objective.supports_gradcache:
+            chunk = args.gradcache_chunk_size or rows
+            less = f"gradcache_chunk_size to {max(1, chunk // 4)}, which trains with the same batch,"
+        return (
+            f"a step of {rows} rows with {max(self.rows.num_sentences, objective.num_views)} texts of up to {length} "
+            f"tokens does not fit into the memory of {args.device}: set {less} or max_seq_length to {length // 2}, or "
+            f"train in bfloat16 (bf16). Checkpoints saved earlier are untouched in {args.output_dir}"
+        )
 
     def _begin_anew(self) -> None:
         """Forget the optimizer and the schedule of an earlier call, and draw the noise that a new process draws."""
@@ -379,6 +404,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.own_optimizers is None:
             self.own_optimizers = (self.optimizer, self.lr_scheduler)
         self.optimizer, self.lr_scheduler = self.own_optimizers
+        self.graphs = None
+        self.captures_steps = self._can_capture_steps()
 
     def _say_results(self) -> None:
         """Write the results, and say what the dev set scored."""
@@ -416,7 +443,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             logger.warning(f"view_both has no effect with view {args.view}.")
 
         # 2. The rows, and the batches that they fill.
-        singles = self.rows.check(objective)
+        singles = self.rows.check(objective, args.train_batch_size)
         compares_rows = not objective.reconstructs
         batch = args.train_batch_size * args.world_size
         if compares_rows and args.gradient_accumulation_steps > 1:
@@ -539,12 +566,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         model = self.model
         if model.second_encoder is not None:  # which gives a text another embedding without dropout
             return
-        batch = self.data_collator([dict(row)] * 8)  # At low rates, one text may be spared by chance.
+        # At low rates, one text may be spared by chance.
+        batch = self.data_collator([dict(row)] * 8)
         texts = (batch["input_ids"], batch["attention_mask"])
         rates = dict(sorted(dropout_rates(model.config).items()))
         implementation = model.config._attn_implementation
         unpadded = model.unpadded
-        if self.args.torch_compile or self.args.gradient_checkpointing:  # Training pads, once they are set up.
+        if self.args.gradient_checkpointing:  # Training pads, once it is set up.
             model.unpadded = False
         try:
             with self.compute_loss_context_manager():
@@ -587,6 +615,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         if self.args.auto_find_batch_size:
             self._begin_attempt()
+        collator = self._packing_collator()
         stream = None if self.rows is None else self.rows.stream
         if stream is not None:
             stream.batch_size = self._train_batch_size
@@ -597,21 +626,46 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 loader = DataLoader(
                     stream,
                     batch_size=None,
-                    collate_fn=self.data_collator,
-                    pin_memory=self.args.dataloader_pin_memory,
+                    collate_fn=lambda rows: send_to_device(collator(rows), self.args.device),
                 )
         else:
             loader = super().get_train_dataloader()
+            getattr(loader, "base_dataloader", loader).collate_fn = collator
         # Accelerate's loader wraps the one that starts the workers.
         base = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
 
+    def _packing_collator(self) -> Callable[[Sequence[Mapping]], Batch]:
+        """Return what makes the batches of training: without padding, where the encoder runs without."""
+        collate: Callable[[Sequence[Mapping]], Batch] = self.data_collator  # type: ignore[assignment]
+        args = self.args
+        # One process would cut a batch into those of all processes.
+        dispatches = getattr(args.accelerator_config, "dispatch_batches", False)
+        if not self.model.runs_unpadded or args.gradient_checkpointing or dispatches:
+            return collate
+        packing = PackingCollator(collate, self.processing_class.pad_token_id, in_order=args.device.type != "cpu")
+        packing.stays_packed = self.captures_steps
+        if (args.torch_compile or packing.stays_packed) and self.rows is not None:
+            # Compiled code gets few shapes. With about 22 tokens a text, rounding up to a multiple of as many tokens
+            # as there are texts adds 2.3%.
+            texts = 2 * self._train_batch_size
+            packing.multiple = min(256, 2 ** int(math.log2(texts)))
+            packing.length = self.rows.longest
+        return packing
+
     def _begin_attempt(self) -> None:
         """Let each attempt of `auto_find_batch_size` begin with the weights and the noise of the first."""
         assert self.rows is not None
-        self._train_batch_size -= self._train_batch_size % self.rows.kind.multiple
+        multiple = self.rows.multiple
+        self._train_batch_size = max(multiple, self._train_batch_size // multiple * multiple)
         if self._train_batch_size < self.args.train_batch_size:
+            assert self.model.objective is not None
+            try:
+                self.rows.check(self.model.objective, self._train_batch_size)
+            except ValueError as error:  # What the memory holds teaches nothing, and one row more does not fit.
+                self._train_batch_size += multiple
+                raise FullMemoryError(f"{self._describe_step()} ({error})") from error
             logger.warning(
                 f"auto_find_batch_size: the memory holds {self._train_batch_size} of the {self.args.train_batch_size} "
                 "rows asked for, so each sentence has fewer negatives; results.json records it"
@@ -621,7 +675,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.start_of_attempts = (weights, torch.get_rng_state(), self.optimizer)
             return
         weights, noise, self.optimizer = self.start_of_attempts
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights, strict=False)  # without those that a decoder shares with the encoder
         torch.set_rng_state(noise)
         if self.optimizer is not None:
             self.optimizer.state.clear()
@@ -647,9 +701,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Take the gradient of a batch, in one pass or, with `gradcache_chunk_size`, in chunks."""
+        """Take the gradient of a batch, in one pass, as a CUDA graph or, with `gradcache_chunk_size`, in chunks."""
+        self.norm_of_graph = None
         if self.args.gradcache_chunk_size is None:
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            if self.captures_steps and isinstance(inputs, PackedBatch):
+                loss = self._step_by_graph(inputs)
+            else:
+                loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             loss = self._step_in_chunks(model, inputs, self.args.gradcache_chunk_size)
         # Sum the losses without waiting for the device, in float64: no order of adding changes the sum.
@@ -657,12 +715,45 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self.watch.run_loss = self.watch.run_loss + loss.detach().to(exact)
         return loss
 
+    def _can_capture_steps(self) -> bool:
+        """Whether steps become CUDA graphs, if that was asked for; says so if they do not."""
+        if not self.args.cuda_graphs:
+            return False
+        problem = find_problem(self.args, self.model)
+        own_loss = self.compute_loss_func is not None or type(self).compute_loss is not SimCSETrainer.compute_loss
+        if own_loss or self.masked_lm_view is not None or self.own_optimizers != (None, None):
+            problem = "the loss, the views or the optimizer are not those of the package"
+        if problem:
+            logger.warning(f"cuda_graphs has no effect: {problem}.")
+        return problem is None
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> torch.Tensor | float:
+        """Return the norm of the gradient, which a graph has taken and clipped."""
+        return super()._get_grad_norm(model, grad_norm) if self.norm_of_graph is None else self.norm_of_graph
+
+    def _step_by_graph(self, batch: PackedBatch) -> torch.Tensor:
+        """Take a whole step, after which nothing is left to clip and the optimizer has nothing to do."""
+        self.model.train()
+        if self.graphs is None:
+            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate has wrapped it
+            self.graphs = StepGraphs(self.model, cast(torch.optim.AdamW, optimizer), self.args.max_grad_norm)
+        output, self.norm_of_graph = self.graphs.step(batch.with_tensors_on(self.args.device))
+        self.watch.add(output)
+        assert output.loss is not None
+        return output.loss
+
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the loss of a batch, and add its parts to the log."""
+        """Compute the loss of a batch, a mean over its rows, and add its parts to the log."""
         inputs = self._complete_inputs(inputs, model.training)
-        loss, output = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        if self.compute_loss_func is None:
+            loss, output = super().compute_loss(model, inputs, return_outputs=True)
+        else:  # transformers would take the labels away from the objective, and sum the losses of a step's batches
+            output = model(**inputs)
+            loss = self.compute_loss_func(output, inputs.get("labels"), num_items_in_batch=None)
+            if model.training and getattr(self, "loss_is_scaled_for_ga", None) is None:
+                loss = loss / self.current_gradient_accumulation_steps
         if model.training:
             self.watch.add(output)
         return (loss, output) if return_outputs else loss
@@ -680,6 +771,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
             for place in range(first, len(columns)):
                 columns[place] = self.masked_lm_view(columns[place], masks[place], seeds ^ place)
             inputs["input_ids"] = torch.stack(columns, dim=1)
+        if self.args.torch_compile and "packing" in inputs:
+            # One graph for any number of tokens, from the first step on.
+            torch._dynamo.maybe_mark_dynamic(inputs["packing"].token_index, 0)
         if self.masker is not None and training:
             assert self.model.objective is not None
             masked = self.model.objective.mlm_columns(inputs["input_ids"].shape[1])
@@ -699,7 +793,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 self.model,
                 self._complete_inputs(inputs, training=True),
                 chunk_size,
-                trim=not self.args.pad_to_max_length,
                 autocast=self.accelerator.autocast,
             )
         with no_sync():  # This gradient goes as far as the embeddings and the objective's parameters.
@@ -753,7 +846,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         Returns:
             `int`: Six operations for each token and parameter, embeddings left out.
         """
-        return 6 * inputs["input_ids"].numel() * self.model.counted_parameters
+        tokens = math.prod(inputs.shape) if isinstance(inputs, PackedBatch) else inputs["input_ids"].numel()
+        return 6 * tokens * self.model.counted_parameters
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log metrics, with the parts of the loss beside the loss."""

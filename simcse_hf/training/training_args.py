@@ -9,9 +9,8 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from ..data.mixture import SHARES
+from ..data.samplers import SHARES
 from ..data.views import VIEWS
-from ..evaluation.metrics import higher_is_better
 from ..models.settings import Values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import LAUNCHED, check_together
@@ -60,7 +59,6 @@ class SimCSETrainingArguments(TrainingArguments):
         "(round_robin). The numbers share in datasets take its place.",
         choices=SHARES,
     )
-    pad_to_max_length: bool = option(False, "Pad every batch to max_seq_length instead of its longest text.")
     view: str | None = option(
         None,
         "How the positive of a single sentence is made: identity (another dropout mask), fixed_mask (the "
@@ -74,6 +72,9 @@ class SimCSETrainingArguments(TrainingArguments):
         None,
         "Encode a batch of any size in chunks of this many rows, at the price of a second forward pass (GradCache); "
         "default: the whole batch in one pass.",
+    )
+    cuda_graphs: bool = option(
+        False, "Take each step as one CUDA graph where that is possible (one NVIDIA GPU, AdamW); not measured yet."
     )
     allow_changes: bool = option(
         False, "Resume although settings, texts or weights differ from those of the checkpoint, and record it."
@@ -106,7 +107,7 @@ class SimCSETrainingArguments(TrainingArguments):
         "lora_alpha is twice r, and all linear layers of the encoder get an adapter.",
     )
     save_adapter: bool = option(False, "Save the adapter of the model in place of the merged model.")
-    remove_unused_columns: bool = option(False, "Remove columns that the model's forward pass does not take.")
+    remove_unused_columns: bool = option(False, "Without effect: batches hold what the objective reads.")
     logging_nan_inf_filter: bool = option(
         False, "transformers' filter of the log. A loss that is not finite ends the run in any case."
     )
@@ -153,14 +154,15 @@ class SimCSETrainingArguments(TrainingArguments):
         return self.seed if self.data_seed is None else self.data_seed
 
     @property
+    def schedule_reads_metric(self) -> bool:
+        """Whether the learning rate follows `metric_for_best_model`."""
+        return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+
+    @property
     def needs_best_metric(self) -> bool:
         """Whether the run compares its evaluations by `metric_for_best_model`."""
-        by_schedule = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-        return self.load_best_model_at_end or by_schedule or self.save_strategy == SaveStrategy.BEST
-
-    def is_higher_better(self, metric: str) -> bool:
-        """Return whether a higher value of a metric is better."""
-        return higher_is_better(metric)
+        saves_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
+        return saves_best or self.schedule_reads_metric
 
     def __post_init__(self) -> None:
         """Check the values.

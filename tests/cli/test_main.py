@@ -106,3 +106,12 @@ def test_quiet_hides_the_bars_of_every_library():
     for words, shows in (([], True), (["--quiet"], False)):
         printed = python("-c", program, *words, env=environment).stderr
         assert ("3/3" in printed) == shows, printed
+
+
+@pytest.mark.parametrize("set_by_user, used", [(None, "passive"), ("active", "active")])
+def test_threads_that_wait_leave_the_cores_to_others_unless_the_user_decides(set_by_user, used, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", set_by_user or "")
+    if set_by_user is None:
+        del os.environ["OMP_WAIT_POLICY"]
+    assert main([]) == 0
+    assert os.environ["OMP_WAIT_POLICY"] == used

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -53,7 +53,7 @@ def test_the_short_help_shows_the_defaults_of_a_real_run(method, capsys):
     assert len(options) > 12
     for option in options:
         name, default = option.split()[0], " ".join(option.split()).partition("default: ")[2]
-        if actual[name] is None:  # the words say what decides it, if they say anything
+        if actual[name] in (None, MISSING):  # the words say what decides it, if they say anything
             continue
         assert default == str(actual[name]) or (not default and actual[name] in (False, -1)), option
 
@@ -68,11 +68,28 @@ def test_help_all_shows_an_argument_once_with_one_default_under_its_class(capsys
     assert status("train", "unsup", "--help_all") == 0
     text = capsys.readouterr().out
     groups = ["model and objective", "texts and output", "training"]
-    assert re.findall("^([a-z, ]+):$", text, re.MULTILINE) == ["options", *groups]
-    places = [text.index(name) for name in ("--objective ", "--dev_file ", "--teacher ")]
+    groups += ["objective simcse, as --objective_options NAME=VALUE", "training, of transformers' TrainingArguments"]
+    assert re.findall("^([a-z].+):$", text, re.MULTILINE) == ["options", *groups]
+    options = ("--objective ", "--dev_file ", "--teacher ", "mask_duplicates ", "--weight_decay ")
+    places = [text.index(f"\n  {name}") for name in options]
     assert places == sorted(places) and text.count("  --max_seq_length ") == 1
-    for option in text.split("\n  --")[1:]:
-        assert option.count("default: ") <= 1, option
+    for option in re.split(r"\n  (?=\S)", text)[1:]:
+        assert option.count("default: ") + option.count("(default)") <= 1, option
+
+
+@pytest.mark.parametrize(
+    "words, shown",
+    [
+        (("--objective", "vicreg"), ("covariance_weight", "1.0")),
+        (("--objective", "simcse+barlow_twins:0.1"), ("off_diagonal_weight", "0.0051")),
+        (("rankcse-bert-base",), ("student_temperature", "0.05")),
+    ],
+)
+def test_help_all_lists_the_options_of_the_objective_that_is_given_with_their_defaults(words, shown, capsys):
+    assert status("train", "unsup", *words, "--help_all") == 0
+    name, default = shown
+    entry = capsys.readouterr().out.partition(f"\n  {name} ")[2].partition("\n  --")[0]
+    assert f"(default: {default})" in " ".join(entry.split())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from simcse_hf import ContrastiveCollator
 from simcse_hf.data.columns import find_parts, resolve_columns
 from simcse_hf.data.documents import SpanDataset, next_sentence_pairs, read_documents
 from simcse_hf.data.nli_pairs import build_nli_groups, build_nli_triplets
+from simcse_hf.data.packed_batch import PackingCollator
 from simcse_hf.data.read import load_class_rows, load_text_dataset
 from simcse_hf.data.scored_pairs import resolve_scored_pairs
 from simcse_hf.data.stream import load_text_stream
@@ -173,6 +174,10 @@ def collate(*input_ids, **options):
     return lambda tokenizer: ContrastiveCollator(tokenizer, **options)([{"input_ids": ids} for ids in input_ids])
 
 
+def packed(input_ids, **options):
+    return lambda tokenizer: PackingCollator(ContrastiveCollator(tokenizer), 0, **options)([{"input_ids": input_ids}])
+
+
 def views(texts):
     return lambda tokenizer: ViewDataset(texts, tokenizer, make_view("crop"), 12)
 
@@ -187,7 +192,8 @@ def without_padding(tokenizer):
 OF_TOKENS = [
     (lambda tokenizer: ContrastiveCollator(tokenizer)([{"text": "a"}]), "token id lists.*the keys.*Tokenize first"),
     (collate([2, 7, 3]), r"a list of token id lists.*got \[2, 7, 3\]"),
-    (collate([[CLS, 7, 7, 7, SEP]], pad_to=4), "a text has 5 tokens, but pad_to is 4"),
+    (packed([[CLS, 7, 7, 7, SEP]], length=4), "a text has 5 tokens, but the batch is 4 tokens long"),
+    (collate([[CLS, SEP], [CLS]], [[CLS], []]), "sentence 1 of row 1 of the batch has no token"),
     (without_padding, r"^the tokenizer has no padding token: set tokenizer.pad_token"),
     (lambda tokenizer: tokenize_dataset(TEXTS.select([]), tokenizer, 8), "the dataset to tokenize is empty"),
     (views(TEXTS.add_column("sent1", ["c", "d"])), "column sent0; the data set has sent0, sent1. Select"),

@@ -5,8 +5,8 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
 from torch.utils.data import BatchSampler, DataLoader
 
-from simcse_hf.data import collator as module
-from simcse_hf.data.collator import ClassSampler, NeighborSampler, PermutedSampler
+from simcse_hf.data import samplers as module
+from simcse_hf.data.samplers import ClassSampler, NeighborSampler, PermutedSampler
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 129, 70_001])

@@ -8,6 +8,7 @@ import torch
 from cli_helpers import card_main, status
 from conftest import VOCABULARY, tiny_config
 from datasets import Dataset
+from tokenizers.normalizers import Lowercase
 
 import simcse_hf
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index
@@ -173,6 +174,55 @@ def test_a_threshold_of_other_embeddings_is_refused(with_threshold):
     changed.save_pretrained(with_threshold)
     with pytest.raises(ValueError, match="does not fit this model"):
         SimCSE(with_threshold).threshold  # noqa: B018
+
+
+def step(model):
+    """Change the weights by less than a few cosines show."""
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.mul_(1.001)
+
+
+CHANGES = {
+    "other weights": lambda model: step(model.model),
+    "max_length 40 there, 6 here": lambda model: setattr(model, "max_length", 6),
+    "long_texts 'cut' there, 'mean' here": lambda model: setattr(model, "long_texts", "mean"),
+    "another tokenizer": lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", Lowercase()),
+}
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_a_threshold_is_refused_after_its_model_has_changed_in_memory(reason, with_threshold, tmp_path, caplog):
+    model = SimCSE(with_threshold)
+    assert model.is_similar(WORDS[0], WORDS[0])
+    CHANGES[reason](model)
+    with pytest.raises(ValueError, match=f"does not fit this model: {reason}"):
+        model.is_similar(WORDS[0], WORDS[0])
+    model.save_pretrained(tmp_path / "changed")
+    assert "its threshold does not fit this model and is not saved" in caplog.text
+    with pytest.raises(ValueError, match="has no saved threshold"):
+        SimCSE(tmp_path / "changed").threshold  # noqa: B018
+
+
+def test_a_threshold_is_refused_after_further_training_and_with_another_length(with_threshold):
+    with pytest.raises(ValueError, match="does not fit this model: max_length 40 there, 6 here"):
+        SimCSE(with_threshold, max_length=6).threshold  # noqa: B018
+    trained = AutoModelForCL.from_pretrained(with_threshold)
+    step(trained)
+    trained.save_pretrained(with_threshold)
+    with pytest.raises(ValueError, match="does not fit this model: other weights"):
+        SimCSE(with_threshold).threshold  # noqa: B018
+
+
+def test_a_threshold_holds_in_half_precision_with_other_prompts_of_search_and_from_an_earlier_version(with_threshold):
+    model = SimCSE(with_threshold, dtype=torch.bfloat16)
+    model.prompts["query"] = "a "
+    config = with_threshold / "config.json"
+    content = json.loads(config.read_text())
+    assert model.threshold == content["similarity_threshold"]["cosine"]
+    del content["similarity_threshold"]["model"]
+    config.write_text(json.dumps(content))
+    assert SimCSE(with_threshold).threshold == model.threshold
 
 
 def test_the_results_are_written_although_no_threshold_can_be_chosen(model, tmp_path, capsys, caplog):

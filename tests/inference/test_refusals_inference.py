@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from conftest import tiny_config
 
 from simcse_hf import AutoModelForCL, SimCSE
@@ -36,6 +37,11 @@ OF_MODELS = {
     "budget": (lambda model: model.encode(["a"], token_budget=0), "token_budget must be an integer above 0, got 0"),
     "long texts": (lambda model: model.encode(["a"], long_texts="max"), "long_texts .* cut, mean, got 'max'"),
     "pairs": (lambda model: model.similarity_pairwise(["a"], ["a", "b"]), "equally many items .* 1 and 2"),
+    "codes": (lambda model: model.similarity(VECTORS.astype(np.int8), VECTORS), "embeddings are int8: .*no codes"),
+    "bits": (
+        lambda model: model.similarity_pairwise(torch.ones(3, 4, dtype=torch.uint8), VECTORS),
+        "embeddings are torch.uint8: .*no codes",
+    ),
     "length of a model": (lambda model: SimCSE(model.name_or_path, max_length=41), "max_seq_length is 41.* 40 pos"),
     "no length": (lambda model: SimCSE(model.name_or_path, max_length=-1), "max_"),
     "long texts of a model": (

@@ -20,6 +20,7 @@ from simcse_hf.inference.shards import read_shards
 from simcse_hf.models.pooling import POOLERS
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.ops import cpu
+from simcse_hf.ops.files import digest
 from simcse_hf.publishing.export import export_onnx
 from simcse_hf.training.dev_sets import SimilarityEvalCallback
 
@@ -263,6 +264,6 @@ def test_an_export_is_encoded_to_shards_and_searched_like_its_model(make, tmp_pa
     exported.build_index(texts, vectors=read_shards(tmp_path / "shards"))
     assert exported.search("a dog")[0][0] == "a dog"
 
-    exported.model.files = [texts]  # another graph
+    exported.model.digests = [digest(texts)]  # another graph
     with pytest.raises(ValueError, match="made with other settings .model weights"):
         encode(exported, texts, tmp_path / "shards", resume=True)

@@ -26,6 +26,7 @@ from transformers import (
 
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.checkpoint import reload_model
+from simcse_hf.ops.packing import Packing
 
 # --- checkpoints for plain transformers ---------------------------------------------------------------------------
 
@@ -55,8 +56,8 @@ def test_the_masked_lm_head_of_the_stock_class_is_trained_and_saved_for_it(famil
         wanted = stock.eval()(**flat(inputs), labels=batch["mlm_targets"].flatten(0, 1)).loss.item()
         assert output.mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
         assert output.loss.item() == pytest.approx(output.contrastive_loss.item() + 0.3 * wanted, rel=1e-6)
-        lengths = batch["attention_mask"].sum(-1).numpy()
-        assert model(**batch, lengths=lengths).mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
+        packing = Packing.from_mask(batch["attention_mask"].flatten(0, 1))
+        assert model(**batch, packing=packing).mlm_loss.item() == pytest.approx(wanted, rel=1e-6)
         output.loss.backward()
         torch.optim.SGD(model.parameters(), lr=0.5).step()
         stock, info = AutoModelForMaskedLM.from_pretrained(save_checkpoint(model), output_loading_info=True)

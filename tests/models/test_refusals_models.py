@@ -14,6 +14,7 @@ from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.models.modeling import contrastive_class
 from simcse_hf.models.pooling import at_mask
 from simcse_hf.objectives.masked_lm import StockMaskedLMHead
+from simcse_hf.ops.packing import Packing
 
 
 class NoConfig(type(tiny_config())):
@@ -100,7 +101,10 @@ REFUSED = {
     "no head for targets": (step(TARGETS, objective="declutr", do_mlm=False), "Load it with do_mlm=True"),
     "no states for targets": (step(TARGETS, do_mlm=True), "'simcse' keeps no hidden states for mlm_targets"),
     "masked texts": (step(with_masked_inputs(random_batch(3)), do_mlm=True), "mlm_input_ids need mlm_targets"),
-    "lengths": (step(random_batch(3, 2) | {"lengths": np.array([3, 3])}), "lengths must have the shape"),
+    "packing": (
+        step(random_batch(3, 2) | {"packing": Packing.from_lengths(np.array([3, 3]))}),
+        "packing is of 2 texts",
+    ),
     "inputs_embeds": (step(random_batch(3) | {"inputs_embeds": torch.zeros(1)}), "inputs_embeds"),
     "output_attentions": (step(random_batch(3) | {"output_attentions": True}), "output_attentions"),
     "fixed mask": (step(random_batch(4, 2), fixed_mask=True), "fixed_mask is for views of one sentence"),
@@ -112,7 +116,6 @@ REFUSED = {
     "no mask token": (masks([2, 5, 3]), "id 4.*text 1 of the batch holds 0"),
     "two mask tokens": (masks([4, 5, 4]), "id 4.*text 1 of the batch holds 2"),
     "no token": (step(EMPTY), "sentence 1 of the batch has no token"),
-    "length 0": (step(EMPTY | {"lengths": np.array([2, 0, 0])}), "sentence 1 of the batch has no token"),
     # checkpoints
     "unknown head": (lambda folder: BertForCL.from_pretrained(folder, head="yes"), "head must be one of .*'yes'"),
     "no dense head": (loaded(is_ours=False, head="dense"), "head='dense', .* 2_Dense"),

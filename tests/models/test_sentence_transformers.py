@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 
 import pytest
 import torch
@@ -162,6 +163,44 @@ def assert_same_there(folder, texts=TEXTS):
     torch.testing.assert_close(torch.as_tensor(ours), wanted, rtol=0, atol=1e-5)
     assert torch.cdist(wanted, wanted)[~torch.eye(len(texts), dtype=bool)].min() > 1e-3, "texts can be told apart"
     return model
+
+
+def remove(folder, name):
+    if name == "folders":
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+    elif name.endswith(".json"):
+        (folder / name).unlink()
+    else:
+        shutil.rmtree(folder / name)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("folders", "lacks 1_Pooling/config.json, 2_Dense/config.json, which its modules.json names"),
+        ("1_Pooling", "lacks 1_Pooling/config.json, which"),
+        ("2_Dense", "lacks 2_Dense/config.json, which"),
+        ("modules.json", "has config_sentence_transformers.json and no modules.json, so its pooling is unknown"),
+    ],
+)
+def test_a_copy_without_what_its_modules_need_is_refused_unless_a_pooler_is_named(
+    pooling, lost, words, save_library_model
+):
+    folder = save_library_model(pooling, dense_modules("narrow"))
+    remove(folder, lost)
+    with pytest.raises(ValueError, match=f"{folder} {words}.*pass pooler_type"):
+        SimCSE(folder, device="cpu")
+    assert SimCSE(folder, device="cpu", pooler_type="avg").encode("a cat").shape == (32,)
+
+
+def test_a_model_of_ours_says_in_its_config_what_a_copy_without_folders_has_lost(save_checkpoint):
+    folder = save_checkpoint(perturb(BertForCL(tiny_config())))
+    expected = SimCSE(folder, device="cpu").encode(TEXTS)
+    remove(folder, "folders")
+    assert torch.equal(SimCSE(folder, device="cpu").encode(TEXTS), expected)
 
 
 @pytest.mark.parametrize("layers", ["none", "normalize", "LaBSE", "narrow", "two"])

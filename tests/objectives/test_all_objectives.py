@@ -38,6 +38,7 @@ CASES = [
     ("simcse", {"hard_negative_weight": 0.6}, 4),
     ("simcse", SIMCSE, 2),
     ("simcse", SIMCSE, 3),
+    ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
     ("matryoshka", {}, 3),
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),

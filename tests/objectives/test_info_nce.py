@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from objective_helpers import assert_same, slow_info_nce
+from objective_helpers import assert_same, cosine, slow_info_nce
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -40,9 +40,9 @@ def test_all_variants_equal_their_terms(
     start = 0 if symmetric else 1
     of_other = [as_full_precision(everything[:4, start:], similarity == "cosine")]
     if duplicates:
-        of_other.append(ids[:4, start:])
+        of_other += [ids[:4, start:], ids[:4, :2]]
     gathered = iter(of_other)
-    monkeypatch.setattr(info_nce, "gather_rows", lambda x, gather, missing: torch.cat([next(gathered), x]))
+    monkeypatch.setattr(info_nce, "gather_rows", lambda x, gather, missing=0: torch.cat([next(gathered), x]))
     monkeypatch.setattr(info_nce, "own_rows", lambda rows, gather: torch.arange(4, 8))
     weight = 0.7 if columns > 2 else 0.0
     fast = InfoNCE(temperature, similarity, weight, symmetric, margin)(
@@ -93,6 +93,29 @@ def test_loss_and_gradient_are_0_if_there_is_no_other_candidate(embeddings, ids,
     assert loss.item() == 0.0 and (torch.autograd.grad(loss, embeddings)[0] == 0).all()
 
 
+A, B, C, P, Q, R = range(6)
+
+
+@pytest.mark.parametrize(
+    "ids, left_out, symmetric",
+    [
+        ([[A, P], [A, Q], [B, R]], [(1, 1)], False),  # the other positive of an equal anchor
+        ([[A, P], [B, P], [C, R]], [(1, 0), (1, 1)], True),  # the anchor of an equal positive
+        ([[A, P], [P, Q], [B, R]], [(1, 0), (1, 1)], True),  # a text that is a positive here and an anchor there
+        ([[A, P, B], [A, Q, B], [C, R, Q]], [(1, 1), (2, 2)], False),  # also as a hard negative
+        ([[A, P], [B, P], [B, Q]], [(1, 1)], False),  # but not the positive of an anchor with an equal positive
+    ],
+)
+def test_a_text_that_is_known_to_mean_the_same_is_no_negative_of_the_first_anchor(ids, left_out, symmetric, form):
+    embeddings = draw(len(ids), len(ids[0]))
+    losses = InfoNCE(1.0, symmetric=symmetric)(embeddings, text_ids=torch.tensor(ids), reduction="none")
+    negatives = {(row, column) for row in range(1, len(ids)) for column in range(0 if symmetric else 1, len(ids[0]))}
+    negatives |= {(0, column) for column in range(2, len(ids[0]))}
+    texts = [embeddings[place] for place in sorted(negatives.difference(left_out))]
+    scores = torch.stack([cosine(embeddings[0, 0], text) for text in [embeddings[0, 1], *texts]])
+    assert losses[0].item() == pytest.approx((scores.logsumexp(0) - scores[0]).item(), rel=1e-9)
+
+
 def test_an_embedding_with_nan_gives_a_loss_of_nan(form):
     """NaN must reach the loss, where the Trainer can see it, even in a batch of one."""
     for rows in (1, 3):
@@ -137,3 +160,16 @@ def test_settings_and_options_reach_the_loss():
     assert objective.needs_text_ids and not build_objective("simcse", DIM, settings).needs_text_ids
     expected = slow_info_nce(embeddings, 0.1, 0.6, "dot", symmetric=True, ids=ids, margin=0.5)
     assert objective(EncodedBatch(embeddings, {"text_ids": ids})).item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"mask_duplicates": True}, {"false_negative_margin": 0.1}])
+def test_both_directions_have_a_loss_of_their_own_as_in_sentence_transformers(options):
+    """`MultipleNegativesSymmetricRankingLoss`: the anchors alone are the candidates of a positive."""
+    embeddings, ids = draw(6, 4), torch.arange(24).view(6, 4) % 7
+    objective = build_objective("simcse", DIM, {"bidirectional": True, "temperature": 0.2} | options)
+    more = {"ids": ids if "mask_duplicates" in options else None, "margin": options.get("false_negative_margin", 9.0)}
+    there = slow_info_nce(embeddings, 0.2, **more)
+    more["ids"] = more["ids"] if more["ids"] is None else ids[:, :2].flip(1)
+    back = slow_info_nce(embeddings[:, :2].flip(1), 0.2, **more)
+    loss = objective(EncodedBatch(embeddings, {"text_ids": ids}))
+    assert_same(loss, (there + back) / 2, embeddings, rtol=1e-6, atol=1e-9)

@@ -15,6 +15,8 @@ from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, build_obje
 OPTIONS = [
     ("simcse", {"symmetric": "no"}),
     ("simcse", {"mask_duplicates": 1}),
+    ("simcse", {"bidirectional": "yes"}),
+    ("simcse", {"bidirectional": True, "symmetric": True}),
     *[("simcse", {"false_negative_margin": x}) for x in (True, "1", math.nan)],
     ("supcon", {"nli_sampling": "all"}),
     *[("supcon", {name: 0}) for name in ("max_positives", "max_negatives")],

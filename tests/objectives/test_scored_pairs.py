@@ -7,7 +7,8 @@ from objective_helpers import assert_same, cosine, slow_info_nce
 from simcse_hf.objectives import EncodedBatch, build_objective
 from simcse_hf.objectives.labelled.graded_pairs import AnglE, CoSENT
 
-TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [6, 7], [8, 8], [10, 11]])  # texts 0 and 8 occur twice
+#: Texts 0 and 8 occur twice, and texts 2 and 3 stand in two pairs.
+TEXT_IDS = torch.tensor([[0, 1], [2, 3], [4, 0], [2, 7], [8, 8], [10, 3]])
 
 
 def pairs_of(rows=5, dim=6, seed=0):
@@ -77,7 +78,7 @@ def test_each_loss_and_its_gradient_match_a_slow_reference(positive_score):
     objective = build_objective("angle", 6, {"temperature": 0.1} | options | {"positive_score": positive_score})
     losses = objective(encoded(embeddings, scores))
     positives = [i for i, score in enumerate(scores) if score >= positive_score]
-    in_batch = slow_info_nce(embeddings, 0.1, rows=positives, symmetric=True, ids=TEXT_IDS)
+    in_batch = slow_info_nce(embeddings, 0.1, rows=positives, symmetric=True, ids=TEXT_IDS, pairs=positives)
     expected = {
         "cosine_loss": 0.5 * slow_loss(embeddings, scores, 0.1),
         "in_batch_loss": 2.0 * in_batch,

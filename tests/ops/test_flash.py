@@ -3,6 +3,7 @@
 import logging
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from inference_helpers import attend
@@ -10,7 +11,8 @@ from objective_helpers import assert_same_outputs
 
 from simcse_hf.ops import flash, unpadded
 from simcse_hf.ops.flash import flash_attention, supports_flash
-from simcse_hf.ops.unpadded import Packing, avoid_cudnn_attention
+from simcse_hf.ops.packing import Packing
+from simcse_hf.ops.unpadded import avoid_cudnn_attention
 
 HEADS, SIZE = 2, 8
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -32,9 +34,8 @@ def reference(query, key, value, bounds, longest, *, scaling, dropout=0.0, windo
     return torch.cat(out)
 
 
-def packing_of(lengths, first_only=False, device="cpu"):
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    return Packing.from_mask(mask.to(device), first_only, torch.tensor(lengths).numpy())
+def packing_of(lengths, device="cpu"):
+    return Packing.from_lengths(np.array(lengths), in_order=device != "cpu").to(torch.device(device))
 
 
 @pytest.mark.parametrize("has_flash", [False, True])
@@ -48,11 +49,12 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(monkeypatch, leng
         lengths = [length for length in lengths if length]
     monkeypatch.setattr(unpadded, "supports_flash", lambda query: has_flash)
     monkeypatch.setattr(unpadded, "flash_attention", reference)
-    packing = packing_of(lengths, first_only)
+    packing = packing_of(lengths)
+    mask = packing.unpack(torch.ones(sum(lengths), dtype=torch.bool))[:, None, None]
     tokens, sentences = sum(lengths), sum(n > 0 for n in lengths)
     shapes = [(sentences if first_only else tokens, HEADS, SIZE), *[(tokens, HEADS, SIZE)] * 2]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    found = unpadded._attend_on_accelerator(*inputs, packing, 0.3, 0.0, window)
+    found = unpadded._attend_in_one_call(*inputs, mask, packing, 0.3, 0.0, window)
     expected = attend(*inputs, packing, scaling=0.3, sliding_window=window and window + 1)
     assert_same_outputs(found, expected, inputs)
 
@@ -137,8 +139,8 @@ def test_flash_attention_equals_the_formula_on_a_gpu(dtype, first_only, window):
     doubles = [torch.randn(shape).to(dtype).double().requires_grad_() for shape in shapes]
     assert supports_flash(doubles[0].to("cuda", dtype))
     on_gpu = [x.to("cuda", dtype) for x in doubles]
-    found = attend(*on_gpu, packing_of(lengths, first_only, device="cuda"), **options).double().cpu()
-    expected = attend(*doubles, packing_of(lengths, first_only), **options)
+    found = attend(*on_gpu, packing_of(lengths, device="cuda"), **options).double().cpu()
+    expected = attend(*doubles, packing_of(lengths), **options)
     tolerance = 2e-3 if dtype == torch.float16 else 2e-2
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
     gradients = [torch.autograd.grad(x.square().sum(), doubles) for x in (found, expected)]

@@ -11,8 +11,8 @@ from transformers import AutoModel, ModernBertModel
 from simcse_hf import AutoModelForCL, BertForCL
 from simcse_hf.names import POOLER_TYPES
 from simcse_hf.ops.cpu import keep_mask
+from simcse_hf.ops.packing import Packing
 from simcse_hf.ops.unpadded import (
-    Packing,
     install_unpadded_attention,
     run_encoder,
     supports_unpadded,
@@ -99,7 +99,7 @@ def drawn_width(length):
 @pytest.mark.parametrize("lengths", [[5, 8, 1, 3, 8], [40, 17, 24, 16, 15, 2, 1], [1, 1], [70, 66, 9]])
 def test_attention_equals_a_loop_over_sentences_and_heads(first_only, rate, lengths):
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    packing = Packing.from_mask(mask, first_only)
+    packing = Packing.from_mask(mask)
     tokens, queries = int(mask.sum()), len(lengths) if first_only else int(mask.sum())
     # Stock encoders hand over tensors that are not contiguous.
     leaves = [torch.randn(HEADS, n, HEAD_SIZE).transpose(0, 1).requires_grad_() for n in (queries, tokens, tokens)]

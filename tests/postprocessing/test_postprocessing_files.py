@@ -6,6 +6,7 @@ import pytest
 import torch
 from postprocessing_helpers import FIT, skewed, small_flow
 
+from simcse_hf import SimCSE
 from simcse_hf.postprocessing import fit_whitening
 from simcse_hf.postprocessing.transform import FOLDER, MODULES, find_transform, save_transform
 
@@ -40,3 +41,28 @@ def test_a_second_transform_replaces_the_first(tmp_path):
         assert [module["path"] for module in saved_modules] == ["0", "1", FOLDER, "2_Normalize"]
         assert [module["idx"] for module in saved_modules] == [0, 1, 2, 3] and saved_modules[2]["type"].endswith(kind)
         assert (tmp_path / FOLDER / "config.json").exists() is (method == "whitening")
+
+
+# --- a transform knows the weights that it was fitted for ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["whitening", "flow"])
+def test_a_transform_is_refused_after_the_weights_have_changed_in_memory(method, transformed, tmp_path):
+    model = SimCSE(transformed(method), device="cpu")
+    assert model.encode("a cat").shape == (model.dim,)
+    with torch.no_grad():
+        for tensor in model.model.parameters():
+            tensor.data.add_(0.2 * torch.randn_like(tensor))
+    for use in (lambda: model.encode("a cat"), lambda: model.save_pretrained(tmp_path / "new")):
+        with pytest.raises(ValueError, match="were fitted on the embeddings of other weights: fit them again"):
+            use()
+    assert not (tmp_path / "new").exists() or not list((tmp_path / "new").iterdir())
+    model.postprocessing = model.postprocessing_fit = None
+    assert model.encode("a cat").shape == (32,)
+
+
+def test_a_transform_holds_in_half_precision_and_on_another_device(transformed):
+    model = SimCSE(transformed("whitening"), device="cpu")
+    expected = model.encode("a cat")
+    model.model.to(torch.bfloat16)
+    assert model.to("cpu").encode("a cat") @ expected > 0.9

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import fast_first, tiny_config
 from evaluation_helpers import write_rows
 from trainer_helpers import sentences
-from transformers import AutoModel, BertForMaskedLM
+from transformers import AutoModel, BertForMaskedLM, Trainer
 
 from simcse_hf import SimCSE
 
@@ -98,6 +99,17 @@ def test_a_checkpoint_is_the_start_of_a_classifier(files, start, run_here):
     assert example["finetune"](str(start), *tables, epochs=1.0) >= 50
     with pytest.raises(SystemExit, match="triplets.csv: name the columns text and label"):
         example["finetune"](str(start), str(files / "triplets.csv"), tables[1])
+
+
+def test_a_classifier_learns_in_float32_from_a_checkpoint_in_half_precision(files, save_checkpoint, monkeypatch):
+    half = save_checkpoint(BertForMaskedLM(tiny_config()).to(torch.bfloat16), "half")
+    rows = [(text, "animal" if "cat" in text else "other") for text in sentences(24)]
+    write_rows(files / "labelled.csv", ["text", "label"], rows)
+    types = []
+    monkeypatch.setattr(Trainer, "train", lambda trainer: types.append(trainer.model.dtype))
+    example = runpy.run_path(str(ROOT / "examples/finetune_classifier.py"))
+    example["finetune"](str(half), *[str(files / "labelled.csv")] * 2)
+    assert types == [torch.float32]
 
 
 @pytest.mark.parametrize("script, texts", [("run_unsup.py", "texts.txt"), ("run_sup.py", "triplets.csv")])

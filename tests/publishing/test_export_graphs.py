@@ -1,6 +1,8 @@
 """Exported graphs: every runtime and client gives the embeddings of torch, and int8 is written only if it is good."""
 
+import copy
 import json
+import pickle
 import shutil
 from threading import current_thread
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from conftest import tiny_config
 from evaluation_helpers import write_stsb
 from transformers import BertModel
 
-from simcse_hf import SimCSE
+from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.cli.main import main
 from simcse_hf.inference.exported import GRAPHS, INT8_GRAPHS
 from simcse_hf.publishing import export, export_int8
@@ -96,6 +98,112 @@ def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
         path.rename(tmp_path / "earlier" / path.name)
     exported = SimCSE(tmp_path / "earlier", backend=backend)
     torch.testing.assert_close(exported.encode(TEXTS), SimCSE(model).encode(TEXTS), rtol=0, atol=1e-5)
+
+
+def copies(graph, tmp_path, name="copy"):
+    """Copy the export, because a test changes its files; return the backend, the folder and the graph."""
+    backend, folder = graph
+    target = tmp_path / name
+    shutil.copytree(folder, target)
+    return backend, target, target / GRAPHS[backend]
+
+
+@pytest.mark.parametrize(
+    "sent", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_a_graph_can_be_copied_and_sent_to_another_process(sent, graph):
+    backend, folder = graph
+    model = SimCSE(folder, backend=backend)
+    model.build_index(TEXTS)
+    other = sent(model)
+    assert torch.equal(other.encode(TEXTS), model.encode(TEXTS))
+    assert other.search("dog")[0].sentence == "dog" and other.identity() == model.identity()
+
+
+def test_a_graph_that_was_replaced_on_the_disk_is_not_that_of_a_model_in_memory(graph, tmp_path):
+    backend, folder, path = copies(graph, tmp_path)
+    model = SimCSE(folder, backend=backend)
+    sent = pickle.dumps(model)
+    path.write_bytes(path.read_bytes() + b" ")
+    assert model.identity().weights == SimCSE(graph[1], backend=backend).identity().weights
+    with pytest.raises(ValueError, match=f"{path} is another graph .*Load the model again"):
+        pickle.loads(sent)
+
+
+def test_a_graph_beside_other_weights_is_refused_and_one_beside_its_own_is_not(graph, model, tmp_path):
+    backend, folder, path = copies(graph, tmp_path)
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    assert len(SimCSE(folder, backend=backend).encode(TEXTS)) == len(TEXTS)
+    graphs = shutil.copytree(path.parent, tmp_path / backend)
+    trained = AutoModelForCL.from_pretrained(model)
+    with torch.no_grad():
+        for tensor in trained.parameters():
+            tensor.add_(0.02 * torch.randn_like(tensor))
+    trained.save_pretrained(folder)
+    shutil.copytree(graphs, path.parent, dirs_exist_ok=True)
+    with pytest.raises(ValueError, match=f"{path} is the graph of other weights than those beside it: export"):
+        SimCSE(folder, backend=backend)
+
+
+def test_saving_other_weights_removes_the_graph_of_those_before(graph, model, tmp_path, caplog):
+    backend, folder, path = copies(graph, tmp_path)
+    (path.parent / "notes.txt").write_text("mine")
+    SimCSE(model).save_pretrained(folder)
+    assert not path.exists() and (path.parent / "notes.txt").exists()
+    assert f"{path} is removed" in caplog.text and "simcse-hf export" in caplog.text
+    with pytest.raises(ValueError, match="has no"):
+        SimCSE(folder, backend=backend)
+
+
+def write_graph(path, backend, inputs, output):
+    """Write a graph that adds its inputs up."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    shape = ["batch", "length"]
+    kind = onnx.TensorProto.INT64
+    node = onnx.helper.make_node("Sum" if len(inputs) > 1 else "Identity", ["x" + name for name in inputs], [output])
+    casts = [onnx.helper.make_node("Cast", [name], ["x" + name], to=onnx.TensorProto.FLOAT) for name in inputs]
+    found = onnx.helper.make_graph(
+        [*casts, node],
+        "graph",
+        [onnx.helper.make_tensor_value_info(name, kind, shape) for name in inputs],
+        [onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape)],
+    )
+    made = onnx.helper.make_model(found, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    if backend == "onnx":
+        onnx.save(made, path)
+        return
+    import openvino
+
+    onnx.save(made, path.with_suffix(".onnx"))
+    openvino.save_model(openvino.Core().read_model(path.with_suffix(".onnx")), path)
+
+
+@pytest.mark.parametrize(
+    "inputs, output",
+    [
+        (["input_ids", "attention_mask", "token_type_ids"], "last_hidden_state"),
+        (["input_ids", "attention_mask", "token_type_ids"], "sentence_embedding"),
+        (["input_ids", "attention_mask"], "token_embeddings"),
+        (["input_ids"], "sentence_embedding"),
+    ],
+)
+def test_a_graph_of_another_program_is_refused_in_a_line_that_says_which_are_read(inputs, output, graph, tmp_path):
+    backend, folder, path = copies(graph, tmp_path)
+    write_graph(path, backend, inputs, output)
+    with pytest.raises(ValueError) as raised:
+        SimCSE(folder, backend=backend)
+    words = str(raised.value)
+    assert f"{path} takes {', '.join(inputs)} and returns {output}." in words
+    assert "takes input_ids and attention_mask and returns sentence_embedding." in words
+    assert f"Write one with `simcse-hf export MODEL --to {backend} --output FOLDER`" in words
+    assert len(words.splitlines()) == 1
+
+
+def test_a_damaged_graph_is_named(graph, tmp_path):
+    backend, folder, path = copies(graph, tmp_path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"{folder}: cannot be loaded, because a file is missing or damaged"):
+        SimCSE(folder, backend=backend)
 
 
 # --- int8 ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A push is complete or changes nothing, keeps the local files, and gives everyone the same embeddings."""
 
 import threading
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -14,11 +15,12 @@ from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_y
 from safetensors.torch import load
 from transformers import TrainerCallback
 
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index
 from simcse_hf.cli.main import exit_status
 from simcse_hf.publishing import CARD, write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
 from simcse_hf.publishing.hub import PushError, files_to_push, push_model
+from simcse_hf.search import search
 
 TEXTS = ["a cat sat on the mat .", "dog", "the old man sang"]
 FAMILIES = ("bert", "distilbert")  # with the head in the main weights, and in a file of its own
@@ -57,6 +59,43 @@ def test_push_to_a_new_branch_leaves_main_unchanged(hub, saved):
     model = SimCSE("org/name", revision="v2")
     assert model.identity().revision == model.revision == repository.branches["v2"]
     assert torch.equal(model.encode(TEXTS), SimCSE(directory).encode(TEXTS))
+
+
+@pytest.fixture
+def moving(hub, saved):
+    """Two models on the hub, the second of which becomes that of the branch main when `move` is called."""
+    for family, branch in (("bert", "main"), ("distilbert", "next")):
+        push_model(saved(family), "org/name", revision=branch)
+    repository = hub.repositories["org/name"]
+    first, second = (repository.branches[name] for name in ("main", "next"))
+
+    def move():
+        repository.branches["main"] = second
+
+    return SimpleNamespace(move=move, first=first, second=second)
+
+
+def test_a_model_is_of_one_commit_although_the_branch_moves_while_it_is_loaded(moving, hub):
+    expected = SimCSE("org/name", revision=moving.first).encode(TEXTS)
+
+    def move_before_the_tokenizer(method, path):
+        if path.endswith("tokenizer_config.json"):
+            moving.move()
+        return False
+
+    hub.cut = move_before_the_tokenizer
+    model = SimCSE("org/name")
+    assert model.revision == moving.first and torch.equal(model.encode(TEXTS), expected)
+
+
+def test_an_index_opens_with_its_commit_after_the_branch_has_moved_and_not_with_the_branch(moving, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    index(tmp_path / "texts.txt", tmp_path / "index", model="org/name")
+    moving.move()
+    [found] = search("dog", tmp_path / "index")
+    assert found.results[0].sentence == "dog" and found.results[0].score == pytest.approx(1)
+    with pytest.raises(ValueError, match="was built with model 'org/name'.*this is another model: .*other weights"):
+        search("dog", tmp_path / "index", model="org/name")
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

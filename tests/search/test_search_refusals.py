@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import NEEDS_PEFT, tiny_config
 from datasets import Dataset
 from search_helpers import SENTENCES, CountingModel
+from sentence_transformers import SentenceTransformer
+from tokenizers.normalizers import Lowercase
 
 from simcse_hf import AutoModelForCL, SimCSE
 from simcse_hf.indexes.faiss_index import FaissIndex
@@ -143,13 +145,25 @@ def train(model, tmp_path):
         next(model.model.parameters()).mul_(1.5)
 
 
+def train_in_place(model, tmp_path):
+    for tensor in model.model.parameters():
+        tensor.data.mul_(1.5)
+
+
+def read_other_letters(model, tmp_path):
+    model.tokenizer.backend_tokenizer.normalizer = Lowercase()
+
+
 CHANGES = {
     "whitening": (whiten, "postprocessing None there, 'whitening' here"),
     "prompt": (lambda model, _: model.prompts.update(document="the man "), "prompts .*'the man '"),
     "max_length": (lambda model, _: setattr(model, "max_length", 4), "max_length 40 there, 4 here"),
     "long_texts": (lambda model, _: setattr(model, "long_texts", "mean"), "long_texts 'cut' there, 'mean' here"),
+    "max_seq_length": (lambda model, _: setattr(model, "max_seq_length", 4), "max_length 40 there, 4 here"),
     "weights": (train, "other weights"),
+    "weights without a version": (train_in_place, "other weights"),
     "words": (lambda model, _: model.tokenizer.add_tokens("newword"), "another tokenizer"),
+    "letters": (read_other_letters, "another tokenizer"),
 }
 
 
@@ -171,6 +185,53 @@ def test_a_model_that_has_changed_is_refused_wherever_its_index_is_used(change, 
     assert not (tmp_path / "after").exists()
     model.build_index(SENTENCES)
     assert len(model.search("the cat")) == 5
+
+
+FOREIGN_CHANGES = {
+    "weights": (lambda model: next(model.parameters()).data.mul_(1.5), "other weights"),
+    "max_seq_length": (lambda model: setattr(model, "max_seq_length", 4), "max_length 40 there, 4 here"),
+    "prompt": (lambda model: model.prompts.update(document="the man "), "prompts .*'the man '"),
+}
+
+
+@pytest.mark.parametrize("change", FOREIGN_CHANGES)
+def test_a_model_of_sentence_transformers_that_has_changed_is_refused_as_well(change, checkpoint, tmp_path):
+    model = SentenceTransformer(str(checkpoint), device="cpu")
+    index = SentenceIndex.build(model, SENTENCES)
+    index.save(tmp_path / "before")
+    apply, words = FOREIGN_CHANGES[change]
+    apply(model)
+    for use in (lambda: index.search("the cat"), lambda: SentenceIndex.load(tmp_path / "before", model)):
+        with pytest.raises(ValueError, match=f"another model: {words}"):
+            use()
+
+
+def test_an_index_opens_with_its_model_in_another_library_and_in_half_precision(model, checkpoint, tmp_path):
+    other = SentenceTransformer(str(checkpoint), device="cpu")
+    SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
+    assert len(SentenceIndex.load(tmp_path / "index", other).search("the cat")) == 5
+    index = SentenceIndex.build(other, SENTENCES)
+    other.bfloat16()
+    assert len(index.search("the cat")) == 5
+
+
+@NEEDS_PEFT
+@pytest.mark.parametrize("library", ["simcse_hf", "sentence_transformers"])
+def test_an_adapter_that_was_switched_off_makes_another_model(library, model, checkpoint):
+    from peft import LoraConfig
+
+    encoder = model
+    switched = model.model.base_model
+    if library == "sentence_transformers":
+        encoder = switched = SentenceTransformer(str(checkpoint), device="cpu")
+    switched.add_adapter(LoraConfig(target_modules=["query"], init_lora_weights=False))
+    index = SentenceIndex.build(encoder, SENTENCES)
+    assert len(index.search("the cat")) == 5
+    switched.disable_adapters()
+    with pytest.raises(ValueError, match="another model: other weights"):
+        index.search("the cat")
+    switched.enable_adapters()
+    assert len(index.search("the cat")) == 5
 
 
 def test_a_prompt_of_queries_and_a_move_do_not_change_what_an_index_holds(model, tmp_path):

@@ -48,6 +48,12 @@ def test_texts_are_compared_by_the_models_own_similarity(model, similarity):
 
 
 @EVERY
+def test_texts_may_come_in_an_array(model, similarity):
+    expected = model.similarity(SENTENCES[:3], SENTENCES[3:5])
+    assert torch.equal(model.similarity(np.array(SENTENCES[:3]), np.array(SENTENCES[3:5], dtype=object)), expected)
+
+
+@EVERY
 def test_an_index_ranks_by_it_records_it_and_is_refused_to_a_model_of_another(model, similarity, tmp_path):
     SentenceIndex.build(model, SENTENCES).save(tmp_path / "index")
     assert describe(tmp_path / "index").model.similarity == similarity

@@ -1,5 +1,9 @@
 """Exact and faiss indexes of embeddings find what numpy finds, can grow, and are the same after saving and loading."""
 
+import copy
+import pickle
+import shutil
+
 import numpy as np
 import pytest
 
@@ -103,3 +107,25 @@ def test_search_parameters_decide_how_much_is_found_and_are_saved(tmp_path):
     narrow.set_parameters("nprobe=1")
     narrow.add(vectors[:1])  # reads the whole file, which says nprobe=1000
     assert np.mean(narrow.search(queries, 10)[1] == truth) < 0.9
+
+
+@ALL
+@pytest.mark.parametrize(
+    "sent", [copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("state", ["new", "searched", "loaded"])
+def test_a_copy_and_one_in_another_process_find_the_same(backend, sent, state, tmp_path):
+    vectors, queries = unit_vectors(400), unit_vectors(5, seed=1)
+    index = make(backend, BACKENDS[backend])
+    index.add(vectors)
+    expected = sent(index).search(queries, 3) if state == "new" else index.search(queries, 3)
+    if state == "loaded":
+        (tmp_path / "saved").mkdir()
+        index.save(tmp_path / "saved")
+        index = load(backend, tmp_path / "saved")
+    other = sent(index)
+    shutil.rmtree(tmp_path / "saved", ignore_errors=True)
+    np.testing.assert_array_equal(other.search(queries, 3)[1], expected[1])
+    other.add(queries)
+    assert other.search(queries, 1)[1][:, 0].tolist() == list(range(400, 405))
+    assert len(index) == 400

@@ -9,6 +9,7 @@ from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of
 
 from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.inference.encoder import Encoder
 from simcse_hf.training import rows as rows_module
 
 PROMPTS = {"anchor": "the old ", "positive": "a red "}
@@ -94,9 +95,28 @@ def test_a_model_with_prompts_keeps_them_and_says_that_training_does_not_use_the
     assert prompted.prompts == {"query": "the ", "passage": "a ", "document": "a "}
 
 
-def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer):
+@pytest.fixture
+def reranking(tmp_path):
     task = tmp_path / "reranking.jsonl"
     task.write_text('{"query": "cat", "positive": ["a cat sat"], "negative": ["a dog ran"]}\n'
                     '{"query": "dog", "positive": ["a dog ran"], "negative": ["a cat sat"]}\n')  # fmt: skip
-    trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=[f"reranking={task}"])
-    assert set(trainer.dev_sets[0].texts) == {"the old cat", "the old dog", "a red a cat sat", "a red a dog ran"}
+    return [f"reranking={task}"]
+
+
+def test_prompts_reach_the_dev_tasks_that_tell_queries_from_documents(tmp_path, tokenizer, reranking, monkeypatch):
+    trainer = make(tmp_path, tokenizer, prompts=PROMPTS, dev_tasks=reranking)
+    encoded = set()
+    tokenize = Encoder.tokenize
+
+    def recorded(self, texts, prefix):
+        encoded.update(prefix + text for text in texts)
+        return tokenize(self, texts, prefix)
+
+    monkeypatch.setattr(Encoder, "tokenize", recorded)
+    trainer.evaluate()
+    assert encoded == {"the old cat", "the old dog", "a red a cat sat", "a red a dog ran"}
+
+
+def test_prompts_do_not_hide_that_dev_texts_are_training_texts(tmp_path, tokenizer, reranking, caplog):
+    make(tmp_path, tokenizer, [{"query": "a cat sat", "positive": "dog"}] * 8, prompts=PROMPTS, dev_tasks=reranking)
+    assert "2 of 4 dev texts" in caplog.text

@@ -10,8 +10,7 @@ from trainer_helpers import make as make_trainer
 from trainer_helpers import model_of, scored, sentences, texts, train_command
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.data.collator import PermutedSampler
-from simcse_hf.data.mixture import MixtureSampler
+from simcse_hf.data.samplers import MixtureSampler, PermutedSampler
 from simcse_hf.publishing import write_card
 
 

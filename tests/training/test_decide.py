@@ -109,7 +109,7 @@ def test_a_trainer_never_changes_the_arguments_of_its_caller(tmp_path, tokenizer
     assert all(getattr(trainer.args, name) is not None for name in open_fields)
     for twin in (copy.copy(args), copy.deepcopy(args), pickle.loads(pickle.dumps(args)), dataclasses.replace(args)):
         assert all(getattr(twin, name) == getattr(args, name) for name in open_fields)
-    assert trainer.run.decided_by["max_seq_length"] == "checkpoint"
+    assert trainer.run.decided_by["max_seq_length"] == "default"
 
 
 @pytest.mark.parametrize(

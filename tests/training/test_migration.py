@@ -37,6 +37,12 @@ _LOSSES = {
     "triplets": (losses.MultipleNegativesRankingLoss, _TRIPLETS, {}, {}),
     "dot": (lambda m: losses.MultipleNegativesRankingLoss(m, **_DOT), _PAIRS, {"similarity": "dot"}, {}),
     "cached": (losses.CachedMultipleNegativesRankingLoss, _TRIPLETS, {}, {"gradcache_chunk_size": 4}),
+    "symmetric": (
+        losses.MultipleNegativesSymmetricRankingLoss,
+        _TRIPLETS,
+        {"objective_options": {"bidirectional": True}},
+        {},
+    ),
     "cosent": (losses.CoSENTLoss, _SCORED, {"objective": "cosent"}, {}),
     "matryoshka": (matryoshka, _PAIRS, {"objective_options": {"matryoshka_dims": [16, 8]}}, {}),
     "guide": (gist, _PAIRS, {}, {"guide": ["guide"]}),

@@ -1,6 +1,7 @@
 """Masked-LM pretraining lowers the loss and saves a stock checkpoint that SimCSE can start from."""
 
 import json
+import os
 import runpy
 import shutil
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import FAMILIES, VOCABULARY, random_batch, tiny_config, with_masked_inputs
+from datasets import Dataset
+from process_helpers import launch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
@@ -88,10 +91,14 @@ def test_a_contrastive_model_is_continued_as_a_stock_model(save_checkpoint, run,
     assert "simcse" not in json.loads((tmp_path / "out/config.json").read_text())
 
 
-def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_one_takes_no_step(run, tmp_path):
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_resumed_run_draws_the_masks_of_an_uninterrupted_one_and_a_finished_one_takes_no_step(
+    batches, run, tmp_path
+):
     """A WordPiece tokenizer that is trained again would have another vocabulary."""
     sizes = "--train_tokenizer true --vocab_size 60 --hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2"
     words = f"{sizes} --max_steps 4 --per_device_train_batch_size 4 --save_steps 2 --save_total_limit 5"
+    words += f" --gradient_accumulation_steps {batches}"
     whole = run(words)
     vocabulary = (tmp_path / "out/tokenizer.json").read_text()
     for checkpoint in (tmp_path / "out/checkpoint-2", "true"):
@@ -135,6 +142,69 @@ def test_the_script_reads_the_recipe_and_reports_a_missing_file_in_one_line(monk
         runpy.run_path(script, run_name="__main__")
     error = capsys.readouterr().err
     assert "absent.txt" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_encoder_that_is_stored_in_half_precision_is_trained_in_float32(dtype, run, tmp_path, save_checkpoint):
+    start = save_checkpoint(BertForMaskedLM(tiny_config()).to(dtype))
+    run(f"--model {start} --max_steps 1 --max_seq_length 16 --save_strategy no --learning_rate 1e-6")
+    assert {x.dtype for x in load_file(tmp_path / "out/model.safetensors").values()} == {torch.float32}
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "float32"
+
+
+# --- steps of several batches ---
+
+
+def one_step(folder, rows, **options):
+    """The weights after one step of gradient descent on rows of token ids and labels, and its loss."""
+    torch.manual_seed(0)
+    model = BertForMaskedLM(tiny_config(dropout=0.0))
+    values = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1, "logging_steps": 1, "max_grad_norm": 0.0}
+    values |= {"save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    args = TrainingArguments(str(folder), train_sampling_strategy="sequential", **values | options)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer = MaskedLMTrainer(model, args, tokenizer, 0.15, train_dataset=Dataset.from_list(rows))
+    trainer.train()
+    return model.state_dict(), trainer.state.log_history[0]["loss"]
+
+
+def rows_with_labels(tokens):
+    """Rows of 9 tokens, of which the first `tokens` of each row are to be predicted."""
+    ids = torch.randint(5, 20, (len(tokens), 9), generator=torch.Generator().manual_seed(0)).tolist()
+    return [
+        {"input_ids": row, "labels": row[:number] + [-100] * (9 - number)}
+        for row, number in zip(ids, tokens, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("tokens", [(1, 8, 3, 6, 2, 7, 1, 5), (9, 0, 0, 0, 0, 4, 0, 0), (0,) * 8], ids=str)
+@pytest.mark.parametrize("batches", [2, 4, 8])
+def test_a_step_of_several_batches_is_that_of_all_their_rows(tokens, batches, tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    rows = rows_with_labels(tokens)
+    whole, loss = one_step(tmp_path, rows, per_device_train_batch_size=8)
+    parts = {"per_device_train_batch_size": 8 // batches, "gradient_accumulation_steps": batches}
+    found, found_loss = one_step(tmp_path, rows, **parts)
+    assert found_loss == pytest.approx(loss, rel=1e-5)
+    for name, expected in whole.items():
+        torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=1e-5)
+
+
+def _own_step(folder, rows, options):
+    found = one_step(folder, rows, **options)
+    torch.save(found, folder / f"{os.environ['RANK']}.pt")
+
+
+def test_two_processes_take_the_step_of_one(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    rows = rows_with_labels((1, 8, 3, 6, 2, 7, 1, 5))
+    whole, loss = one_step(tmp_path, rows, per_device_train_batch_size=8)
+    launch(_own_step, tmp_path, rows, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2})
+    for rank in range(2):
+        found, found_loss = torch.load(tmp_path / f"{rank}.pt")
+        assert found_loss == pytest.approx(loss, rel=1e-5)
+        for name, expected in whole.items():
+            torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=1e-5)
 
 
 # --- words of a domain ---

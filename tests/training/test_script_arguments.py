@@ -55,7 +55,7 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
         "--per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32 "
         "--metric_for_best_model stsb_spearman --load_best_model_at_end --eval_strategy steps --eval_steps 125 "
         "--pooler_type cls --mlp_only_train --temp 0.07 --hard_negative_weight 0.5 --do_mlm --mlm_weight 0.2 "
-        "--mlm_probability 0.2 --pad_to_max_length --do_train --do_eval --dev_file dev.tsv"
+        "--mlm_probability 0.2 --do_train --do_eval --dev_file dev.tsv"
     )
     settings = settings_of(arguments)
     assert (settings.pooler_type, settings.mlp_only_train) == ("cls", True)
@@ -64,7 +64,7 @@ def test_the_command_line_of_the_reference_implementation_is_accepted(parse):
     assert settings.objective_options["hard_negative_weight"] == 0.5
     assert arguments.data.train_file == "data/wiki1m.txt"
     training = arguments.training
-    assert training.learning_rate == 3e-5 and training.pad_to_max_length and training.mlm_probability == 0.2
+    assert training.learning_rate == 3e-5 and training.mlm_probability == 0.2
 
 
 WORDS = (

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import FAMILIES, OLD_TRANSFORMERS, fast_first, tiny_config
+from datasets import Dataset
 from torch._dynamo.utils import counters
 from trainer_helpers import assert_close_weights, assert_same_weights, make, model_of, texts, train_and_resume, weights
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -51,7 +52,7 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
     for compiled in (False, True):
         torch._dynamo.reset()
         counters.clear()
-        changes = {"pad_to_max_length": True, "max_seq_length": 12, "optim": "sgd", "learning_rate": 0.02}
+        changes = {"max_seq_length": 12, "optim": "sgd", "learning_rate": 0.02}
         changes |= {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
         trainer = make(tmp_path, tokenizer, texts(32, columns), model_of(dropout=dropout), max_steps=2, **changes)
         trainer.train()
@@ -59,6 +60,22 @@ def test_torch_compile_gives_the_same_weights_from_a_single_graph(tmp_path, toke
         assert counters["stats"]["unique_graphs"] == int(compiled) and not counters["graph_break"]
     if dropout == 0.0:
         assert_close_weights(*trained, atol=1e-5, rtol=0)
+
+
+@pytest.mark.skipif(OLD_TRANSFORMERS, reason="transformers 5.2 cannot be compiled")
+@pytest.mark.parametrize("pooler_type", ["cls", "avg"])
+def test_compiled_steps_share_one_graph_whatever_the_number_of_tokens(tmp_path, tokenizer, pooler_type):
+    torch._dynamo.reset()
+    counters.clear()
+    rows = Dataset.from_dict({"sent0": ["a cat sat on the mat " * (1 + i % 5) for i in range(64)]})
+    changes = {"torch_compile": True, "torch_compile_backend": "eager", "per_device_train_batch_size": 8}
+    model = model_of(pooler_type=pooler_type)
+    trainer = make(tmp_path, tokenizer, rows, model, max_steps=8, max_seq_length=24, **changes)
+    sizes = {len(batch["packing"].token_index) for batch in trainer.get_train_dataloader()}
+    trainer.train()
+    assert len(sizes) > 2
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
 
 
 def test_training_avoids_the_attention_of_cudnn(tmp_path, tokenizer, monkeypatch):

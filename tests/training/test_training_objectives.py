@@ -40,10 +40,10 @@ def test_an_objective_trains_evaluates_resumes_and_reloads(start, tmp_path, toke
 
 
 @pytest.mark.parametrize("objective, tokens", [("simcse", 8), ("esimcse", 8 + 2), ("promptbert", 8 + 5)])
-def test_padding_to_the_maximum_leaves_room_for_repeated_tokens_and_templates(
+def test_the_fixed_length_of_compiled_batches_leaves_room_for_repeated_tokens_and_templates(
     start, tmp_path, tokenizer, objective, tokens
 ):
-    trainer = trainer_of(start, tmp_path, tokenizer, objective, max_seq_length=8, pad_to_max_length=True)
+    trainer = trainer_of(start, tmp_path, tokenizer, objective, max_seq_length=8, torch_compile=True)
     assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape == (4, 2, tokens)
 
 

@@ -92,8 +92,10 @@ def test_a_notebook_may_resume_with_a_model_made_anew(tmp_path, tokenizer, save_
 class OutOfMemory(SimCSETrainer):
     """Holds batches of 5 rows."""
 
+    holds = 5
+
     def training_step(self, model, inputs, *args):
-        if self.state.global_step == 2 and len(inputs["input_ids"]) > 5:
+        if self.state.global_step == 2 and len(inputs["input_ids"]) > self.holds:
             raise RuntimeError("CUDA out of memory.")
         return super().training_step(model, inputs, *args)
 
@@ -121,6 +123,30 @@ def test_a_lowered_batch_holds_two_texts_of_each_class_and_is_taken_from_a_strea
         found = make(tmp_path, tokenizer, rows, model, **FINDS, max_steps=3)
         found.train()
         assert found.describe_run()["arguments"]["per_device_train_batch_size"] == size
+
+
+def test_a_lowered_batch_of_a_mixture_holds_two_texts_of_each_class(tmp_path, tokenizer):
+    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
+    data = {"pairs": texts(24, 2), "labels": labelled}
+    options = {"datasets": {"labels": {"objective": "class_labels"}}, "dataset_shares": "round_robin"}
+    found = make(tmp_path, tokenizer, data, model_of(pooler_type="avg"), **FINDS, **options, max_steps=4)
+    found.train()
+    assert found.describe_run()["arguments"]["per_device_train_batch_size"] == 4
+
+
+class Smaller(OutOfMemory):
+    """Holds batches of 3 rows."""
+
+    holds = 3
+
+
+def test_a_lowered_batch_from_which_the_objective_cannot_learn_is_refused(tmp_path, tokenizer):
+    labelled = Dataset.from_dict({"text": sentences(24), "label": [number % 3 for number in range(24)]})
+    model = model_of(pooler_type="avg", objective="class_labels")
+    found = make(tmp_path, tokenizer, labelled, model, **FINDS | {"trainer_class": Smaller}, max_steps=3)
+    advice = "a step of 4 rows .* set gradcache_chunk_size to 1, .*'class_labels' needs batches .* instead of 2"
+    with pytest.raises(torch.OutOfMemoryError, match=advice):
+        found.train()
 
 
 def test_the_first_step_after_changed_settings_has_the_rate_of_a_fresh_run(tmp_path, tokenizer):

@@ -1,12 +1,12 @@
 """What every task from a user's own files can do: score embeddings, split into two tasks, and compare two systems."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy import ndarray
@@ -14,6 +14,7 @@ from numpy import ndarray
 from ...data.columns import check_text
 from ...data.scored_pairs import connected_groups
 from ...data.table import SUFFIX
+from ...indexes.description import Role
 from ...ops.identity import mark
 from ..bootstrap import (
     Arrays,
@@ -23,7 +24,7 @@ from ..bootstrap import (
     mean_over_drawn_seeds,
     resampled_scores,
 )
-from ..embeddings import SentenceEmbeddings
+from ..embeddings import Encoder, SentenceEmbeddings
 
 
 @dataclass
@@ -56,7 +57,8 @@ class UserTask(ABC):
         kind (`str`): Kind of task, one of `KINDS`.
         metric (`str`): Name of the headline metric.
         unit (`str`): What a unit is called in messages.
-        texts (`list[str]`): The distinct texts whose embeddings the task needs.
+        roles (`Mapping[Role, list[str]]`): The texts, by what they are to a model: retrieval and reranking tell
+            queries from documents.
         links (`list[Sequence[str]]`): The texts of each unit that must not be in both parts of a split.
     """
 
@@ -71,30 +73,37 @@ class UserTask(ABC):
 
     @abstractmethod
     def __post_init__(self) -> None:
-        """Check the units, and set `texts` and `links`."""
-        self.texts: list[str]
+        """Check the units, and set `roles` and `links`."""
+        self.roles: Mapping[Role, list[str]]
         self.links: list[Sequence[str]]
 
     def __len__(self) -> int:
         return len(self.units)
+
+    @property
+    def texts(self) -> list[str]:
+        """The distinct texts whose embeddings the task needs."""
+        return list(dict.fromkeys(chain.from_iterable(self.roles.values())))
 
     @abstractmethod
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Score the embeddings of `texts`, which are not normalized.
 
         Args:
-            embeddings (`SentenceEmbeddings`): They also say how the model compares embeddings.
+            embeddings (`SentenceEmbeddings`): Those of the texts in `roles`. They also say how the model compares
+                embeddings.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.
         """
 
-    def evaluate(self, encode: Callable, similarity: str = "cosine") -> TaskResult:
+    def evaluate(self, model: Encoder | Callable, similarity: str = "cosine") -> TaskResult:
         """Encode the texts of the task once, and score their embeddings.
 
         Args:
-            encode (`Callable`): Takes a list of texts and returns an array or tensor of shape `(n, dim)`.
-            similarity (`str`, *optional*, defaults to `"cosine"`): How the model compares embeddings.
+            model (`Encoder` or `Callable`): A model; or a function that takes a list of texts, to which no prompt is
+                added, and returns an array or tensor of shape `(n, dim)`.
+            similarity (`str`, *optional*, defaults to `"cosine"`): How embeddings of a function are compared.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.
@@ -102,22 +111,9 @@ class UserTask(ABC):
         Raises:
             ValueError: If the embeddings have a wrong shape, are not finite, or are all the same.
         """
-        model = SimpleNamespace(encode=encode, similarity_fn_name=similarity)
-        return self.score(SentenceEmbeddings(model, self.texts))
-
-    def with_prompts(self, query: str, document: str) -> Self:
-        """Return the task with a prompt before each query and each document, as a model was trained with them.
-
-        Only retrieval and reranking tell queries from documents; other tasks are returned as they are.
-
-        Args:
-            query (`str`): What stands before each query, `""` for nothing.
-            document (`str`): What stands before each document.
-
-        Returns:
-            [`UserTask`]: The task.
-        """
-        return self
+        if not hasattr(model, "encode"):
+            model = SimpleNamespace(encode=model, similarity_fn_name=similarity)
+        return self.score(SentenceEmbeddings(model, self.roles))
 
     def split(self, share: float, seed: int = 0) -> tuple:
         """Split the scored units into two tasks, for example to choose a model on one and to judge it on the other.

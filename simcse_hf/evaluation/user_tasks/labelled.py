@@ -45,7 +45,7 @@ class LabelledTask(UserTask):
         self.rows = [*self.units, *(self.shared or [])]
         self.labels = [label for _, label in self.units]
         self.links = [[text] for text, _ in self.units]
-        self.texts = list(dict.fromkeys(text for text, _ in self.rows))
+        self.roles = {None: [text for text, _ in self.rows]}
         if len(set(self.labels)) < 2:
             raise ValueError(f"{self.source}: all {len(self)} scored rows have the label {self.labels[0]!r}.")
 

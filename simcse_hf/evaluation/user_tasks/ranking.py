@@ -1,10 +1,9 @@
 """Pairs, reranking and retrieval: how high what belongs together ranks, among pairs, candidates or a corpus."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy import ndarray
@@ -54,7 +53,7 @@ class PairsTask(UserTask):
         if len(set(labels)) < 2:
             raise ValueError(f"{self.source}: all {len(labels)} pair(s) have the label {labels[0]:g}.")
         self.gold = np.array(labels, dtype=np.int64)
-        self.texts = list(dict.fromkeys(self.first + self.second))
+        self.roles = {None: [*self.first, *self.second]}
         self.links = [texts for *texts, _ in self.units]
 
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
@@ -112,9 +111,8 @@ class Query:
         return [name for name, grade in self.relevance.items() if (grade > 0) == relevant]
 
 
-@dataclass(eq=False)
 class RankingTask(UserTask):
-    """A task that ranks documents for queries, each with a prompt of the model before it.
+    """A task that ranks documents for queries, which a model encodes as in a search.
 
     Args:
         source (`str`): The file or folder.
@@ -127,9 +125,6 @@ class RankingTask(UserTask):
     """
 
     unit = "query"
-
-    query_prompt: str = ""
-    document_prompt: str = ""
 
     def __post_init__(self) -> None:
         kept = [query for query in self.units if query.documents(relevant=True)]
@@ -150,18 +145,10 @@ class RankingTask(UserTask):
                 f"{self.source}: left out {left_out} of {len(self)} queries, because a query needs {needed}."
             )
         self.units = kept
-        self._queries = [self.query_prompt + query.text for query in kept]
-        self._documents = [self.document_prompt + text for text in documents]
-        self.texts = list(dict.fromkeys(self._queries + self._documents))
-
-    def with_prompts(self, query: str, document: str) -> Self:
-        """Return the task with these prompts; see [`UserTask.with_prompts`]."""
-        return replace(self, query_prompt=query, document_prompt=document)
+        self.roles = {"query": [query.text for query in kept], "document": list(documents)}
 
     def _ranked_result(self, values: list, marks: list, **details: object) -> TaskResult:
         """Average the metrics of each query over the queries; the headline is resampled."""
-        if self.query_prompt or self.document_prompt:
-            details["prompts"] = {"query": self.query_prompt, "document": self.document_prompt}
         metrics = {name: 100 * float(np.mean([each[name] for each in values])) for name in values[0]}
         return self._result(metrics, {"value": np.array([each[self.metric] for each in values])}, marks, **details)
 
@@ -175,8 +162,7 @@ class RerankingTask(RankingTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Compute the average precision and reciprocal rank of each query; see [`UserTask.score`]."""
         similarity = embeddings.similarity
-        queries = embeddings(self._queries)
-        documents = embeddings(self._documents)
+        queries, documents = (embeddings(texts, role) for role, texts in self.roles.items())
         ends = np.cumsum([len(query.relevance) for query in self.units])
         values = []
         marks = []
@@ -243,8 +229,7 @@ class RetrievalTask(RankingTask):
     def score(self, embeddings: SentenceEmbeddings) -> TaskResult:
         """Search the corpus and compute the metrics; see [`UserTask.score`]."""
         similarity = embeddings.similarity
-        queries = embeddings(self._queries)
-        documents = embeddings(self._documents)
+        queries, documents = (embeddings(texts, role) for role, texts in self.roles.items())
         rankings = rank_documents(queries, list(self.shared), documents, similarity, DEPTH + 1)
         values = []
         marks = []

@@ -318,8 +318,8 @@ class Softmax(NLIObjective):
         max_positives (`int`, *optional*): With `augment`, the limit N+ on the positives of a premise; unset: all.
         max_negatives (`int`, *optional*): With `augment`, the limit N- on its negatives; unset: all of the batch.
         layers (`int`, *optional*, defaults to `2`): Layers of the classifier, 1 or 2.
-        nli_sampling (`str`, *optional*, defaults to `"pairs"`): How the scripts make rows of a file: one of
-            `SAMPLINGS`.
+        nli_sampling (`str`, *optional*, defaults to `"pairs"`): How the scripts make rows of a file: pairs or
+            premises.
 
     Raises:
         ValueError: If an argument is not valid, or a limit is set without `augment`.
@@ -410,8 +410,8 @@ class SupCon(NLIObjective):
         similarity (`str`, *optional*, defaults to `"dot"`): `"dot"` or `"cosine"`.
         max_positives (`int`, *optional*): The paper's N+; unset: all.
         max_negatives (`int`, *optional*): The paper's N-; unset: all.
-        nli_sampling (`str`, *optional*, defaults to `"pairs"`): How the scripts make rows of a file: one of
-            `SAMPLINGS`.
+        nli_sampling (`str`, *optional*, defaults to `"pairs"`): How the scripts make rows of a file: pairs or
+            premises.
 
     Raises:
         ValueError: If an argument is not valid.

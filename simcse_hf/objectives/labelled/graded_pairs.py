@@ -115,8 +115,8 @@ class AnglE(CoSENT):
     - `cosine_loss`, weight w1: CoSENT, see [`CoSENT`].
     - `in_batch_loss`, weight w2: each sentence of a positive pair has to find the other one among all sentences of the
       global batch, by the cosine divided by the temperature. A pair is positive if its score is at least
-      `positive_score`. Sentences with the text of either of the two are left out. The loss is the mean over the
-      sentences of positive pairs.
+      `positive_score`. Sentences with the text of either of the two are left out, and those that are in a positive
+      pair with either of them. The loss is the mean over the sentences of positive pairs.
     - `angle_loss`, weight w3: CoSENT's formula with the similarity of angles and a temperature of its own. Unlike the
       cosine, it is not flat where two embeddings nearly agree.
 
@@ -213,9 +213,12 @@ class AnglE(CoSENT):
             a, b = first.chunk(2, dim=-1)
             c, d = second.chunk(2, dim=-1)
             angles = (cosines + (b * c - a * d).sum(-1)).abs()
-            losses = self.info_nce(own, gather=self.training, text_ids=batch.text_ids, reduction="none")
+            is_positive = batch.inputs["scores"] >= self.positive_score
+            losses = self.info_nce(
+                own, gather=self.training, text_ids=batch.text_ids, are_pairs=is_positive, reduction="none"
+            )
             # All of them are compared: to select those of positive pairs, the host would wait for their number.
-            is_positive = (batch.inputs["scores"] >= self.positive_score).repeat(2)
+            is_positive = is_positive.repeat(2)
             total = losses.masked_fill(~is_positive, 0.0).sum()
             in_batch = mean_over_processes(total, is_positive.sum(), self.training)
             return {

@@ -395,7 +395,8 @@ class _Adaptation:
             found["failure"] = f"{type(error).__name__}: {error}"
             logger.warning(f"{name}: {found['failure']}")
         else:
-            change = compare(self.dev, self.first, START, [self.present_dev], [result])
+            before = [self.present_dev]
+            change = compare(self.dev, self.first, START, before, before if name == START else [result])
             found |= {"dev": change.after, "difference": change.difference, "interval": change.interval}
             logger.info(f"{name}: dev {self.first} {change.after:.2f}, {change} over the present model")
         remove(self.work / f"{name}-{FIRST_SEED}")
@@ -428,4 +429,4 @@ class _Adaptation:
 
 def evaluate(model: SimCSE, task: UserTask) -> TaskResult:
     """Score a model on a task."""
-    return task.evaluate(model.encode, model.similarity_fn_name)
+    return task.evaluate(model)

@@ -28,7 +28,7 @@ UNTRAINED = "untrained"
 #: What `--arms` names; those that train are in the order in which they get a part of the budget.
 ARM_NAMES = (UNTRAINED, LABELS, CONTROL, "mlm-labels", "tsdae-labels", "simcse-labels", "simcse")
 #: Standard output belongs to the result of the adaptation.
-_SILENT = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True}
+_BAR_ONLY = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none"}
 _HELD_OUT = 64  # texts whose masked-LM loss `train mlm` measures
 
 
@@ -173,7 +173,8 @@ def train_stage(
         "learning_rate": stage.learning_rate,
         "seed": seed,
         "use_cpu": not torch.cuda.is_available(),
-        **_SILENT,
+        "run_name": f"{stage.method}, seed {seed}",
+        **_BAR_ONLY,
         **options,
     }
     with errors_only():

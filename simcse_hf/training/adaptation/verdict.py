@@ -56,7 +56,7 @@ class Comparison:
         before (`float`): Its headline metric, averaged over its seeds.
         after (`float`): Headline metric of the chosen arm, averaged over its seeds.
         difference (`float`): `after - before`.
-        interval (`list[float]`): The two ends of the confidence interval of the difference.
+        interval (`list[float]`): The two ends of the confidence interval of the difference; none of an arm and itself.
     """
 
     verdict: str
@@ -70,8 +70,8 @@ class Comparison:
     interval: list[float]
 
     def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+        ends = ", ".join(f"{end:+.2f}" for end in self.interval)
+        return f"{self.difference:+.2f} [{ends}]" if ends else f"{self.difference:+.2f}"
 
 
 def compare(
@@ -91,17 +91,19 @@ def compare(
         name (`str`): Its name.
         against (`str`): Name of the first arm.
         before (`list[TaskResult]`): Results of the first arm, one for each seed.
-        after (`list[TaskResult]`): Results of the second arm, one for each seed.
+        after (`list[TaskResult]`): Results of the second arm, one for each seed; `before` itself for the same arm.
 
     Returns:
         `Comparison`: The scores and their difference.
     """
-    interval = paired_interval(task, before, after, resamples=RESAMPLES, confidence=CONFIDENCE)
-    difference, low, high = (round(float(value), 4) for value in interval)
+    difference, ends = 0.0, []
+    if after is not before:
+        found = paired_interval(task, before, after, resamples=RESAMPLES, confidence=CONFIDENCE)
+        difference, *ends = [round(float(value), 4) for value in found]
     old = round(fmean(result.metrics[task.metric] for result in before), 4)
     new = round(fmean(result.metrics[task.metric] for result in after), 4)
-    verdict = GAIN if low > 0 else NO_GAIN
-    return Comparison(verdict, name, task.metric, len(task), against, old, new, difference, [low, high])
+    verdict = GAIN if ends and ends[0] > 0 else NO_GAIN
+    return Comparison(verdict, name, task.metric, len(task), against, old, new, difference, ends)
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,8 @@ def describe(
     # 1. In a sentence: the chosen arm against the present model, and the text of the domain against its control.
     first = judged[0]
     summary = f"{first.verdict}: {first} on {first.task} ({first.metric}) with the arm {chosen.name}"
+    if chosen.name == START:
+        summary = f"{first.verdict}: no arm was better than the present model on dev"
     for each in judged:
         if each.against == chosen.control != START and each.task == first.task:
             helped = "helped" if each.verdict == GAIN else "did not help"
@@ -240,11 +244,11 @@ def draw(result: Adaptation, output: Path) -> None:
     # The label of a bar, its difference and interval, and the kind of its mark.
     bars = []
     for arm in result.arms:
-        if arm["dev"] is not None:
+        if arm["dev"] is not None and arm["interval"]:
             bars.append((arm["name"], arm["difference"], arm["interval"], 0))
     decides = result.verdict
     for each in result.comparisons:
-        if each.task == decides.task:
+        if each.task == decides.task and each.interval:
             label = f"held out: {result.chosen['name']} over {each.against}"
             bars.append((label, each.difference, each.interval, 1))
     try:

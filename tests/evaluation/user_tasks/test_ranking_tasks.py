@@ -261,7 +261,7 @@ def test_a_split_shares_no_query_and_keeps_the_corpus(kind, reranking, folder):
 class PromptedModel:
     """A model that reads whole texts after a prompt, and only the last word of others."""
 
-    prompts, default_prompt_name = {"query": "ask: ", "document": "tell: ", "other": "x"}, None
+    prompts = {"query": "ask: ", "document": "tell: ", "other": "x"}
 
     def encode(self, texts):
         return encode([text.partition(": ")[2] or text.split()[-1] for text in texts])
@@ -272,13 +272,7 @@ def test_queries_and_documents_get_the_prompts_of_the_model(kind, reranking, fol
     task = read_task(kind, folder) if kind == "retrieval" else reranking
     plain, model = task.evaluate(encode), PromptedModel()
     data = TaskData(user_tasks={kind: task})
-    with_prompts = data.prompted_for(model)
-    prompted = score_tasks(with_prompts, SentenceEmbeddings(model, with_prompts.texts()))
-    assert prompted.results[kind]["prompts"] == {"query": "ask: ", "document": "tell: "}
+    prompted = score_tasks(data, SentenceEmbeddings(model, data.roles))
     assert prompted.results[kind][task.metric] == pytest.approx(plain.metrics[task.metric])
     assert plain.metrics[task.metric] > task.evaluate(model.encode).metrics[task.metric] + 10
     assert (prompted.scores[kind][kind]["unit"] == plain.scores["unit"]).all()  # so that compare accepts both
-    for change in ({"prompts": {}}, {"default_prompt_name": "other"}):  # no such prompts, or one for all texts
-        changed = PromptedModel()
-        vars(changed).update(change)
-        assert data.prompted_for(changed) is data

@@ -149,10 +149,22 @@ def test_if_nothing_beats_the_present_model_there_is_no_gain_and_nothing_is_repe
     prefer(monkeypatch, START)
     result = run(arms=("untrained",))
     assert (result["verdict"], result["chosen"]["name"], result["seeds"]) == ("no gain", START, [])
-    assert result["before"] == result["after"] and result["interval"] == [0.0, 0.0]
+    assert result["before"] == result["after"] and result["difference"] == 0
+    assert result["summary"].startswith("no gain: no arm was better than the present model on dev")
     assert files_of(tmp_path / "out" / "model") == files_of(start)
     monkeypatch.setattr(adapt_module, "_Adaptation", None)
     assert run(arms=("untrained",)) == result
+
+
+def test_the_present_model_has_no_interval_and_no_bar_against_itself(run, monkeypatch):
+    prefer(monkeypatch, START)
+    figures = []
+    make = verdict_module.new_figure
+    monkeypatch.setattr(verdict_module, "new_figure", lambda *size: figures.append(make(*size)) or figures[0])
+    result = run(arms=("untrained",))
+    assert result["arms"][0]["interval"] == result["interval"] == []
+    bars = [label.get_text() for label in figures[0].axes[0].get_yticklabels()]
+    assert bars == [arm["name"] for arm in result["arms"][1:]]
 
 
 def test_an_adaptation_killed_in_every_run_ends_with_the_verdict_and_the_model_of_one_that_was_not(

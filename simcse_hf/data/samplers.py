@@ -1,0 +1,231 @@
+"""The order in which training rows are drawn: random, or with what belongs together or apart in a batch."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from torch.utils.data import Sampler
+
+#: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
+#: in each process) training keeps its order; above, the order is that of [`PermutedSampler`].
+LARGEST_LISTED = 2**24
+#: Ways to share the batches among several data sets, beside numbers.
+SHARES = ("proportional", "round_robin")
+#: How the rows of a batch are chosen, by the names of sentence-transformers: at random, or so that no text is equal.
+BATCH_SAMPLERS = ("batch_sampler", "no_duplicates")
+_BLOCK = 2**16  # numbers that are turned into Python integers at once
+
+
+@dataclass(eq=False)
+class PermutedSampler(Sampler[int]):
+    """Draw each row number once, in an order that depends on the number of rows, the seed and the epoch only.
+
+    So every process has the same order, for any number of processes, and a resumed run continues it. The order takes
+    4 bytes for each row (8 bytes from 2^32 rows on).
+
+    Args:
+        num_rows (`int`): The number of rows.
+        seed (`int`): Chooses the orders.
+    """
+
+    num_rows: int
+    seed: int
+    epoch: int = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.num_rows
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the row numbers; the next pass is that of the next epoch, as with Accelerate's sampler."""
+        epoch = self.epoch
+        order = self.order(np.random.default_rng((self.seed, epoch)))
+        for start in range(0, self.num_rows, _BLOCK):
+            yield from order[start : start + _BLOCK].tolist()
+        self.set_epoch(epoch + 1)
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
+        rng.shuffle(order)
+        return order
+
+
+class ClassSampler(PermutedSampler):
+    """Draw rows in pairs of the same class, in an order that depends on the labels, the seed and the epoch only.
+
+    So a batch of even size holds at least two rows of each class that is in it. An epoch draws each row once, but of a
+    class with an odd number of rows it leaves out one, which is another one in another epoch.
+
+    Args:
+        labels (`np.ndarray`): The class of each row, an integer.
+        seed (`int`): Chooses the orders.
+    """
+
+    def __init__(self, labels: np.ndarray, seed: int) -> None:
+        by_class = np.argsort(labels, kind="stable")
+        changes = np.flatnonzero(np.diff(labels[by_class]))
+        self.classes = np.split(by_class, changes + 1)
+        super().__init__(2 * sum(len(rows) // 2 for rows in self.classes), seed)
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        pairs = []
+        for rows in self.classes:
+            drawn = rng.permutation(rows)
+            pairs.append(drawn[: len(rows) // 2 * 2].reshape(-1, 2))
+        order = np.concatenate(pairs)
+        rng.shuffle(order)
+        return order.ravel()
+
+
+class NoDuplicatesSampler(PermutedSampler):
+    """Draw rows so that no text stands in two rows of a batch of all processes.
+
+    A row with a text that the batch has already waits for a later batch. Rows that fit into no whole batch are left
+    out, other ones in another epoch. All epochs have as many batches as the first one: where the order of an epoch
+    fills fewer, its last batches are those of the first.
+
+    Args:
+        texts (`np.ndarray`): Numbers of the texts of each row, of shape `(rows, texts of a row)`, equal for equal
+            texts; 0 where a row has no text.
+        block (`int`): Rows of a batch of all processes.
+        seed (`int`): Chooses the orders.
+
+    Raises:
+        ValueError: If the rows fill no batch.
+    """
+
+    def __init__(self, texts: np.ndarray, block: int, seed: int) -> None:
+        super().__init__(len(texts), seed)
+        self.texts = texts
+        self.block = block
+        self.first = self._fill_batches(np.random.default_rng((seed, 0)))
+        if not len(self.first):
+            few = f"of {len(texts)} rows, no {block} have different texts, so that they would fill a batch"
+            raise ValueError(f"batch_sampler = 'no_duplicates': {few}: lower per_device_train_batch_size")
+        self.num_rows = len(self.first)
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        drawn = self._fill_batches(rng)
+        return np.concatenate([drawn, self.first[len(drawn) :]])[: len(self)]
+
+    def _fill_batches(self, rng: np.random.Generator) -> np.ndarray:
+        """Fill whole batches in a new order of all rows."""
+        rows = deque(rng.permutation(len(self.texts)).tolist())
+        waiting: defaultdict[int, deque[int]] = defaultdict(deque)  # rows by a text that the batch has
+        drawn: list[int] = []
+        batch: list[int] = []
+        held: set[int] = set()  # the texts of the batch
+        while rows:
+            row = rows.popleft()
+            texts = set(self.texts[row].tolist()) - {0}
+            known = texts & held
+            if known:
+                waiting[min(known)].append(row)
+                continue
+            batch.append(row)
+            held |= texts
+            if len(batch) == self.block:
+                drawn += batch
+                batch = []
+                held = set()
+                for text in list(waiting):  # the next batch may hold one row of each
+                    rows.appendleft(waiting[text].popleft())
+                    if not waiting[text]:
+                        del waiting[text]
+        return np.array(drawn, np.int64)
+
+
+class NeighborSampler(PermutedSampler):
+    """Draw each row once, and after a row those of its nearest neighbours that were not drawn yet.
+
+    Args:
+        neighbors (`np.ndarray`): The nearest rows of each row, the nearest first, of shape `(rows, any)`.
+        number (`int`): How many neighbours follow a row at most.
+        seed (`int`): Chooses the orders.
+    """
+
+    def __init__(self, neighbors: np.ndarray, number: int, seed: int) -> None:
+        super().__init__(len(neighbors), seed)
+        self.neighbors = neighbors
+        self.number = number
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        drawn: dict[int, None] = {}  # a set that keeps its order
+        for row in super().order(rng).tolist():
+            if row not in drawn:
+                drawn[row] = None
+                new = dict.fromkeys(other for other in self.neighbors[row].tolist() if other not in drawn)
+                drawn |= dict.fromkeys(islice(new, self.number))
+        return np.array(list(drawn))
+
+
+class MixtureSampler(PermutedSampler):
+    """Draw the rows of several data sets so that each batch, of all processes together, comes from one of them.
+
+    An epoch has as many batches as all data sets fill together, and each data set has its share of them. One that has
+    fewer batches than its share starts again in another order, and one that has more is used in part. Rows that fill
+    no batch are left out, other ones in another epoch.
+
+    Args:
+        parts (`Mapping[str, PermutedSampler]`): The order of the rows of each data set, by its name.
+        starts (`Sequence[int]`): The number of the first row of each data set.
+        shares (`str` or `Sequence[float]`): `"proportional"` to their sizes, `"round_robin"` for one batch of each
+            data set in turn, or the share of each data set in the batches of an epoch, in any unit.
+        block (`int`): Rows of a batch of all processes.
+        seed (`int`): Chooses the orders.
+
+    Raises:
+        ValueError: If a data set does not fill a batch.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, PermutedSampler],
+        starts: Sequence[int],
+        shares: str | Sequence[float],
+        block: int,
+        seed: int,
+    ) -> None:
+        for name, part in parts.items():
+            if len(part) < block:
+                few = f"{len(part)} rows, fewer than one batch of {block} over all processes"
+                raise ValueError(f"the data set {name!r} has {few}: lower per_device_train_batch_size")
+        self.parts = list(parts.values())
+        self.starts = starts
+        self.block = block
+        self.in_turn = shares == "round_robin"
+        whole = [len(part) // block for part in self.parts]
+        if shares == "proportional":
+            shares = whole
+        elif isinstance(shares, str):
+            shares = [1.0] * len(whole)
+        #: The batches of each data set in an epoch.
+        self.batches = [max(1, round(sum(whole) * share / sum(shares))) for share in shares]
+        super().__init__(sum(self.batches) * block, seed)
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        numbers = np.arange(len(self.parts))
+        if self.in_turn:
+            numbers = np.tile(numbers, self.batches[0])
+        else:
+            numbers = rng.permutation(np.repeat(numbers, self.batches))
+        rows = np.empty((len(numbers), self.block), np.int64)
+        for number, part in enumerate(self.parts):
+            batches = self.batches[number]
+            drawn: list[np.ndarray] = []
+            while len(drawn) < batches:
+                whole = len(part) // self.block * self.block
+                drawn += list(part.order(rng)[:whole].reshape(-1, self.block))
+            rows[numbers == number] = self.starts[number] + np.stack(drawn[:batches])
+        return rows.ravel()

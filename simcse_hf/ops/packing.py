@@ -1,0 +1,319 @@
+"""Where the tokens of a batch lie in one row without padding, in which the sentences stand one behind the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+REGISTER_WIDTH = 16  # float32 numbers in a CPU's widest register; torch's softmax is ten times slower on shorter rows
+WIDTH_STEP = 8  # of block widths: a coarser step computes more padding, a finer one makes more and smaller products
+
+
+@dataclass
+class Packing:
+    """Where the tokens of a padded batch `(batch, length)` lie in a packed row of T tokens.
+
+    The sentences stand one behind the other. On a CPU the longest comes first, so that sentences of similar length are
+    neighbours; on an accelerator they stay in their order. Five tokens in a batch of three rows and four columns:
+
+        batch      flat index      packed row     a  b  c  d  e
+        a b c .    0  1  2  3      token_index    0  1  2  8  9
+        . . . .    4  5  6  7      bounds 0, 3, 5    rows 0, 2    lengths 3, 2
+        d e . .    8  9 10 11
+
+    Compiled code and CUDA graphs need shapes that do not change from batch to batch. Sentences that nothing reads then
+    fill the packed row up to a multiple of some number of tokens. Their tokens have the flat index behind the batch,
+    and their row is the one behind the batch. With a multiple of 4, a batch of five tokens gets two of them:
+
+        packed row     a  b  c  d  e  x  x  x
+        token_index    0  1  2  8  9 12 12 12
+        bounds 0, 3, 5, 7, 8    rows 0, 2, 3, 3    lengths 3, 2, 2, 1
+
+    Args:
+        shape (`tuple[int, int]`): Shape of the batch, `(batch, length)`.
+        token_index (`torch.Tensor`): Flat index of each packed token in the batch, of shape `(T,)`.
+        rows (`torch.Tensor`): The row of the batch that each sentence came from; rows without tokens have none.
+        bounds (`torch.Tensor`): Where each sentence starts in the packed row, and T, of shape `(sentences + 1,)` and
+            type int32, which flash attention reads.
+        longest (`int`): Number of tokens that no sentence exceeds.
+        has_fillers (`bool`, *optional*, defaults to `False`): Whether there are sentences that nothing reads.
+        lengths_of_rows (`np.ndarray`, *optional*): Number of tokens of each row of the batch, if all padding is on the
+            right.
+    """
+
+    shape: tuple[int, int]
+    token_index: Tensor
+    rows: Tensor
+    bounds: Tensor
+    longest: int
+    has_fillers: bool = False
+    lengths_of_rows: np.ndarray | None = None
+    _layouts: dict[int, "Layout"] = field(default_factory=dict)
+
+    @classmethod
+    def from_mask(cls, attention_mask: Tensor) -> "Packing":
+        """Make the packing of a batch from its attention mask, for which the host waits for an accelerator.
+
+        Args:
+            attention_mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+
+        Returns:
+            [`Packing`]: With its tensors on the device of the mask.
+        """
+        batch, length = attention_mask.shape
+        mask = attention_mask.cpu().bool()
+        counts = mask.sum(1)
+        rows = counts.nonzero()[:, 0]
+        if attention_mask.device.type == "cpu":
+            rows = rows[counts[rows].argsort(descending=True, stable=True)]
+        counts = counts[rows]
+        sentences, columns = mask[rows].nonzero(as_tuple=True)
+        index = rows[sentences] * length + columns
+        bounds = F.pad(counts.cumsum(0), (1, 0)).int()
+        longest = max(counts.tolist(), default=0)
+        packing = cls((batch, length), index, rows, bounds, longest)
+        return packing.to(attention_mask.device)
+
+    @classmethod
+    def from_lengths(
+        cls,
+        lengths: np.ndarray,
+        length: int | None = None,
+        *,
+        in_order: bool = False,
+        multiple: int = 1,
+    ) -> "Packing":
+        """Make the packing of a batch whose padding is all on the right, on the host.
+
+        Args:
+            lengths (`np.ndarray`): Number of tokens of each row of the batch, of shape `(batch,)`.
+            length (`int`, *optional*): Length of the batch. Defaults to the longest row.
+            in_order (`bool`, *optional*, defaults to `False`): Whether the sentences stay in their order.
+            multiple (`int`, *optional*, defaults to `1`): What the number of packed tokens is a multiple of. Above 1,
+                there are as many sentences for any lengths, and `longest` is the length of the batch.
+
+        Returns:
+            [`Packing`]: With its tensors on the CPU.
+
+        Raises:
+            ValueError: If a row has more tokens than `length`.
+        """
+        batch = len(lengths)
+        found = int(lengths.max(initial=0))
+        length = found if length is None else length
+        if found > length:
+            raise ValueError(f"a text has {found} tokens, but the batch is {length} tokens long: lower max_seq_length")
+        rows = lengths.nonzero()[0]
+        if not in_order:
+            rows = rows[np.argsort(-lengths[rows], kind="stable")]
+        counts = lengths[rows]
+        tokens = int(counts.sum())
+        first_columns = np.repeat(rows * length - (counts.cumsum() - counts), counts)
+        index = first_columns + np.arange(tokens)
+        longest = found
+        if multiple > 1:
+            longest = length
+            # Each of the sentences that fill up has from one to `length` tokens, which says how many are enough.
+            fillers = -(-(multiple - 1) // max(1, length - 1)) + batch - len(rows)
+            whole = -(-(tokens + fillers) // multiple) * multiple
+            filling = np.full(fillers, (whole - tokens) // fillers)
+            filling[: (whole - tokens) % fillers] += 1
+            counts = np.concatenate([counts, filling])
+            rows = np.concatenate([rows, np.full(fillers, batch)])
+            index = np.concatenate([index, np.full(whole - tokens, batch * length)])
+        bounds = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=bounds[1:])
+        return cls(
+            (batch, length),
+            torch.from_numpy(index),
+            torch.from_numpy(rows),
+            torch.from_numpy(bounds),
+            longest,
+            has_fillers=multiple > 1,
+            lengths_of_rows=lengths,
+        )
+
+    def to(self, device: torch.device) -> "Packing":
+        """Return the packing with the tensors that a device reads on that device, sent in one transfer."""
+        if self.bounds.device == device:
+            return self
+        index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)
+        return Packing(self.shape, index, rows, bounds, self.longest, self.has_fillers, self.lengths_of_rows)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of tokens of each sentence, of shape `(sentences,)`. An accelerator makes the host wait for it."""
+        return self.bounds.diff().long()
+
+    def select(self, rows: np.ndarray, length: int | None = None) -> "Packing":
+        """Make the packing of some rows of the batch, whose padding is all on the right.
+
+        Args:
+            rows (`np.ndarray`): The numbers of the rows.
+            length (`int`, *optional*): The length to which the rows are cut. Defaults to that of the batch.
+
+        Returns:
+            [`Packing`]: On the same device, without sentences that fill it up.
+        """
+        assert self.lengths_of_rows is not None
+        device = self.bounds.device
+        lengths = self.lengths_of_rows[rows]
+        return Packing.from_lengths(lengths, length or self.shape[1], in_order=device.type != "cpu").to(device)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Take the tokens out of values of shape `(batch, length, ...)`, which gives the shape `(T, ...)`."""
+        return self._take(x.flatten(0, 1), self.token_index)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """Unpack `(T, ...)` values into `(batch, length, ...)`, with zeros in the padding."""
+        batch, length = self.shape
+        return self._spread(x, self.token_index, batch * length).unflatten(0, self.shape)
+
+    def pack_sentences(self, x: Tensor) -> Tensor:
+        """Take the sentences out of values of shape `(batch, ...)`, which gives the shape `(sentences, ...)`."""
+        return self._take(x, self.rows)
+
+    def unpack_sentences(self, x: Tensor) -> Tensor:
+        """Give `(sentences, ...)` values the rows of the batch, `(batch, ...)`, with zeros for rows without tokens."""
+        return self._spread(x, self.rows, self.shape[0])
+
+    def _take(self, x: Tensor, index: Tensor) -> Tensor:
+        """Take values by their places; fillers take the last value, because any will do."""
+        if self.has_fillers:
+            index = index.clamp(max=len(x) - 1)
+        return x.index_select(0, index)
+
+    def _spread(self, x: Tensor, index: Tensor, size: int) -> Tensor:
+        """Copy values to their places among `size` of them; those of fillers go to one more, which is dropped."""
+        spread = x.new_zeros(size + self.has_fillers, *x.shape[1:]).index_copy_(0, index, x)
+        return spread[:size] if self.has_fillers else spread
+
+    def layout(self, heads: int) -> "Layout":
+        """Lay the heads of the sentences out in blocks, for attention on a CPU; made once for all layers.
+
+        With two heads, the five tokens of the class are ten rows, `token * heads + head`: a0 a1 b0 b1 c0 c1 d0 d1 e0
+        e1. Both sentences fall into one block of width 16, which has 2 * 2 * 16 rows:
+
+            to_blocks     0 2 4 4 ... (a0 b0 c0 c0 ...)   1 3 5 5 ...   6 8 8 ... (d0 e0 e0 ...)   7 9 9 ...
+            from_blocks   0 16 1 17 2 18 (a0 a1 b0 b1 c0 c1)   32 48 33 49 (d0 d1 e0 e1)
+
+        One index for the whole batch copies faster than strided views of each block.
+
+        Args:
+            heads (`int`): Number of heads.
+
+        Returns:
+            [`Layout`]: The blocks and the two indices.
+        """
+        if heads in self._layouts:
+            return self._layouts[heads]
+        all_lengths = self.lengths
+        # The width of each sentence's block: 1, or a multiple of 8 that is at least 16.
+        steps = (all_lengths + WIDTH_STEP - 1) // WIDTH_STEP
+        widths = (steps * WIDTH_STEP).clamp(min=REGISTER_WIDTH).masked_fill(all_lengths == 1, 1)
+        blocks = []
+        block_widths, counts = widths.unique_consecutive(return_counts=True)
+        lengths_by_block = all_lengths.split(counts.tolist())
+        for width, lengths in zip(block_widths.tolist(), lengths_by_block, strict=True):
+            is_padding = torch.arange(width) >= lengths[:, None]
+            padding = is_padding if is_padding.any() else None
+            blocks.append(Block(heads * len(lengths), width, padding))
+        # Where each head of each token lies in the blocks, and which of them each row of the blocks holds.
+        sentence = torch.arange(len(all_lengths)).repeat_interleave(all_lengths)
+        column = torch.arange(len(sentence)) - self.bounds[sentence]
+        first_rows = heads * (widths.cumsum(0) - widths)
+        of_token = first_rows[sentence] + column
+        of_head = widths[sentence, None] * torch.arange(heads)
+        from_blocks = (of_token[:, None] + of_head).flatten()
+        last_tokens = self.bounds[1:, None].long() - 1
+        last_rows = (heads * last_tokens + torch.arange(heads)).flatten()
+        to_blocks = last_rows.repeat_interleave(widths.repeat_interleave(heads))
+        to_blocks[from_blocks] = torch.arange(len(from_blocks))
+        self._layouts[heads] = Layout(blocks, to_blocks, from_blocks)
+        return self._layouts[heads]
+
+
+@dataclass
+class Block:
+    """Neighbouring sentences whose lengths round up to one width.
+
+    Args:
+        count (`int`): Number of matrices: one for each sentence and head.
+        width (`int`): Rows of each matrix.
+        padding (`torch.Tensor`, *optional*): True where a sentence has no token, of shape `(sentences, width)`; `None`
+            if there is no padding.
+    """
+
+    count: int
+    width: int
+    padding: Tensor | None
+
+
+@dataclass
+class Layout:
+    """The rows of all blocks: block by block, sentence by sentence, head by head, `width` rows each.
+
+    Args:
+        blocks (`list[Block]`): The blocks.
+        to_blocks (`torch.Tensor`): The row of packed heads `(T * heads, size)` that each row of the blocks holds. Rows
+            beyond a sentence's end repeat its last token.
+        from_blocks (`torch.Tensor`): The inverse: where in the blocks each row of packed heads is.
+    """
+
+    blocks: list[Block]
+    to_blocks: Tensor
+    from_blocks: Tensor
+
+    def matrices(self, rows: Tensor) -> list[Tensor]:
+        """View the rows of each block as its matrices.
+
+        Args:
+            rows (`torch.Tensor`): Of shape `(block rows, size)`; for first tokens, a row for each sentence and head.
+
+        Returns:
+            `list[torch.Tensor]`: For each block, its rows as `(count, width, size)`, or `(count, 1, size)`.
+        """
+        counts = [block.count for block in self.blocks]
+        sizes = counts
+        if len(rows) == len(self.to_blocks):
+            sizes = [block.count * block.width for block in self.blocks]
+        parts = rows.split(sizes)
+        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
+
+
+def token_index(mask: Tensor, lengths: np.ndarray | None = None) -> Tensor:
+    """Find the tokens of a padded batch.
+
+    Args:
+        mask (`torch.Tensor`): 1 for a token and 0 for padding, of shape `(batch, length)`.
+        lengths (`np.ndarray`, *optional*): Number of tokens of each row, if all padding is on the right. Without them,
+            the host waits until an accelerator has found the tokens.
+
+    Returns:
+        `torch.Tensor`: The flat index of each token in the batch, of shape `(tokens,)`, in ascending order.
+    """
+    if lengths is None:
+        return mask.flatten().nonzero()[:, 0]
+    return Packing.from_lengths(lengths, mask.shape[1], in_order=True).to(mask.device).token_index
+
+
+def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy tensors of numbers to a device, in one transfer that the host does not wait for.
+
+    Args:
+        tensors (`Sequence[torch.Tensor]`): Contiguous tensors on the CPU, those with the widest numbers first.
+        device (`torch.device`): The device.
+
+    Returns:
+        `list[torch.Tensor]`: The tensors on the device.
+    """
+    parts = [x.flatten().view(torch.uint8) for x in tensors]
+    joined = torch.cat(parts)
+    if device.type == "cuda":
+        joined = joined.pin_memory()  # from other memory, the copy would wait for the work before it
+    sizes = [len(part) for part in parts]
+    sent = joined.to(device, non_blocking=True).split(sizes)
+    return [part.view(x.dtype).view(x.shape) for part, x in zip(sent, tensors, strict=True)]

@@ -1,0 +1,205 @@
+"""Whatever encodes queries and documents puts the same prompts before them. Any other text gets the default prompt."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_config
+from datasets import Dataset, config
+from evaluation_helpers import write, write_beir, write_rows
+
+from simcse_hf import AutoModelForCL, SimCSE, encode, evaluate, index, mine
+from simcse_hf.data.scored_pairs import ScoredPairs
+from simcse_hf.evaluation.user_tasks import read_task
+from simcse_hf.indexes.description import PROBE
+from simcse_hf.inference.encoder import Encoder
+from simcse_hf.inference.shards import read_shards
+from simcse_hf.inference.vectors import RowVectors
+from simcse_hf.search import SentenceIndex, search
+from simcse_hf.training.adaptation.adaptation import evaluate as evaluate_in_adapt
+from simcse_hf.training.dev_sets import SimilarityEvalCallback, TasksEvalCallback
+
+PROMPTS = {"query": "the old ", "document": "a red ", "other": "man : "}
+QUERIES = {"q0": "the cat sat", "q1": "a dog ran"}
+DOCUMENTS = {"d0": "a bird sang", "d1": "the woman ran", "d2": "a house"}
+
+
+@pytest.fixture(params=[None, "other"])
+def model(request, save_checkpoint, tmp_path, monkeypatch):
+    """A model with prompts for queries and documents, without and with a default prompt."""
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    encoder = AutoModelForCL.from_config(tiny_config(initializer_range=0.3), pooler_type="avg_no_cls")
+    encoder.update_settings(prompts=PROMPTS, default_prompt_name=request.param)
+    return SimCSE(save_checkpoint(encoder), device="cpu")
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The prompts that were put before texts, with the texts."""
+    found = set()
+    tokenize = Encoder.tokenize
+
+    def recorded(self, texts, prefix="", *args):
+        found.update((prefix, text) for text in texts if text != PROBE)
+        return tokenize(self, texts, prefix, *args)
+
+    monkeypatch.setattr(Encoder, "tokenize", recorded)
+    return found
+
+
+def beir(folder):
+    return write_beir(folder / "faq", DOCUMENTS, QUERIES, {"q0": {"d0": 1}, "q1": {"d1": 1}})
+
+
+def candidates(folder):
+    first, second = QUERIES.values()
+    bird, woman, house = DOCUMENTS.values()
+    rows = [
+        {"query": first, "positive": [bird], "negative": [woman]},
+        {"query": second, "positive": [woman], "negative": [house]},
+    ]
+    return write(folder / "rerank.jsonl", map(json.dumps, rows))
+
+
+def triplets(folder):
+    rows = zip(QUERIES.values(), DOCUMENTS.values(), [DOCUMENTS["d2"]] * 2, strict=False)
+    return write_rows(folder / "rows.csv", ["query", "positive", "negative"], rows)
+
+
+def columns(folder):
+    *others, last = DOCUMENTS.values()
+    return Dataset.from_dict({"sent0": list(QUERIES.values()), "sent1": others, "sent2": [last] * 2})
+
+
+def search_by_command(model, folder):
+    texts = write(folder / "texts.txt", DOCUMENTS.values())
+    index(texts, folder / "index", model=model)
+    list(search(QUERIES.values(), folder / "index", model=model))
+
+
+def search_in_memory(model, folder):
+    SentenceIndex.build(model, list(DOCUMENTS.values())).search(list(QUERIES.values()))
+
+
+def dev_tasks(model, folder):
+    TasksEvalCallback({"retrieval": read_task("retrieval", beir(folder))}).evaluate(model.model, model.tokenizer)
+
+
+DOORS = {
+    "encode_query and encode_document": lambda model, folder: (
+        model.encode_query(list(QUERIES.values())),
+        model.encode_document(list(DOCUMENTS.values())),
+    ),
+    "index and search": search_by_command,
+    "SentenceIndex": search_in_memory,
+    "mine": lambda model, folder: mine(model, triplets(folder), folder / "mined.csv", columns=None),
+    "evaluate retrieval": lambda model, folder: evaluate(model, task=[f"retrieval={beir(folder)}"]),
+    "evaluate reranking": lambda model, folder: evaluate(model, task=[f"reranking={candidates(folder)}"]),
+    "a task": lambda model, folder: read_task("retrieval", beir(folder)).evaluate(model),
+    "adapt": lambda model, folder: evaluate_in_adapt(model, read_task("retrieval", beir(folder))),
+    "dev tasks": dev_tasks,
+    "encode --columns": lambda model, folder: encode(
+        model, triplets(folder), folder / "out", columns=["query", "positive", "negative"], shard_size=2
+    ),
+    "teacher or guide": lambda model, folder: RowVectors([model.name_or_path], columns(folder), torch.device("cpu")),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_queries_and_documents_get_their_prompts(door, model, encoded, tmp_path):
+    DOORS[door](model, tmp_path)
+    assert encoded == {
+        *((PROMPTS["query"], text) for text in QUERIES.values()),
+        *((PROMPTS["document"], text) for text in DOCUMENTS.values()),
+    }
+
+
+def scored_pairs(folder):
+    rows = [("a bird sang", "the woman ran", 1), ("a house", "the cat sat", 3), ("a dog ran", "a bird sang", 2)]
+    return write_rows(folder / "scored.csv", ["sentence1", "sentence2", "score"], rows)
+
+
+def labelled(folder, *columns):
+    texts = [*QUERIES.values(), *DOCUMENTS.values(), "a man slept"]
+    rows = [(text, number % 2) for number, text in enumerate(texts)]
+    if columns:
+        rows = [(text, texts[0], label) for text, label in rows]
+    return write_rows(folder / "labelled.csv", [*(columns or ["text"]), "label"], rows)
+
+
+def dev_pairs(model, folder):
+    pairs = ScoredPairs("stsb", ["a bird sang", "a house"] * 2, ["the woman ran", "a dog ran"] * 2, [1, 5, 2, 4])
+    SimilarityEvalCallback(pairs).evaluate(model.model, model.tokenizer)
+
+
+OTHER_DOORS = {
+    "encode": lambda model, folder: encode(model, write(folder / "t.txt", ["a cat", "a dog"]), folder / "out"),
+    "similarity": lambda model, folder: model.similarity("a cat", "a dog"),
+    "scored pairs": lambda model, folder: evaluate(model, pairs=[scored_pairs(folder)]),
+    "classification": lambda model, folder: evaluate(model, task=[f"classification={labelled(folder)}"]),
+    "clustering": lambda model, folder: evaluate(model, task=[f"clustering={labelled(folder)}"]),
+    "pairs": lambda model, folder: evaluate(model, task=[f"pairs={labelled(folder, 'sentence1', 'sentence2')}"]),
+    "dev set": dev_pairs,
+}
+
+
+@pytest.mark.parametrize("door", OTHER_DOORS)
+def test_texts_that_are_neither_get_the_default_prompt(door, model, encoded, tmp_path):
+    OTHER_DOORS[door](model, tmp_path)
+    assert {prompt for prompt, _ in encoded} == {PROMPTS["other"] if model.default_prompt_name else ""}
+
+
+@pytest.mark.parametrize("shard_size", [2, 100])
+def test_the_vectors_of_a_teacher_are_those_of_encode_query_and_encode_document(shard_size, model, tmp_path):
+    rows = columns(tmp_path)
+    found = RowVectors([model.name_or_path], rows, torch.device("cpu"))(np.arange(2))
+    encode(model, rows, tmp_path / "out", shard_size=shard_size)
+    written = np.concatenate(list(read_shards(tmp_path / "out"))).reshape(found.shape)
+    for vectors in (found, written):
+        np.testing.assert_allclose(vectors[:, 0], model.encode_query(rows["sent0"][:]), atol=1e-6)
+        for column in (1, 2):
+            expected = model.encode_document(rows[f"sent{column}"][:])
+            np.testing.assert_allclose(vectors[:, column], expected, atol=1e-6)
+
+
+def test_a_teacher_with_a_default_prompt_only_reads_all_columns_with_it(model, encoded, tmp_path):
+    model.prompts = {"query": "", "document": "", "other": "man : "}
+    model.default_prompt_name = "other"
+    encode(model, columns(tmp_path), tmp_path / "out")
+    assert {prompt for prompt, _ in encoded} == {"man : "}
+
+
+def test_a_prompt_that_is_given_stands_before_all_columns(model, encoded, tmp_path):
+    encode(model, columns(tmp_path), tmp_path / "out", prompt="the dog : ")
+    assert {prompt for prompt, _ in encoded} == {"the dog : "}
+
+
+@pytest.mark.parametrize("role", ["query", "document"])
+def test_a_default_prompt_that_a_search_does_not_use_is_mentioned(role, model, caplog, tmp_path):
+    model.prompts = {"query": "", "document": "", "other": "man : "}
+    model.default_prompt_name = "other"
+    model.name_or_path = str(tmp_path)  # a message is said once for a model
+    assert model.role_prompt(role) == ""
+    assert f"no prompt '{role}'" in caplog.text and "model.prompts['other']" in caplog.text
+
+
+class Foreign:
+    """A model of another package, which has prompts and no method for queries or documents."""
+
+    prompts = {"query": "ask ", "document": "tell "}
+
+    def __init__(self):
+        self.seen = []
+
+    def encode(self, texts, truncate_dim=None, convert_to_numpy=True):
+        self.seen += texts
+        return np.random.default_rng(0).standard_normal((len(texts), 4))
+
+
+@pytest.mark.parametrize("door", ["SentenceIndex", "evaluate retrieval", "evaluate reranking", "a task"])
+def test_a_model_of_another_package_gets_its_prompts_before_the_texts(door, tmp_path):
+    model = Foreign()
+    DOORS[door](model, tmp_path)
+    expected = {f"ask {text}" for text in QUERIES.values()} | {f"tell {text}" for text in DOCUMENTS.values()}
+    assert set(model.seen) - {f"tell {PROBE}"} == expected
