@@ -391,13 +391,14 @@ class EncodeJob:
             stream = self.texts.read()
             following = 0
             for shard in shards:
-                skipped = (shard.number - following) * self.settings["shard_size"]
+                first = shard.number * self.settings["shard_size"]
+                skipped = first - following
                 rows = list(islice(stream, skipped, skipped + shard.rows))
-                following = shard.number + 1
+                following = first + shard.rows
                 self.texts.check()
                 for start in range(0, len(rows), _WINDOW):
                     texts = [text for _, text in rows[start : start + _WINDOW]]
-                    yield (shard, rows), self._tokenize(texts, shard.number * self.settings["shard_size"] + start)
+                    yield (shard, rows), self._tokenize(texts, first + start)
 
         options = {name: self.settings[name] for name in ("normalize_embeddings", "truncate_dim", "token_budget")}
         parts = []

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from inference_helpers import random_texts
@@ -58,6 +59,16 @@ def test_a_resumed_run_tokenizes_the_windows_of_missing_shards_only(model, sourc
     windows.clear()
     encode(model, source, tmp_path / "out", shard_size=20, format="parquet", resume=True)
     assert windows == [8, 8, 4] and missing.read_bytes() == expected
+
+
+def test_windows_that_begin_in_the_middle_of_a_row_have_the_prompts_of_their_columns(model, tmp_path, windows):
+    model.prompts = {"query": "a small ", "document": "the old "}
+    texts = random_texts(60)
+    pd.DataFrame({"sent0": texts[::3], "sent1": texts[1::3], "hard_neg": texts[2::3]}).to_csv(tmp_path / "t.csv")
+    encode(model, tmp_path / "t.csv", tmp_path / "out", columns=["sent0", "sent1", "hard_neg"], shard_size=20)
+    prompted = [model.prompts["document" if place % 3 else "query"] + text for place, text in enumerate(texts)]
+    expected = model.encode(prompted, prompt="", convert_to_numpy=True)
+    np.testing.assert_allclose(np.load(tmp_path / "out/vectors.npy"), expected, atol=1e-6)
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
