@@ -44,8 +44,8 @@ from .shards import (
 )
 from .simcse import SimCSE
 
-#: Texts that are tokenized and sorted by length together, while those before them are computed. Of Wikipedia sentences,
-#: fewer make more batches of 65,536 tokens: windows of 8,192 44% more than a whole shard, and those of 16,384 16%.
+#: Texts that are tokenized and sorted by length together, while those before them are computed. Fewer texts fill their
+#: batches less: of Wikipedia sentences and 65,536 tokens, 8,192 make 44% more batches than a shard, and 16,384 16%.
 _WINDOW = 16_384
 _RANGE_TEXTS = 10_000  # texts at the start of the file whose embeddings give the ranges of 8-bit codes
 #: Entries of the manifest that a resumed run may change: the names of an input and a model with the same content, the
@@ -432,13 +432,13 @@ class EncodeJob:
 
     def _tokenize(self, texts: list[str], before: int) -> list[Any]:
         """Tokenize texts that follow a number of others, each with the prompt of its column."""
-        prompts = self.settings["prompt"]
-        if not isinstance(prompts, list):
-            return self.model.tokenize(texts, prompts or "")
+        prompts = self.settings["prompt"] or ""
+        by_column = [prompts] if isinstance(prompts, str) else prompts
+        width = len(by_column)
         tokens: list[Any] = [None] * len(texts)
-        for column, prompt in enumerate(prompts):
-            first = (column - before) % len(prompts)  # the texts may begin in the middle of a row
-            tokens[first :: len(prompts)] = self.model.tokenize(texts[first :: len(prompts)], prompt)
+        for column, prompt in enumerate(by_column):
+            first = (column - before) % width  # the texts may begin in the middle of a row
+            tokens[first::width] = self.model.tokenize(texts[first::width], prompt)
         return tokens
 
     def common_ranges(self, ranges: np.ndarray | None) -> np.ndarray:

@@ -5,14 +5,13 @@ random views of a sentence and spans of a document), or read from a stream while
 several data sets, each batch from one.
 """
 
-import itertools
 import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from functools import cached_property
 from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import numpy as np
@@ -21,14 +20,21 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from transformers.utils import logging
 
 from ..data.collator import ContrastiveCollator
-from ..data.columns import LABEL, SAMPLE_ROWS
+from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS
 from ..data.documents import SpanDataset
 from ..data.kinds import KINDS, Source, check_neighbours, read_stream
 from ..data.mixture import MixedRows, MixtureCollator
-from ..data.read import TextSource, apply_transform, cached_map, find_paths
-from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NeighborSampler, PermutedSampler
+from ..data.read import TextSource, find_paths, is_column, is_columns, open_source
+from ..data.samplers import (
+    LARGEST_LISTED,
+    ClassSampler,
+    MixtureSampler,
+    NeighborSampler,
+    NoDuplicatesSampler,
+    PermutedSampler,
+)
 from ..data.stream import StreamedRows
-from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
+from ..data.tokenize import RowTokenizer, as_sentences, check_known, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
 from ..inference.encoding import full_length
@@ -49,7 +55,6 @@ DUPLICATE_SHARE = 0.05
 _OF_SPANS = ("anchors", "positives", "max_span", "min_span")
 #: Rows whose tokens are compared with the vocabulary.
 _SAMPLE_ROWS = 500
-_BATCH = 10_000
 #: What a row holds by the number of its texts, where the kind does not say; see `data.contents`.
 _SAYS = {0: None, 1: "sentences", 2: "pairs"}
 
@@ -167,16 +172,43 @@ class Rows:
         """
         args = self.reader.args
         number = len(self.known)
+        if args.batch_sampler == "no_duplicates":
+            return self._order_without_duplicates(batch_size * args.world_size)
         if args.batch_neighbors and self.vectors:
             # Twice as many, because some were drawn before; and the row itself is among them.
             vectors = next(iter(self.vectors.values()))
             neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        rows = self.known
-        has_classes = LABEL in self.kind.numbers and LABEL in rows.column_names
-        if has_classes and isinstance(rows, Dataset) and not self.vectors:
-            return ClassSampler(rows.with_format("numpy")[LABEL][:], args.rows_seed)
+        if self.has_classes and isinstance(self.known, Dataset) and not self.vectors:
+            return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row has a class, whose texts are drawn in pairs."""
+        return LABEL in self.kind.numbers and LABEL in self.known.column_names
+
+    def _order_without_duplicates(self, block: int) -> NoDuplicatesSampler:
+        """Choose an order in which no text stands in two rows of a batch."""
+        if self.text_numbers is None or self.has_classes:
+            kind = "drawn in pairs of a class" if self.has_classes else "drawn anew in each epoch, or streamed"
+            raise ValueError(
+                f"batch_sampler = 'no_duplicates' orders rows by their texts, and those of {self.plan.source} are "
+                f"{kind}: leave batch_sampler out"
+            )
+        sampler = NoDuplicatesSampler(self.text_numbers, block, self.reader.args.rows_seed)
+        left_out = len(self.known) - len(sampler)
+        if left_out >= block:
+            logger.warning_once(
+                f"batch_sampler = 'no_duplicates': {left_out:,} of the {len(self.known):,} rows of {self.plan.source} "
+                f"fit into no batch of {block} different texts. An epoch leaves them out, and another epoch others."
+            )
+        return sampler
+
+    @cached_property
+    def text_numbers(self) -> np.ndarray | None:
+        """Numbers of the texts of each row; see [`number_texts`]. `None` for rows that are not known beforehand."""
+        return number_texts(self.known) if isinstance(self.tokens, Dataset) else None
 
     def collator(self, objective: Objective) -> ContrastiveCollator | MixtureCollator:
         """Make the collator that an objective needs.
@@ -226,7 +258,9 @@ class Rows:
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
-        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows))
+        numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
+        meeting = numbers if args.batch_sampler != "no_duplicates" else None
+        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows, meeting))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length
@@ -235,11 +269,10 @@ class Rows:
             raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
 
         # 2. Warn of what has no effect or weakens the batches.
-        if self.plan.options.get("hard_negative_weight") and number < 3:
+        weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
+        if any(weights) and number < 3:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
-        repeated = 0
-        if isinstance(self.tokens, Dataset) and not args.process_index:
-            repeated = count_repeated_rows(self.tokens)
+        repeated = 0 if numbers is None else len(rows) - len(np.unique(numbers, axis=0))
         if repeated > DUPLICATE_SHARE * len(rows):
             logger.warning(
                 f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
@@ -314,7 +347,8 @@ class Mixed(Rows):
         args = self.reader.args
         orders = {}
         for name, part in self.parts.items():
-            own = part.order(batch_size)
+            with named(name):
+                own = part.order(batch_size)
             orders[name] = PermutedSampler(len(part.known), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
         block = batch_size * args.world_size
@@ -379,7 +413,7 @@ Data: TypeAlias = TextSource | SeededDataset | Source
 
 def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
-    return isinstance(data, dict) and not isinstance(data, DatasetDict)
+    return isinstance(data, dict) and not isinstance(data, DatasetDict) and not is_columns(data)
 
 
 def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
@@ -401,11 +435,12 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
         [`Rows`]: The rows.
 
     Raises:
-        TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If the data cannot be read, or one of several data sets is a stream.
+        ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, or one of several
+            data sets is a stream.
     """
     if not has_names(data):
         return read_rows(reader, run.rows, data, "train_dataset")
+    check_names(reader, data)
     strategy = reader.args.train_sampling_strategy
     if strategy != "random":
         raise ValueError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
@@ -442,9 +477,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How the rows are read.
-        data (`Data`): A file, the name of a data set on the hub, a `datasets.Dataset` of texts or of token
-            ids, a data set that draws its rows anew, a `datasets.IterableDataset`, a list of texts or of rows, or one
-            of these as a [`Source`].
+        data (`Data`): Texts or token ids as [`load_text_dataset`] takes them, a data set that draws its rows anew, a
+            `datasets.IterableDataset`, or one of these as a [`Source`].
         name (`str`): What messages call the data.
         with_views (`bool`, *optional*, defaults to `True`): Whether an augmentation changes the texts, as in training.
 
@@ -452,9 +486,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         [`Rows`]: The rows.
 
     Raises:
-        TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If the data cannot be read, its columns are unclear, or it is not what the view or the objective
-            needs.
+        ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, its columns are
+            unclear, or it is not what the view or the objective needs.
     """
     check_room(reader, plan)
     if isinstance(data, SeededDataset):
@@ -463,6 +496,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     kind = KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
+    samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}
+    if len(samplings) > 1:
+        raise ValueError(f"the parts of objective {plan.objective!r} read the same rows: give them one nli_sampling")
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,
@@ -474,56 +510,26 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         return _streamed(reader, plan, source)
     if view.is_drawn:
         check_view(reader, plan)
-    if source.path is None:
-        source = replace(source, data=_as_dataset(source))
-    if isinstance(source.data, Dataset) and "input_ids" in source.data.column_names:
-        rows = Rows(reader, plan, source, _as_sentences(source.data), kind.says)
-        check_neighbours(source, rows.num_sentences)
-        return rows
+    if find_paths(source.data) is None and source.path is None:
+        [table] = open_source(source.data, split=None, name=name)
+        source = replace(source, data=table)
+        if isinstance(table.source, Dataset) and "input_ids" in table.columns:
+            rows = Rows(reader, plan, source, as_sentences(table.source, reader.tokenizer, name), kind.says)
+            check_neighbours(source, rows.num_sentences)
+            return rows
     texts = kind.read(source)
     if not isinstance(texts, Dataset):
         of_spans = {option: value for option, value in options.items() if option in _OF_SPANS}
         spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans)
         return _drawn(reader, plan, source, spans)
+    names = texts.column_names
+    check_one_prompt(reader, plan, names, name)
     if view.is_drawn:
         return _drawn(reader, plan, source, view_dataset(texts, plan, reader), [texts])
-    names = texts.column_names
     tokens = tokenize_dataset(texts, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
     # One text in several templates is a sentence, however often it stands.
     says = "sentences" if reader.settings.templates and len(names) == 1 else kind.says
     return Rows(reader, plan, source, tokens, says, [texts])
-
-
-def _as_dataset(source: Source) -> TextSource:
-    """Return rows in memory as a data set, and a list of files as it is."""
-    data = source.data
-    if isinstance(data, (list, tuple)) and find_paths(data) is not None:
-        return data
-    if isinstance(data, list) and data and isinstance(data[0], str):
-        data = Dataset.from_dict({"sent0": data})
-    elif isinstance(data, list) and data and isinstance(data[0], dict):
-        data = Dataset.from_list(data)
-    if not isinstance(data, Dataset):
-        found = type(data).__name__
-        if isinstance(data, list):
-            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
-        raise TypeError(
-            f"{source.name} is a {found}: pass the name of a file, a datasets.Dataset, such as data['train'] of a "
-            "DatasetDict, a list of texts or of rows, or, for training, a datasets.IterableDataset."
-        )
-    return data if "input_ids" in data.column_names else apply_transform(data)
-
-
-def _as_sentences(tokens: Dataset) -> Dataset:
-    """Return token ids of the caller with a list for each sentence; a flat row of them is one sentence."""
-    inner = getattr(tokens.features["input_ids"], "feature", None)
-    if len(tokens) == 0 or not hasattr(inner, "dtype"):  # a list of lists has no dtype
-        return tokens
-
-    def nested(rows: Mapping[str, Sequence]) -> dict[str, list]:
-        return {"input_ids": [[ids] for ids in rows["input_ids"]]}
-
-    return cached_map(tokens.select_columns(["input_ids"]), nested, ["nested"])
 
 
 def _drawn(
@@ -543,6 +549,7 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
     texts = read_stream(source)
     first = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
     names = first.column_names
+    check_one_prompt(reader, plan, names, source.name)
     logger.info(
         f"train_dataset is a stream: its first {len(first)} rows are checked now, and the others when they are "
         "read. Texts that are cut to max_seq_length are not counted."
@@ -578,6 +585,18 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
 # Refusals -----------------------------------------------------------------------------------------------------------
 
 
+def check_names(reader: Reader, data: Mapping[str, Data]) -> None:
+    """Refuse lists of texts by names that may be those of columns or of data sets."""
+    texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
+    is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
+    if is_unclear and not reader.args.tables:
+        names = ", ".join(map(repr, data))
+        raise ValueError(
+            f"train_dataset: {names} may be columns or data sets: pass columns as a datasets.Dataset, and name data "
+            "sets in the arguments, datasets={name: {}}"
+        )
+
+
 def check_room(reader: Reader, plan: RowPlan) -> None:
     """Refuse templates and prompts that leave no room for a text."""
     templates = reader.settings.templates
@@ -596,8 +615,21 @@ def check_view(reader: Reader, plan: RowPlan) -> None:
     if frozen:
         raise ValueError(f"view {plan.view} changes texts, and the {frozen} knows the original: use view identity")
     added = "templates" if reader.settings.templates else "prompt"
-    if reader.settings.templates or plan.prompts[0]:
+    if reader.settings.templates or any(plan.prompts):
         raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
+
+
+def check_one_prompt(reader: Reader, plan: RowPlan, names: Sequence[str], name: str) -> None:
+    """Refuse single sentences whose positive would have another prompt or length than the anchor, which it equals."""
+    texts = [column for column in names if column not in NO_TEXT]
+    if texts != ["sent0"] or reader.settings.templates:
+        return
+    anchor, positive, _ = plan.prompts
+    if positive not in ("", anchor) or plan.lengths[0] != plan.lengths[1]:
+        raise ValueError(
+            f"{name} holds single sentences, whose anchor and positive are the same tokens: give prompts and "
+            "max_seq_length one value for all columns"
+        )
 
 
 def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -> None:
@@ -609,6 +641,7 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
         f"--view {plan.view}": is_named and source.window > 0,
         "--max_train_samples": source.limit is not None,
         f"a {' and '.join(plan.frozen)}": bool(plan.frozen),
+        f"batch_sampler = {args.batch_sampler!r}": args.batch_sampler == "no_duplicates",
         f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
         f"dataloader_num_workers = {args.dataloader_num_workers}": bool(args.dataloader_num_workers),
     }
@@ -641,25 +674,6 @@ def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
         seed=reader.args.rows_seed,
         both=reader.args.view_both,
     )
-
-
-def count_repeated_rows(rows: Dataset) -> int:
-    """Count the rows whose token ids equal those of an earlier row, by digests of 64 bits."""
-    digests = bytearray()
-    for batch in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=_BATCH):
-        # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, with the texts' bounds 0 2 3 4 and the rows' 0 2 3.
-        lists = batch["input_ids"].combine_chunks()
-        texts = lists.flatten()
-        row_bounds = lists.offsets.to_numpy().astype(np.int64)
-        row_bounds -= row_bounds[0]
-        text_bounds = texts.offsets.to_numpy().astype(np.int64)
-        text_bounds -= text_bounds[0]
-        tokens = texts.flatten().to_numpy(zero_copy_only=False)
-        lengths = np.diff(text_bounds)
-        for first, last in itertools.pairwise(row_bounds):
-            own = tokens[text_bounds[first] : text_bounds[last]].tobytes() + lengths[first:last].tobytes()
-            digests += blake2b(own, digest_size=8).digest()
-    return len(rows) - len(np.unique(np.frombuffer(bytes(digests), dtype=np.uint64)))
 
 
 class EpochOfRows(TrainerCallback):
