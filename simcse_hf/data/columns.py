@@ -17,6 +17,8 @@ def is_list(cell: object) -> TypeGuard[Sequence]:
 
 def plain(cell: object) -> Any:
     """Return a cell as a value of Python: arrays become lists, and nan, NaT and pandas.NA become `None`."""
+    if type(cell) is str:  # nearly all of them
+        return cell
     if hasattr(cell, "tolist"):
         cell = cell.tolist()
     if is_list(cell):

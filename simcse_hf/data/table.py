@@ -281,7 +281,7 @@ def open_table(path: StrPath) -> Table:
     if format == "txt":
         table = Table(str(path), ["text"], partial(_lines, path), "line")
     elif format in ("csv", "tsv"):
-        table = _open_csv(path, "," if format == "csv" else "\t")
+        table = open_csv(path, "," if format == "csv" else "\t")
     elif format == "parquet":
         table = _open_parquet(path)
     else:
@@ -298,7 +298,8 @@ def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
             yield number, (line.removesuffix("\n").removesuffix("\r"),)
 
 
-def _open_csv(path: Path, delimiter: str) -> Table:
+def open_csv(path: Path, delimiter: str) -> Table:
+    """Open a file of cells between delimiters, whose first row is its header."""
     _, header = next(csv_records(path, delimiter), (1, []))
     names = [cell.strip() for cell in header]
     if not names:
