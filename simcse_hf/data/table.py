@@ -31,6 +31,7 @@ from .columns import (
     flatten,
     has_text,
     is_list,
+    is_plain,
     looks_like_sentence,
     plain,
     quote,
@@ -450,8 +451,7 @@ class RowCleaner:
         for place, cell in enumerate(cells):
             texts = cell if place and is_list(cell) else [cell]
             for text in texts:
-                is_plain = isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
-                if text is not None and not is_plain:
+                if text is not None and not is_plain(text):
                     check_text(text, f"{self.table.at(number)}, column {self.columns[place]!r}")
         if len(cells) == self.width and all(map(has_text, cells)):
             self.kept += 1
@@ -551,6 +551,7 @@ def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] =
     """
     table, column = text_column(path, column, keep)
     for number, (text, *cells) in table.rows([column, *keep]):
-        where = table.at(number)
-        others = ["" if cell is None else check_text(str(cell), where) for cell in cells]
-        yield number, check_text(text, f"{where}, column {column!r}"), *others
+        if not is_plain(text):
+            check_text(text, f"{table.at(number)}, column {column!r}")
+        others = ["" if cell is None else check_text(str(cell), table.at(number)) for cell in cells]
+        yield number, text, *others
