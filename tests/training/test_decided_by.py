@@ -118,6 +118,7 @@ def expected(case):
     found |= options
     for name, decided in own.items():
         found |= {f"{name}: {option}": each for option, each in decided.items()}
+        found[f"{name}: objective"] = (tables[name]["objective"], "given")
 
     # 3. The similarity of inference is that of the first loss whose first comparing part has one.
     losses = [("given", tables[name]["objective"], own[name]) if name in own else None for name in tables] or [None]
@@ -265,6 +266,7 @@ def with_layers(start, run):
     values |= values["objective_options"]
     for name, loss in values["dataset_objectives"].items():
         values |= {f"{name}: {option}": value for option, value in loss.get("objective_options", {}).items()}
+        values[f"{name}: objective"] = loss.get("objective")
     return {name: (values[name], layer) for name, layer in run.decided_by.items() if name in values}
 
 
