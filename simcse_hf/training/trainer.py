@@ -823,12 +823,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.optim.Optimizer`: The optimizer.
 
         Raises:
-            ValueError: If a weight that is to be trained is not in the optimizer, as one that the caller made before
-                the Trainer added an adapter or an objective.
+            ValueError: If the whole model is frozen, or a weight that is to be trained is not in the optimizer, as one
+                that the caller made before the Trainer added an adapter or an objective.
         """
         optimizer = super().create_optimizer(*args, **kwargs)
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = {name: x for name, x in self.model.named_parameters() if x.requires_grad}
+        if all(name.startswith("objective.") for name in trained):
+            raise ValueError(
+                "all weights of the model are frozen (requires_grad is False), so no embedding would change: unfreeze "
+                "some of them, or load an adapter with is_trainable=True"
+            )
         lost = [name for name, x in trained.items() if id(x) not in held]
         # These hold others in the place of the parameters.
         is_wrapped = self.is_fsdp_enabled or self.is_deepspeed_enabled or "layerwise" in self.args.optim
