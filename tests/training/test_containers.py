@@ -220,7 +220,7 @@ def test_a_run_on_padded_token_ids_is_that_on_their_texts(tmp_path, tokenizer):
         (token_columns(False) | {"attention_mask": masks(False)[:5] + [[1, 1]] * 3}, "row 6: attention_mask"),
         (
             token_columns(False) | {"attention_mask": [*masks(False)[:7], [0] * 8]},
-            "row 8: attention_mask .* keep some",
+            "row 8: no token of a text is left",
         ),
         ({"input_ids": token_columns(False)["input_ids"]}, "row 1: the tokens are padded"),
         ({"input_ids": [*TOKENS[:3], padded([2, 5], left=True)]}, "row 4: the tokens are padded"),
