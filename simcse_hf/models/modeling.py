@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -39,6 +40,7 @@ from ..ops.identity import digest_weights
 from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..ops.packing import Packing
 from ..ops.unpadded import avoid_cudnn_attention, reads_left_to_right, run_encoder, supports_unpadded
+from ..ops.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
 from .parts import AUXILIARY_MODULES, ContrastiveBase
@@ -547,6 +549,21 @@ class ContrastiveModel(ContrastiveBase):
             self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
+
+    def _upload_modified_files(
+        self,
+        working_dir: StrPath,
+        repo_id: str,
+        files_timestamps: Any,
+        commit_message: str | None = None,
+        token: str | bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Upload the model for `push_to_hub`, and remove what an earlier one has left in the repository."""
+        api = HfApi(token=token, library_name="simcse_hf")
+        if options.get("revision") and not options.get("create_pr"):
+            api.create_branch(repo_id, branch=options["revision"], exist_ok=True)
+        return commit_folder(api, working_dir, repo_id, commit_message=commit_message or "Upload model", **options)
 
     def write_files(self, folder: StrPath, state_dict: pooling.StateDict | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].
