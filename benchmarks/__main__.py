@@ -27,6 +27,7 @@ BENCHMARKS = {
     "learning_rates": "which learning rate suits which batch size",
     "long_texts": "retrieval of long documents, cut and as averaged windows",
     "label_poolers": "a head or mean pooling for embeddings that learn from classes",
+    "equal_texts": "pairs with repeated anchors: masked, or never in one batch",
     "adapt_verdicts": "how often adapt says gain where arms differ by chance",
     "postprocessing": "what whitening and flow do to the STS scores",
     "interval_coverage": "how often the intervals hold the true value, by simulation",

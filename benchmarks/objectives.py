@@ -27,7 +27,7 @@ from simcse_hf.data.documents import SpanDataset, read_documents
 from simcse_hf.data.sample import sample_files
 from simcse_hf.evaluation.report import spread
 from simcse_hf.evaluation.sts import ScoredPairs, read_scored_pairs
-from simcse_hf.training.decide import main_class
+from simcse_hf.models.resolve import paper_settings
 from simcse_hf.training.script_arguments import dropout_settings
 
 from .harness import Report, add_data_option, dev_pairs, markdown
@@ -132,8 +132,7 @@ class Texts:
 def settings_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run's model and its training arguments: the paper's, changed as RUNS says."""
     source, settings, arguments = RUNS[name]
-    objective = main_class(settings.get("objective", "simcse"))
-    papers = objective.defaults
+    papers = paper_settings(settings.get("objective", "simcse"))
     return (
         {"pooler_type": "cls"} | {key: papers[key] for key in MODEL_SETTINGS if key in papers} | settings,
         {"learning_rate": RATE} | {key: papers[key] for key in ARGUMENTS if key in papers} | arguments,

@@ -130,14 +130,15 @@ class NoDuplicatesSampler(PermutedSampler):
             known = texts & held
             if known:
                 waiting[min(known)].append(row)
-                continue
-            batch.append(row)
-            held |= texts
+            else:
+                batch.append(row)
+                held |= texts
             if len(batch) == self.block:
                 drawn += batch
                 batch = []
                 held = set()
-                for text in list(waiting):  # the next batch may hold one row of each
+            if not (batch and rows):  # one row of each text that the batch does not have is tried again
+                for text in [text for text in waiting if text not in held]:
                     rows.appendleft(waiting[text].popleft())
                     if not waiting[text]:
                         del waiting[text]

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from hashlib import blake2b
+from itertools import islice, pairwise
 from operator import ge
 from typing import Any
 
@@ -19,6 +20,7 @@ from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
 
+_BATCH = 10_000  # rows that are numbered at once
 _SAMPLE = 2_000  # texts whose tokens are counted
 _FEW_TOKENS = 20  # say nothing about the language of a text
 _HARD_TO_READ = 0.05  # share of unknown tokens that is reported
@@ -211,6 +213,41 @@ def number_of(token_ids: Sequence[int]) -> int:
     """Return a hash of token ids that is the same in all processes; 0 for an absent text."""
     # Python salts the hashes of strings but not those of integers.
     return hash(tuple(token_ids)) if token_ids else 0
+
+
+def number_texts(rows: Dataset) -> np.ndarray:
+    """Give the texts of rows of token ids numbers that are equal for equal texts.
+
+    Args:
+        rows (`datasets.Dataset`): The rows, with the column `input_ids` and, where equal texts have different tokens,
+            `text_ids`.
+
+    Returns:
+        `np.ndarray`: Digests of 64 bits of shape `(rows, most texts of a row)`, 0 where a row has no text.
+    """
+    column = "text_ids" if "text_ids" in rows.column_names else "input_ids"
+    widths = [np.zeros(0, np.int64)]
+    numbers = [np.zeros(0, np.int64)]
+    for batch in rows.select_columns([column]).with_format("arrow").iter(batch_size=_BATCH):
+        # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, with the texts' bounds 0 2 3 4.
+        lists = batch[column].combine_chunks()
+        texts = lists.flatten()
+        widths.append(np.diff(lists.offsets.to_numpy()))
+        if column == "text_ids":
+            numbers.append(texts.to_numpy())
+            continue
+        tokens = texts.flatten().to_numpy(zero_copy_only=False)
+        bounds = texts.offsets.to_numpy().astype(np.int64)
+        digests = bytearray()
+        for first, last in pairwise(bounds - bounds[0]):
+            own = tokens[first:last].tobytes()
+            digests += blake2b(own, digest_size=8).digest() if own else bytes(8)
+        numbers.append(np.frombuffer(digests, np.int64))
+    in_row = np.concatenate(widths)
+    has_text = np.arange(in_row.max(initial=0)) < in_row[:, None]
+    table = np.zeros(has_text.shape, np.int64)
+    table[has_text] = np.concatenate(numbers)
+    return table
 
 
 def to_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> list[list[int]]:

@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..models.checkpoint import check_tokenizer
 from ..models.modeling import AutoModelForCL, ContrastiveModel
+from ..models.pooling import NGRAM_POOLER, POOLERS, TEMPLATE_POOLER
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION, length_limit
 from ..names import POOLER_TYPES
@@ -65,7 +66,8 @@ def load_encoder(
         ValueError: As [`SimCSE`].
     """
     if pooler_type is not None and backend == "torch":
-        check_values(POOLER_TYPES, pooler_type=pooler_type)
+        plain = [name for name in POOLERS if name not in (TEMPLATE_POOLER, NGRAM_POOLER)]
+        check_values(plain, pooler_type=pooler_type)
     config = load_pretrained(AutoConfig.from_pretrained, name_or_path, **hub)
     tokenizer = load_pretrained(AutoTokenizer.from_pretrained, name_or_path, **hub)
     own = settings_of_config(config).inference_pooler if hasattr(config, SECTION) else None

@@ -261,7 +261,7 @@ class ContrastiveModel(ContrastiveBase):
         needs_states = objective is not None and objective.needs_hidden_states
         # Each pass encodes some columns with one encoder.
         passes: list[tuple[ContrastiveModel, slice]] = [(self, slice(first, None))]
-        if self.second_encoder is not None and not needs_states:
+        if self.second_encoder is not None:
             passes = [(self, slice(0, 1)), (cast(Self, self.second_encoder), slice(1, None))]
         if self.settings.fixed_mask:
             if self.second_encoder is not None or needs_states:
@@ -275,32 +275,31 @@ class ContrastiveModel(ContrastiveBase):
             # Equal texts under the same dropout mask have equal embeddings, so one pass over the anchors is exact.
             passes = [(self, slice(0, 1))]
         columns_of_passes = []
-        states = None
+        states = []
         for encoder, columns in passes:
             flat = {name: x[:, columns].flatten(0, 1) for name, x in texts.items()}
             flat["packing"] = packing
             if packing is not None and columns != slice(0, None):
                 numbers = np.arange(shape[0] * shape[1]).reshape(shape[:2])
                 flat["packing"] = packing.select(numbers[:, columns].ravel())
+            if has_gaps:
+                # Attention needs a token, so the first one of the padding of an absent text takes part.
+                mask = flat["attention_mask"]
+                absent = ~mask.any(1, keepdim=True)
+                filler = F.pad(absent, (0, mask.shape[1] - 1))
+                flat["attention_mask"] = mask.masked_fill(filler, 1)
+                if self.settings.templates:  # whose pooler reads a mask token
+                    flat["input_ids"] = flat["input_ids"].masked_fill(filler, self.settings.mask_token_id)
+            outputs = None
             if needs_states:
                 outputs = encoder.encode_tokens(flat, self.active_pooler, whole_last_layer=True)
-                embeddings = encoder.embed(**flat, outputs=outputs)
-                states = outputs.last_hidden_state.view(*ids.shape, -1)
-            elif has_gaps:
-                embeddings = encoder._embed_present(**flat)
-            else:
-                embeddings = encoder.embed(**flat)
+                states.append(outputs.last_hidden_state.unflatten(0, (len(ids), -1)))
+            embeddings = encoder.embed(**flat, outputs=outputs)
+            if has_gaps:
+                embeddings = embeddings.masked_fill(absent, 0.0)
             columns_of_passes.append(embeddings.unflatten(0, (len(ids), -1)))
         embeddings = torch.cat(columns_of_passes, dim=1)
-        return embeddings.expand(-1, ids.shape[1], -1), states
-
-    def _embed_present(self, attention_mask: Tensor, packing: Packing | None = None, **texts: Tensor) -> Tensor:
-        """Embed texts of which some have no tokens: those that fill up a row, with embeddings of zeros."""
-        absent = ~attention_mask.any(1, keepdim=True)
-        # Attention needs a token, so the first one of their padding takes part.
-        first = F.pad(absent, (0, attention_mask.shape[1] - 1))
-        embeddings = self.embed(attention_mask=attention_mask.masked_fill(first, 1), packing=packing, **texts)
-        return embeddings.masked_fill(absent, 0.0)
+        return embeddings.expand(-1, ids.shape[1], -1), torch.cat(states, dim=1) if needs_states else None
 
     @torch.no_grad()
     def views_are_equal(self, input_ids: Tensor, attention_mask: Tensor, only_attention_dropout: bool = False) -> bool:

@@ -13,11 +13,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from ..objectives import OBJECTIVES, build_objective, import_objective, objective_class, part_weights, split_options
+from ..objectives import (
+    OBJECTIVES,
+    described_objective,
+    import_objective,
+    objective_class,
+    part_weights,
+    split_options,
+)
 from ..objectives.info_nce import DEFAULT_TEMPERATURES
 from ..ops.checks import did_you_mean
 from .pooling import TEMPLATE_POOLER
@@ -35,8 +41,6 @@ logger = logging.get_logger(__name__)
 
 #: Values by the name of the setting, and the layer that decided each of them: one of `LAYERS`.
 Decisions = tuple[Values, dict[str, str]]
-#: An embedding size that every width of a Matryoshka fits into; the model checks its own.
-_ANY_SIZE = 1 << 16
 LAYERS = ("given", "checkpoint", "paper", "command", "default")
 #: `None` is a value of these settings. For all others it means that nobody has chosen one.
 _OPTIONAL = ("max_length", "default_prompt_name")
@@ -150,10 +154,9 @@ def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, 
     decided, _ = resolve_tables(tables, saved_tables, settings, shared)
     settings = replace(settings, dataset_objectives=decided)
     if options:  # refuse values that are not valid before anything is loaded
-        with torch.device("meta"):
-            for name, used in settings.losses().values():
-                if all(part in OBJECTIVES for part in part_weights(name)):
-                    build_objective(name, _ANY_SIZE, used)
+        for name, used in settings.losses().values():
+            if all(part in OBJECTIVES for part in part_weights(name)):
+                described_objective(name, used)
     return settings, dict.fromkeys(SETTING_NAMES - {"objective_options"}, "default") | layers | of_options
 
 

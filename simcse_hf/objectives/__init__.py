@@ -19,6 +19,7 @@ from .labelled import contrastive, graded_pairs  # noqa: F401
 from .registry import (
     build_objective,
     describe_options,
+    described_objective,
     import_objective,
     objective_class,
     part_weights,
@@ -34,6 +35,7 @@ __all__ = [
     "TrainingRows",
     "build_objective",
     "describe_options",
+    "described_objective",
     "import_objective",
     "objective_class",
     "part_weights",

@@ -10,13 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
 
 from ..ops.packing import Packing
+
+logger = logging.get_logger(__name__)
 
 #: What a batch holds of each text.
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: What a batch may hold for the objective beside token ids and masks; see [`EncodedBatch`].
 ROW_INPUTS = ("relations", "text_ids", "scores", "labels", "teacher", "guide", "dataset")
+#: Rows of a batch with the anchor or the positive of a row, on average, above which they are reported.
+MET = 0.01
 #: The relations of the texts of a row to its first one: those of a positive, of a hard negative, and where a row has
 #: fewer texts than the widest.
 POSITIVE = 0
@@ -154,12 +159,15 @@ class TrainingRows:
         columns (`Collection[str]`, *optional*): The columns of the rows: `input_ids` and possibly `relations`, how
             each hypothesis relates to its premise, `label` or `score`.
         dataset (`Dataset`, *optional*): The rows.
+        text_numbers (`np.ndarray`, *optional*): Numbers of the texts of each row, of shape `(rows, texts)`, equal for
+            equal texts, in the process that warns of these; `None` where they never meet in a batch.
     """
 
     num_sentences: int
     global_batch: int
     columns: Collection[str] = ()
     dataset: Any = None
+    text_numbers: np.ndarray | None = None
 
     def check_width(self, most: int, advice: str, alone: str = "") -> None:
         """Check that no row has relations or too many sentences, and that a batch has several rows.
@@ -190,6 +198,27 @@ class TrainingRows:
         """
         if self.global_batch == 1:
             raise ValueError(f"{alone}: raise per_device_train_batch_size to at least 2")
+
+    def warn_of_equal_texts(self, cures: str) -> None:
+        """Warn of anchors and positives that stand in several rows of a batch, where their partners are negatives.
+
+        Args:
+            cures (`str`): The rest of the message: how to avoid it.
+        """
+        if self.text_numbers is None or self.num_sentences < 2:
+            return
+        pairs = np.unique(self.text_numbers[:, :2], axis=0)
+        same = 0
+        for column in pairs.T:
+            _, counts = np.unique(column, return_counts=True)
+            same += (counts * (counts - 1)).sum()
+        met = same / len(pairs) * min(1.0, (self.global_batch - 1) / max(1, len(pairs) - 1))
+        if met > MET:
+            self.text_numbers = None  # a part of a sum has said so for all
+            logger.warning(
+                f"In a batch of {self.global_batch}, a row meets {met:.2g} others with its anchor or its positive on "
+                f"average, and the texts that these belong to count as negatives: {cures}"
+            )
 
     def check_relations(self, name: str) -> None:
         """Check that relations are those of one positive and of hard negatives, some of which may be absent.
@@ -235,6 +264,7 @@ class Objective(nn.Module):
     - `view` is the default view of single sentences with its rate, `None` for the view's own.
     - `reconstructs` says that column 0 is the target of a reconstruction: the model embeds the other columns only, and
       the loss of a row does not depend on the other rows.
+    - `similarity` is what the loss compares embeddings by: `"cosine"`, `"dot"`, or `""` if neither.
     - `vectors` says which vectors of frozen models `forward` reads, where a run has them: `"teacher"` or `"guide"`.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`.
 
@@ -256,6 +286,7 @@ class Objective(nn.Module):
     rows = "texts"
     view: tuple[str, float | None] = ("identity", None)
     reconstructs = False
+    similarity = ""
     vectors: tuple[str, ...] = ()
     needs_hidden_states = False
     needs_text_ids = False

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,44 +12,55 @@ from .base import EncodedBatch, Encoder, Loss, Objective, TrainingRows, named_lo
 from .info_nce import SimCSEObjective
 
 
+def of_parts(name: str, combine: Callable[[list], Any]) -> Any:
+    """Return the property of a [`Combined`] that is made of this property of its parts whenever it is read."""
+    return property(lambda combined: combine([getattr(part, name) for part in combined.objectives]))
+
+
+def distinct(values: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return the elements of several sequences, each of them once."""
+    return tuple(dict.fromkeys(chain(*values)))
+
+
+def first_given(values: Iterable[Any]) -> Any:
+    """Return the first value that is not empty, `None` without one."""
+    return next((value for value in values if value), None)
+
+
 class Combined(Objective):
     """Base class of objectives that are made of several, its `objectives`, which read the same batches.
 
-    What it says about itself follows from them. It needs what any of them needs, works with GradCache if all do, and
-    has the rows of the first one. The subclass registers them as modules.
+    What it says about itself follows from all of them, also after they are attached to a model. It needs what any of
+    them needs, works with GradCache if all do, and has the rows and the view of the first one. The subclass registers
+    them as modules.
 
     Args:
         dim (`int`): Embedding size.
         objectives (`Iterable[Objective]`): The objectives, without repetition.
     """
 
+    papers = of_parts("papers", distinct)
+    supports_gradcache = of_parts("supports_gradcache", all)
+    encoders = of_parts("encoders", max)
+    num_views = of_parts("num_views", max)
+    rows = of_parts("rows", itemgetter(0))
+    view = of_parts("view", itemgetter(0))
+    reconstructs = of_parts("reconstructs", itemgetter(0))
+    similarity = of_parts("similarity", first_given)
+    vectors = of_parts("vectors", distinct)
+    needs_hidden_states = of_parts("needs_hidden_states", any)
+    needs_text_ids = of_parts("needs_text_ids", any)
+
     def __init__(self, dim: int, objectives: Iterable[Objective]):
         super().__init__(dim)
         self.objectives: tuple[Any, ...] = tuple(objectives)
-        self.name = ", ".join(dict.fromkeys(self._of_parts("name")))
+        self.name = ", ".join(dict.fromkeys(part.name for part in self.objectives))
         self.summary = self.objectives[0].summary
-        self.rows = self.objectives[0].rows
-        self.reconstructs = self.objectives[0].reconstructs
-        self.papers = tuple(dict.fromkeys(chain(*self._of_parts("papers"))))
-        self.vectors = tuple(dict.fromkeys(chain(*self._of_parts("vectors"))))
-        self.encoders = max(self._of_parts("encoders"))
-        self.num_views = max(self._of_parts("num_views"))
-        self._follow_parts()
-
-    def _of_parts(self, attribute: str) -> list[Any]:
-        return [getattr(part, attribute) for part in self.objectives]
-
-    def _follow_parts(self) -> None:
-        """Take over what may change when the parts are attached to a model."""
-        self.supports_gradcache = all(self._of_parts("supports_gradcache"))
-        self.needs_hidden_states = any(self._of_parts("needs_hidden_states"))
-        self.needs_text_ids = any(self._of_parts("needs_text_ids"))
 
     def attach(self, model: Encoder) -> None:
         """Attach every part; see [`Objective.attach`]."""
         for part in self.objectives:
             part.attach(model)
-        self._follow_parts()
 
     def check(self, rows: TrainingRows) -> None:
         """Check the training data as every part does; see [`Objective.check`]."""
@@ -57,11 +69,7 @@ class Combined(Objective):
 
     def mlm_columns(self, num_sentences: int) -> list[int] | None:
         """Mask the columns that a part masks; see [`Objective.mlm_columns`]."""
-        for part in self.objectives:
-            columns = part.mlm_columns(num_sentences)
-            if columns is not None:
-                return columns
-        return None
+        return first_given(part.mlm_columns(num_sentences) for part in self.objectives)
 
 
 class Sum(Combined):
@@ -201,6 +209,8 @@ class ByDataset(Combined):
         ValueError: If the objectives need different numbers of encoders, or only some of them reconstruct.
     """
 
+    num_views = of_parts("num_views", min)  # below it a batch has no loss
+
     def __init__(
         self,
         dim: int,
@@ -220,7 +230,6 @@ class ByDataset(Combined):
         if len(needs) > 1:
             problem = f"the objectives of the data sets ({self.name}) need other numbers of encoders or other columns"
             raise ValueError(f"{problem}: train them one by one")
-        self.num_views = min(part.num_views for part in self.objectives)  # below it a batch has no loss
 
     def of_dataset(self, number: int) -> Objective:
         """Return the objective of a data set."""

@@ -60,6 +60,7 @@ class ContrastiveTension(Objective):
         """Refuse rows with hard negatives, and batches with fewer than K other rows."""
         advice = "objective 'contrastive_tension' takes its negatives from other rows: give single sentences or pairs"
         rows.check_width(2, advice)
+        rows.warn_of_equal_texts("set batch_sampler to no_duplicates")
         batch = rows.global_batch
         if batch <= self.negatives_per_positive:
             raise ValueError(

@@ -138,12 +138,15 @@ class DiffCSE(SimCSEObjective):
         embeddings = batch.embeddings
         if not self.training:
             return Prepared(embeddings)
-        if self.projector is not None:
-            flat = embeddings.flatten(0, 1).to(self.classifier.weight.dtype)
-            embeddings = self.projector(flat).view_as(embeddings)
         mask = batch.inputs["attention_mask"].flatten(0, 1)
         present = mask.any(-1)  # a row with fewer sentences than the widest is filled up with empty ones
         mask = mask[present]
+        of_texts = embeddings.flatten(0, 1)[present]
+        if self.projector is not None:
+            of_texts = self.projector(of_texts.to(self.classifier.weight.dtype))
+            filled = of_texts.new_zeros(len(present), self.dim)
+            filled[present] = of_texts
+            embeddings = filled.view_as(embeddings)
         ids = batch.inputs["input_ids"].flatten(0, 1)[present]
         # 1. The generator's likeliest tokens for the masked sentence replace the tokens of the sentence.
         with torch.no_grad():
@@ -154,7 +157,6 @@ class DiffCSE(SimCSEObjective):
         tokens = (mask == 1) & ~torch.isin(ids, special_ids)
         edited = torch.where(tokens, likeliest, ids)
         # 2. The discriminator reads the embedding of the sentence in the place of the first token of the edited one.
-        of_texts = embeddings.flatten(0, 1)[present]
 
         def put_embeddings_first(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
             first = of_texts[:, None].to(output.dtype)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.checks import check_values
-from ..ops.distributed import differentiable_sum, gather_rows, world
+from ..ops.distributed import differentiable_sum, gather_rows, sum_over_processes
 from .base import EncodedBatch, Objective, TrainingRows, as_full_precision, no_autocast
 
 EPSILON = 1e-5  # inside the square root, as in any batch norm: a constant dimension becomes 0 instead of NaN
@@ -18,14 +18,14 @@ def standardise(rows: Tensor, over_processes: bool = False) -> Tensor:
     Args:
         rows (`torch.Tensor`): Values of shape `(n, dim)`, in float32 or wider.
         over_processes (`bool`, *optional*, defaults to `False`): Take the statistics over the rows of all processes,
-            which must have equally many. This is a collective operation, and it is differentiable.
+            each of which may have another number. This is a collective operation, and it is differentiable.
 
     Returns:
         `torch.Tensor`: Values of shape `(n, dim)`. A constant dimension becomes 0.
     """
-    count = len(rows)
+    count = torch.full((), len(rows), device=rows.device)
     if over_processes:
-        count *= world()[1]
+        count = sum_over_processes(count)
     total = differentiable_sum(rows.sum(0), over_processes)
     centred = rows - total / count
     squares = differentiable_sum(centred.square().sum(0), over_processes)

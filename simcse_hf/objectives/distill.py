@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.checks import check_values
-from ..ops.distributed import gather_rows, own_rows
+from ..ops.distributed import gather_rows, mean_over_processes, missing_columns, own_rows
 from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
 
 LOSSES = ("similarities", "listnet", "listmle", "vectors")
@@ -53,6 +53,7 @@ class Distill(Objective):
     summary = "distillation of the embeddings of a frozen teacher"
     papers = ("rankcse", "jasper")
     vectors = ("teacher",)
+    similarity = "cosine"
 
     def __init__(
         self,
@@ -121,29 +122,30 @@ class Distill(Objective):
             present = embeddings.new_ones(embeddings.shape[:2])
             if "relations" in batch.inputs:
                 present[:, 1:] = batch.inputs["relations"] != ABSENT
+            missing = missing_columns(present, self.training)
+            all_present = gather_rows(present, self.training, missing).flatten()
+            wanted = self._cosines(teacher, teacher, missing)
+            errors = (self._cosines(embeddings, embeddings, missing) - wanted).square()
             present = present.flatten()
-            student = embeddings.flatten(0, 1)
-            teacher = teacher.flatten(0, 1)
-            wanted = self._cosines(teacher, teacher)
-            errors = (self._cosines(student, student) - wanted).square()
-            pairs = present[:, None] * gather_rows(present, self.training)
-            similarities = (errors * pairs).sum() / pairs.sum()
+            pairs = present[:, None] * all_present
+            similarities = mean_over_processes((errors * pairs).sum(), pairs.sum(), self.training)
             if self.loss == "similarities":
                 return similarities
-            projected = self.projection(student)
+            teacher = teacher.flatten(0, 1)
+            projected = self.projection(embeddings.flatten(0, 1))
             if projected.shape != teacher.shape:
                 sizes = f"{teacher.shape[1]} numbers and are compared with {projected.shape[1]}"
                 raise ValueError(
                     f"teacher's vectors have {sizes}: set objective_options teacher_dim={teacher.shape[1]}"
                 )
             distances = 1 - F.cosine_similarity(projected, teacher, dim=-1)
-            mean = (distances * present).sum() / present.sum()
+            mean = mean_over_processes((distances * present).sum(), present.sum(), self.training)
             return {"vector_loss": 10 * mean, "similarity_loss": 200 * similarities}
 
-    def _cosines(self, texts: Tensor, candidates: Tensor) -> Tensor:
-        """Compare texts of this process with candidates of all processes."""
-        candidates = gather_rows(F.normalize(candidates, dim=-1), self.training)
-        return F.normalize(texts, dim=-1) @ candidates.T
+    def _cosines(self, texts: Tensor, candidates: Tensor, missing: int = 0) -> Tensor:
+        """Compare texts of this process with candidates of all processes, whose rows lack some columns here."""
+        candidates = gather_rows(F.normalize(candidates, dim=-1), self.training, missing)
+        return F.normalize(texts, dim=-1).flatten(0, -2) @ candidates.flatten(0, -2).T
 
     def _ranking(self, embeddings: Tensor, teacher: Tensor) -> dict[str, Tensor]:
         """Compute the ranking loss and, if enabled, the consistency term."""
@@ -166,7 +168,8 @@ class Distill(Objective):
         wanted = wanted[others].view(len(cosines), -1)
         if self.loss == "listnet":
             targets = torch.softmax(wanted / self.teacher_temperature, dim=1)
-            losses["listnet"] = F.cross_entropy(scores, targets)
+            # The cross-entropy; torch's own is NaN for a row that is alone in its batch.
+            losses["listnet"] = -(targets * torch.log_softmax(scores, dim=1)).sum(1).mean()
         else:
             order = wanted.argsort(dim=1, stable=True)
             worst_first = scores.gather(1, order)

@@ -323,6 +323,7 @@ class SimCSEObjective(Objective):
         if symmetric and bidirectional:
             raise ValueError("symmetric and bidirectional are two ways to add the other direction: set one of them")
         self.info_nce = InfoNCE(temperature, similarity, hard_negative_weight, symmetric, false_negative_margin)
+        self.similarity = self.info_nce.similarity
         self.bidirectional = bidirectional
         self.encoders = encoders
         self.needs_text_ids = mask_duplicates
@@ -342,6 +343,10 @@ class SimCSEObjective(Objective):
         rows.check_relations(self.name)
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")
+        if not self.needs_text_ids:
+            has_mask = "mask_duplicates" in self.options
+            other_cure = ", or the option mask_duplicates of the objective" if has_mask else ""
+            rows.warn_of_equal_texts(f"set batch_sampler to no_duplicates{other_cure}")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return what the loss compares, after any encoder passes and state updates of a training step.

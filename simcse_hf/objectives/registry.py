@@ -2,11 +2,15 @@
 
 import inspect
 import math
+import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
+
+import torch
 
 from .base import OBJECTIVES, Objective, Options, register
 from .combined import Matryoshka, Sum
@@ -37,9 +41,10 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def import_objective(name: str) -> None:
-    """Import and register the class of a name such as `my_package.losses:MyLoss`; other names need no import.
+    """Import and register the class of a name such as `my_package.losses:MyLoss`, also from the current folder.
 
-    Only a name that a user gave may be imported. One that stands in a checkpoint must not run code.
+    Other names need no import. Only a name that a user gave may be imported. One that stands in a checkpoint must not
+    run code.
 
     Args:
         name (`str`): The module and the class, or the name of a registered objective.
@@ -50,6 +55,8 @@ def import_objective(name: str) -> None:
     module, colon, class_name = name.partition(":")
     if not colon or name in OBJECTIVES:
         return
+    if os.getcwd() not in sys.path:  # as where Python runs a console script
+        sys.path.append(os.getcwd())
     try:
         found = getattr(import_module(module), class_name)
     except (ImportError, AttributeError) as error:
@@ -140,6 +147,16 @@ def describe_options(objective: type[Objective]) -> dict[str, str]:
             if option in objective.options and not entry.startswith("See ["):
                 words.setdefault(option, " ".join(entry.split()))
     return words
+
+
+#: An embedding size that every width of a Matryoshka fits into; the model checks its own.
+ANY_SIZE = 1 << 16
+
+
+def described_objective(objective: str, options: Mapping[str, Any] = {}) -> Objective:
+    """Build an objective without its weights, for what it says about itself; see [`build_objective`]."""
+    with torch.device("meta"):
+        return build_objective(objective, ANY_SIZE, options)
 
 
 def build_objective(objective: str, dim: int, options: Mapping[str, Any] = {}) -> Objective:

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedConfig
 
 from ..models.settings import ContrastiveSettings, max_positions
-from ..objectives import OBJECTIVES, Objective, build_objective, part_weights
+from ..objectives import OBJECTIVES, Objective, described_objective, part_weights
 from ..ops.files import read_json_object
 from ..postprocessing.transform import Fit, VectorTransform
 
@@ -82,13 +81,18 @@ class Subject:
 
     @cached_property
     def objective(self) -> Objective | None:
-        """The objective; `None` if it is not known here."""
-        return described_objective(self.settings.objective)
+        """The objective, of which a class of the user's own is known by what the run recorded; `None` without that."""
+        found = known_objective(self.settings.objective)
+        said = self.run.get("objective")
+        if found is None and said:
+            found = Objective(self.dim)
+            vars(found).update(said)
+        return found
 
     @cached_property
     def objectives(self) -> list[Objective]:
         """The objectives of the data sets, or the only one, as far as they are known here."""
-        described = [described_objective(loss) for loss, _ in self.settings.losses().values()]
+        described = [known_objective(loss) for loss, _ in self.settings.losses().values()]
         return [objective for objective in described if objective is not None]
 
     @cached_property
@@ -175,12 +179,10 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     return run | described
 
 
-def described_objective(name: str) -> Objective | None:
+def known_objective(name: str) -> Objective | None:
     """Return an objective or a sum for what it says about itself, or `None` if it is not known here."""
-    if any(part not in OBJECTIVES for part in part_weights(name)):
-        return None
-    with torch.device("meta"):  # its weights are not needed
-        return build_objective(name, dim=8)
+    is_known = all(part in OBJECTIVES for part in part_weights(name))
+    return described_objective(name) if is_known else None
 
 
 def last_part(option: str) -> str:

@@ -36,7 +36,7 @@ from ..models.settings import (
     max_positions,
     read_section,
 )
-from ..objectives import Objective, objective_class, part_weights
+from ..objectives import described_objective
 from ..ops.cpu import has_only_cpu
 from .training_args import SimCSETrainingArguments
 
@@ -96,6 +96,7 @@ class RowPlan:
         source (`str`): The name of the data set in messages.
         objective (`str`): The objective that learns from the rows.
         kind (`str`): What the rows are made of; see [`Objective`].
+        similarity (`str`, *optional*): What the objective compares embeddings by, if it does.
         options (`Mapping[str, Any]`): The options of the objective.
         lengths (`tuple[int, int, int]`): The most tokens of an anchor, a positive and a negative.
         prompts (`tuple[str, str, str]`): What is put before an anchor, a positive and a negative.
@@ -108,6 +109,7 @@ class RowPlan:
     source: str
     objective: str
     kind: str
+    similarity: str | None
     options: Values
     lengths: tuple[int, int, int]
     prompts: tuple[str, str, str]
@@ -421,12 +423,16 @@ def settings_to_save(
             layers[option] = decided_by[f"{first}: {option}"]
 
     # 2. A trained model is compared as its first objective compares.
-    for name, plan in everything.items():
-        for option, value in plan.options.items():
-            is_decided = "similarity_fn_name" in start.given or "similarity_fn_name" in written
-            if option.rpartition(".")[2] == "similarity" and not is_decided:
-                written["similarity_fn_name"] = value
-                layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
+    if "similarity_fn_name" not in start.given:
+        written["similarity_fn_name"] = "cosine"
+        layers["similarity_fn_name"] = decided_by["objective"]
+        for name, plan in everything.items():
+            if plan.similarity:
+                written["similarity_fn_name"] = plan.similarity
+                options = [option for option in plan.options if option.rpartition(".")[2] == "similarity"]
+                for option in options[:1]:
+                    layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
+                break
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
     of_datasets = [own.get("prompts") for own in args.tables.values()]
@@ -464,12 +470,6 @@ def default_loader_workers() -> int:
         return 0
     processors = os.cpu_count() or 1
     return min(4, processors // torch.cuda.device_count())
-
-
-def main_class(objective: str) -> type[Objective]:
-    """Return the class of an objective, of a sum that of its first part."""
-    first, *_ = part_weights(objective)
-    return objective_class(first)
 
 
 def _check_datasets(tables: Mapping[str, Values], names: Sequence[str]) -> None:
@@ -524,8 +524,8 @@ def _row_plan(
     prompts = own.get("prompts", args.prompts)
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
-    objective_type = main_class(objective)
-    its_view, its_rate = objective_type.view
+    said = described_objective(objective, loss["objective_options"])
+    its_view, its_rate = said.view
     view = args.view or its_view
     rate = args.view_rate
     if args.view is None and "objective" in own:
@@ -537,13 +537,13 @@ def _row_plan(
     frozen = {}
     for name in ("teacher", "guide"):
         words = getattr(args, name)
-        is_read = any(name in objective_class(part).vectors for part in part_weights(objective))
-        if words and (is_read or "objective" not in own):  # one of several data sets may read none
+        if words and (name in said.vectors or "objective" not in own):  # one of several data sets may read none
             frozen[name] = [words] if isinstance(words, str) else list(words)
     return RowPlan(
         source=source,
         objective=objective,
-        kind=objective_type.rows,
+        kind=said.rows,
+        similarity=said.similarity,
         options=loss["objective_options"],
         lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
         prompts=by_column(prompts, f"{source}: prompts"),

@@ -5,14 +5,13 @@ random views of a sentence and spans of a document), or read from a stream while
 several data sets, each batch from one.
 """
 
-import itertools
 import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from functools import cached_property
 from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import numpy as np
@@ -26,9 +25,16 @@ from ..data.documents import SpanDataset
 from ..data.kinds import KINDS, Source, check_neighbours, read_stream
 from ..data.mixture import MixedRows, MixtureCollator
 from ..data.read import TextSource, apply_transform, cached_map, find_paths
-from ..data.samplers import LARGEST_LISTED, ClassSampler, MixtureSampler, NeighborSampler, PermutedSampler
+from ..data.samplers import (
+    LARGEST_LISTED,
+    ClassSampler,
+    MixtureSampler,
+    NeighborSampler,
+    NoDuplicatesSampler,
+    PermutedSampler,
+)
 from ..data.stream import StreamedRows
-from ..data.tokenize import RowTokenizer, check_known, tokenize_dataset
+from ..data.tokenize import RowTokenizer, check_known, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
 from ..inference.encoding import full_length
@@ -49,7 +55,6 @@ DUPLICATE_SHARE = 0.05
 _OF_SPANS = ("anchors", "positives", "max_span", "min_span")
 #: Rows whose tokens are compared with the vocabulary.
 _SAMPLE_ROWS = 500
-_BATCH = 10_000
 #: What a row holds by the number of its texts, where the kind does not say; see `data.contents`.
 _SAYS = {0: None, 1: "sentences", 2: "pairs"}
 
@@ -167,16 +172,43 @@ class Rows:
         """
         args = self.reader.args
         number = len(self.known)
+        if args.batch_sampler == "no_duplicates":
+            return self._order_without_duplicates(batch_size * args.world_size)
         if args.batch_neighbors and self.vectors:
             # Twice as many, because some were drawn before; and the row itself is among them.
             vectors = next(iter(self.vectors.values()))
             neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        rows = self.known
-        has_classes = LABEL in self.kind.numbers and LABEL in rows.column_names
-        if has_classes and isinstance(rows, Dataset) and not self.vectors:
-            return ClassSampler(rows.with_format("numpy")[LABEL][:], args.rows_seed)
+        if self.has_classes and isinstance(self.known, Dataset) and not self.vectors:
+            return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row has a class, whose texts are drawn in pairs."""
+        return LABEL in self.kind.numbers and LABEL in self.known.column_names
+
+    def _order_without_duplicates(self, block: int) -> NoDuplicatesSampler:
+        """Choose an order in which no text stands in two rows of a batch."""
+        if self.text_numbers is None or self.has_classes:
+            kind = "drawn in pairs of a class" if self.has_classes else "drawn anew in each epoch, or streamed"
+            raise ValueError(
+                f"batch_sampler = 'no_duplicates' orders rows by their texts, and those of {self.plan.source} are "
+                f"{kind}: leave batch_sampler out"
+            )
+        sampler = NoDuplicatesSampler(self.text_numbers, block, self.reader.args.rows_seed)
+        left_out = len(self.known) - len(sampler)
+        if left_out >= block:
+            logger.warning_once(
+                f"batch_sampler = 'no_duplicates': {left_out:,} of the {len(self.known):,} rows of {self.plan.source} "
+                f"fit into no batch of {block} different texts. An epoch leaves them out, and another epoch others."
+            )
+        return sampler
+
+    @cached_property
+    def text_numbers(self) -> np.ndarray | None:
+        """Numbers of the texts of each row; see [`number_texts`]. `None` for rows that are not known beforehand."""
+        return number_texts(self.known) if isinstance(self.tokens, Dataset) else None
 
     def collator(self, objective: Objective) -> ContrastiveCollator | MixtureCollator:
         """Make the collator that an objective needs.
@@ -226,7 +258,10 @@ class Rows:
         for place in range(min(_SAMPLE_ROWS, len(rows))):
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
-        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows))
+        numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
+        meets_equal_texts = args.batch_sampler != "no_duplicates"
+        batch = batch_size * args.world_size
+        objective.check(TrainingRows(number, batch, rows.column_names, rows, numbers if meets_equal_texts else None))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length
@@ -235,11 +270,10 @@ class Rows:
             raise ValueError(f"'group_by_length' reads the lengths in the column {lengths!r}, and {found}: {advice}")
 
         # 2. Warn of what has no effect or weakens the batches.
-        if self.plan.options.get("hard_negative_weight") and number < 3:
+        weights = [value for name, value in self.plan.options.items() if name.endswith("hard_negative_weight")]
+        if any(weights) and number < 3:
             logger.warning("hard_negative_weight has no effect on rows without hard negatives.")
-        repeated = 0
-        if isinstance(self.tokens, Dataset) and not args.process_index:
-            repeated = count_repeated_rows(self.tokens)
+        repeated = 0 if numbers is None else len(rows) - len(np.unique(numbers, axis=0))
         if repeated > DUPLICATE_SHARE * len(rows):
             logger.warning(
                 f"{repeated:,} of {len(rows):,} training rows ({repeated / len(rows):.0%}) repeat an earlier row. "
@@ -314,7 +348,8 @@ class Mixed(Rows):
         args = self.reader.args
         orders = {}
         for name, part in self.parts.items():
-            own = part.order(batch_size)
+            with named(name):
+                own = part.order(batch_size)
             orders[name] = PermutedSampler(len(part.known), args.rows_seed) if own is None else own
         shares = [part.plan.share for part in self.parts.values() if part.plan.share is not None]
         block = batch_size * args.world_size
@@ -463,6 +498,9 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     kind = KINDS["documents" if plan.kind == "texts" and view.window else plan.kind]
     # Those that have a value, without the names of the parts of a sum
     options = {name.rpartition(".")[2]: value for name, value in plan.options.items() if value is not None}
+    samplings = {value for name, value in plan.options.items() if name.endswith("nli_sampling")}
+    if len(samplings) > 1:
+        raise ValueError(f"the parts of objective {plan.objective!r} read the same rows: give them one nli_sampling")
     source = replace(
         data if isinstance(data, Source) else Source(data),
         name=name,
@@ -609,6 +647,7 @@ def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -
         f"--view {plan.view}": is_named and source.window > 0,
         "--max_train_samples": source.limit is not None,
         f"a {' and '.join(plan.frozen)}": bool(plan.frozen),
+        f"batch_sampler = {args.batch_sampler!r}": args.batch_sampler == "no_duplicates",
         f"train_sampling_strategy = {args.train_sampling_strategy!r}": args.train_sampling_strategy != "random",
         f"dataloader_num_workers = {args.dataloader_num_workers}": bool(args.dataloader_num_workers),
     }
@@ -641,25 +680,6 @@ def view_dataset(texts: Dataset, plan: RowPlan, reader: Reader) -> ViewDataset:
         seed=reader.args.rows_seed,
         both=reader.args.view_both,
     )
-
-
-def count_repeated_rows(rows: Dataset) -> int:
-    """Count the rows whose token ids equal those of an earlier row, by digests of 64 bits."""
-    digests = bytearray()
-    for batch in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=_BATCH):
-        # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, with the texts' bounds 0 2 3 4 and the rows' 0 2 3.
-        lists = batch["input_ids"].combine_chunks()
-        texts = lists.flatten()
-        row_bounds = lists.offsets.to_numpy().astype(np.int64)
-        row_bounds -= row_bounds[0]
-        text_bounds = texts.offsets.to_numpy().astype(np.int64)
-        text_bounds -= text_bounds[0]
-        tokens = texts.flatten().to_numpy(zero_copy_only=False)
-        lengths = np.diff(text_bounds)
-        for first, last in itertools.pairwise(row_bounds):
-            own = tokens[text_bounds[first] : text_bounds[last]].tobytes() + lengths[first:last].tobytes()
-            digests += blake2b(own, digest_size=8).digest()
-    return len(rows) - len(np.unique(np.frombuffer(bytes(digests), dtype=np.uint64)))
 
 
 class EpochOfRows(TrainerCallback):

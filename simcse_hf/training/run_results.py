@@ -167,6 +167,7 @@ class RunDescription(TypedDict):
         rows (`str`): What a row holds, see `data.contents`.
         view (`dict`): `name`, `rate` and `both`, for single sentences.
         datasets (`dict[str, int]`): The rows of each of several data sets.
+        objective (`dict`): What the objective says about itself: `summary` and `papers`.
         arguments (`Values`): The arguments that differ from their default.
         steps (`int`): Optimizer steps.
         epochs (`float`): Epochs.
@@ -188,6 +189,7 @@ class RunDescription(TypedDict):
     rows: str | None
     view: Values | None
     datasets: dict[str, int] | None
+    objective: Values
     arguments: Values
     steps: int
     epochs: float | None

@@ -993,6 +993,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         return {
             "base_model": full_name(self.model.name_or_path),
             **rows,  # type: ignore[typeddict-item]
+            "objective": {name: getattr(self.model.objective, name, None) for name in ("summary", "papers")},
             "arguments": arguments,
             "steps": self.state.global_step,
             "epochs": self.state.epoch,

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
-from ..data.samplers import SHARES
+from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEWS
 from ..models.settings import Values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
@@ -58,6 +58,12 @@ class SimCSETrainingArguments(TrainingArguments):
         "How often a batch comes from each of several data sets: in proportion to its rows, or from all in turn "
         "(round_robin). The numbers share in datasets take its place.",
         choices=SHARES,
+    )
+    batch_sampler: str = option(
+        BATCH_SAMPLERS[0],
+        "How the rows of a batch of all processes are drawn: in any order (batch_sampler), or so that no text stands "
+        "in two of them (no_duplicates). Rows that then fit into no whole batch are left out of the epoch.",
+        choices=BATCH_SAMPLERS,
     )
     view: str | None = option(
         None,
@@ -215,6 +221,14 @@ class SimCSETrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+        if self.batch_sampler not in BATCH_SAMPLERS:
+            raise ValueError(f"batch_sampler must be one of {', '.join(BATCH_SAMPLERS)}, got {self.batch_sampler!r}")
+        is_chosen = self.batch_neighbors or self.train_sampling_strategy != "random"
+        if self.batch_sampler == "no_duplicates" and is_chosen:
+            raise ValueError(
+                "batch_sampler = 'no_duplicates', batch_neighbors and train_sampling_strategy each choose the order "
+                "of the rows: give one of them"
+            )
         finds_neighbors = (self.teacher or self.guide) and self.train_sampling_strategy == "random"
         if self.batch_neighbors and not finds_neighbors:
             raise ValueError(

@@ -6,7 +6,7 @@ from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_
 from torch.utils.data import BatchSampler, DataLoader
 
 from simcse_hf.data import samplers as module
-from simcse_hf.data.samplers import ClassSampler, NeighborSampler, PermutedSampler
+from simcse_hf.data.samplers import ClassSampler, NeighborSampler, NoDuplicatesSampler, PermutedSampler
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 129, 70_001])
@@ -19,9 +19,18 @@ def nearest(rows):
     return np.array([[row, row // 4 * 4 + (row + 1) % 4, row // 4 * 4 + (row + 2) % 4] for row in range(rows)])
 
 
+def numbers(rows, width=3):
+    """Numbers of texts, a third of which stand in several rows, and 0 for hard negatives that are absent."""
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(1, 3 * rows, (rows, width))
+    drawn[:, 2:] *= generator.integers(0, 2, (rows, width - 2))
+    return drawn
+
+
 SAMPLERS = {
     "permuted": PermutedSampler,
     "classes": lambda rows, seed: ClassSampler(np.arange(rows) % 10, seed),
+    "no duplicates": lambda rows, seed: NoDuplicatesSampler(numbers(rows), 8, seed),
     "neighbors": lambda rows, seed: NeighborSampler(nearest(rows), 2, seed),
 }
 
@@ -88,3 +97,32 @@ def test_rows_with_fewer_neighbours_than_asked_for_are_drawn_once():
     circle = np.array([[(row + step) % 20 for step in range(20)] for row in range(20)])
     padded = np.pad(circle, ((0, 0), (0, 11)), mode="edge")  # as `RowVectors.neighbors` once filled them
     assert sorted(NeighborSampler(padded, 15, seed=1)) == list(range(20))
+
+
+@pytest.mark.parametrize("rows, width, block", [(200, 2, 8), (200, 3, 16), (1000, 3, 64)])
+def test_no_text_stands_in_two_rows_of_a_batch_and_no_row_is_drawn_twice(rows, width, block):
+    texts = numbers(rows, width)
+    sampler = NoDuplicatesSampler(texts, block, seed=1)
+    order = np.array(list(sampler))
+    assert len(np.unique(order)) == len(order) == len(sampler) > rows - 3 * block
+    for batch in order.reshape(-1, block):
+        in_rows = [set(row) - {0} for row in texts[batch].tolist()]
+        assert len(set().union(*in_rows)) == sum(map(len, in_rows))
+
+
+def test_rows_that_fit_into_no_batch_are_left_out_and_all_epochs_have_as_many_batches():
+    anchors = np.array([*[1] * 12, *range(2, 22)])  # a third of the rows have the same anchor
+    texts = np.stack([anchors, 100 + np.arange(32)], axis=1)
+    sampler = NoDuplicatesSampler(texts, 4, seed=0)
+    epochs = [np.array(list(sampler)) for _ in range(8)]
+    assert {len(epoch) for epoch in epochs} == {len(sampler)} and 20 < len(sampler) < 32
+    for epoch in epochs:
+        assert ((anchors[epoch].reshape(-1, 4) == 1).sum(1) <= 1).all()
+    assert set(np.concatenate(epochs)) == set(range(32))
+
+
+def test_rows_whose_texts_repeat_too_often_to_fill_a_batch_are_refused():
+    texts = np.stack([np.arange(1, 21), np.arange(20) % 3 + 100], axis=1)
+    assert len(NoDuplicatesSampler(texts, 3, seed=0)) == 18
+    with pytest.raises(ValueError, match="of 20 rows, no 4 have different texts.*lower per_device_train_batch_size"):
+        NoDuplicatesSampler(texts, 4, seed=0)

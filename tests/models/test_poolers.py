@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from conftest import tiny_config
 
-from simcse_hf.models.pooling import POOLERS, masked_mean
+from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf.models.pooling import POOLERS, Maximum, masked_mean
 from simcse_hf.names import POOLER_TYPES
 
 MASKS = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
@@ -35,6 +37,18 @@ def slow_pool(pooler_type, hidden):
             values = [max(values)]
         vectors[text, dimension] = sum(values) / max(1, len(values))
     return vectors
+
+
+def test_a_pooler_of_the_user_is_taken_by_its_name(save_checkpoint):
+    class Largest(Maximum):
+        name = "largest"
+
+    checkpoint = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="max"))
+    try:
+        model = SimCSE(checkpoint, pooler_type="largest", device="cpu")
+        assert torch.equal(model.encode("a cat"), SimCSE(checkpoint, device="cpu").encode("a cat"))
+    finally:
+        del POOLERS["largest"]
 
 
 @pytest.mark.parametrize("pooler_type", POOLER_TYPES)

@@ -56,6 +56,10 @@ CASES = [
     ("distill", {"loss": "vectors", "teacher_dim": 4}, 1),
     *[(name, options, rows) for name, options in LABELLED for rows in RELATIONS.values()],
     ("supcon", {"similarity": "cosine"}, RELATIONS["other numbers of hypotheses"]),
+    *[
+        ("distill", {"loss": loss} | more, RELATIONS["other numbers of hypotheses"])
+        for loss, more in {"similarities": {}, "vectors": {"teacher_dim": 4}, "listnet": {}}.items()
+    ],
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
     *[("simcse", SIMCSE, RELATIONS[name]) for name in ("other numbers of hypotheses", "one row each")],
@@ -68,7 +72,8 @@ def batch_of(columns, dtype=torch.float64):
     """Vectors of the sentences and everything that some objective reads beside them."""
     if isinstance(columns, list):
         batch = embedded(columns, WIDTH)
-        return {"vectors": batch.embeddings.detach().to(dtype), **batch.inputs}
+        vectors = batch.embeddings.detach().to(dtype)
+        return {"vectors": vectors, "teacher": vectors[..., :4].clamp(-3, 3), **batch.inputs}
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([5, 2, 1, 4, 4, 3])  # of tokens, whose states IS-BERT reads
     shape = (6, columns, 6, WIDTH) if columns == 1 else (6, columns, WIDTH)

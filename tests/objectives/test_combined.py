@@ -8,8 +8,9 @@ from conftest import flat, random_batch
 from objective_helpers import assert_same, esimcse, slow_info_nce
 
 from simcse_hf import AutoModelForCL
-from simcse_hf.objectives import ByDataset, EncodedBatch, build_objective
+from simcse_hf.objectives import ByDataset, EncodedBatch, Objective, build_objective
 from simcse_hf.objectives.base import named_losses
+from simcse_hf.objectives.combined import Sum
 
 NAME = "simcse+barlow_twins:0.1"
 
@@ -40,6 +41,40 @@ def test_an_option_goes_to_every_part_that_has_it_and_a_prefix_chooses_one():
         parts = build_objective(name, 4, options | {"temperature": 0.3}).parts
         widths = [parts[part].projector[0].out_features for part in ("barlow_twins", "vicreg")]
         assert widths == [6, 8] and parts["simcse"].info_nce.temperature == 0.3
+
+
+class OfUser(Objective):
+    """An objective whose properties are set by a test."""
+
+
+def with_properties(**properties):
+    part = OfUser(8)
+    for name, value in properties.items():
+        setattr(part, name, value)
+    return part
+
+
+@pytest.mark.parametrize(
+    "name, values, expected",
+    [
+        ("encoders", [1, 2], 2),
+        ("num_views", [1, 2], 2),
+        ("needs_hidden_states", [False, True], True),
+        ("needs_text_ids", [False, True], True),
+        ("supports_gradcache", [True, False], False),
+        ("similarity", ["", "dot"], "dot"),
+        ("similarity", ["cosine", "dot"], "cosine"),
+        ("vectors", [("teacher",), ("guide", "teacher")], ("teacher", "guide")),
+        ("papers", [("simcse",), ("cosent", "simcse")], ("simcse", "cosent")),
+        ("view", [("identity", None), ("crop", 0.5)], ("identity", None)),
+    ],
+)
+def test_a_sum_needs_what_any_part_needs_also_after_it_is_attached(name, values, expected):
+    parts = {str(number): with_properties(**{name: value}) for number, value in enumerate(values)}
+    total = Sum(8, "0+1", parts, dict.fromkeys(parts, 1.0))
+    assert getattr(total, name) == expected
+    setattr(parts["0"], name, values[1])  # as `attach` may do
+    assert getattr(total, name) == getattr(parts["0"], name)
 
 
 # --- Matryoshka ---

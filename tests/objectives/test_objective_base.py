@@ -1,5 +1,7 @@
 """Tests of objectives: any class can be one, and its state lives and dies with training."""
 
+import sys
+
 import pytest
 import torch
 from conftest import random_batch, tiny_config
@@ -57,6 +59,15 @@ def test_a_users_own_module_is_imported_by_the_name_that_the_user_gives(tmp_path
     for name in ("my_losses:Far", "no_such_module:Near", "json:JSONDecoder"):
         with pytest.raises(ValueError, match=name):
             import_objective(name)
+
+
+def test_a_module_of_the_current_folder_is_found_where_python_does_not_look_for_it(tmp_path, monkeypatch):
+    """As in the process of a console script, whose path begins with the folder of the script."""
+    (tmp_path / "near_by.py").write_text("from simcse_hf.objectives import Objective\n\n\nclass Far(Objective): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    import_objective("near_by:Far")
+    assert OBJECTIVES.pop("near_by:Far").__module__ == "near_by"
 
 
 def test_unknown_names_and_options_are_refused_with_the_known_ones(distance):

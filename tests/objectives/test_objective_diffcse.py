@@ -85,6 +85,16 @@ def test_the_projector_is_the_authors_and_used_in_training_only(generator):
     assert model.objective.eval().prepare(EncodedBatch(vectors, batch, model)).embeddings is vectors
 
 
+def test_absent_texts_take_no_part_in_the_batch_norm_of_the_projector(generator):
+    model, batch = model_of(generator(), projector=True), random_batch(4, 3)
+    batch["input_ids"][1:, 2], batch["attention_mask"][1:, 2] = PAD, 0
+    present = batch["attention_mask"].any(-1)
+    vectors = torch.randn(4, 3, 32, dtype=torch.float64) * present[..., None]
+    prepared = model.objective.prepare(EncodedBatch(vectors, batch, model)).embeddings
+    torch.testing.assert_close(prepared[present], model.objective.projector(vectors[present]))
+    assert (prepared[~present] == 0).all()
+
+
 def test_the_default_generator_is_the_checkpoint_of_the_model(generator, tmp_path):
     start = generator()
     model = AutoModelForCL.from_pretrained(start, objective="diffcse")

@@ -77,6 +77,14 @@ def test_lists_have_the_formulas_of_rankcse(loss):
     assert_same(parts[loss], ranking(embeddings, teacher, loss, 0.2, 0.1), embeddings)
 
 
+@pytest.mark.parametrize("loss", LISTS)
+def test_a_row_that_is_alone_in_its_batch_has_no_loss_and_no_gradient(loss):
+    embeddings, teacher = draw(rows=1)
+    parts = build_objective("distill", 6, {"loss": loss})(EncodedBatch(embeddings, {"teacher": teacher}))
+    total = sum(parts.values())
+    assert total.item() == 0.0 and (torch.autograd.grad(total, embeddings)[0] == 0).all()
+
+
 def test_the_consistency_stays_a_divergence_where_probabilities_round_to_zero():
     """A public copy of RankCSE clamps log M from below, which turns the term into a negative entropy."""
     embeddings = torch.eye(4, dtype=torch.float32)[:, None].repeat(1, 2, 1).requires_grad_()

@@ -1,5 +1,6 @@
 """What a card says about training: exactly the objective, rows, views and additions that were used."""
 
+import json
 import re
 
 import pytest
@@ -10,9 +11,8 @@ from huggingface_hub import ModelCard
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.data.views import VIEW_CLASSES
-from simcse_hf.objectives import OBJECTIVES, Objective, part_weights, register
+from simcse_hf.objectives import OBJECTIVES, Objective, described_objective, part_weights, register
 from simcse_hf.publishing import write_card
-from simcse_hf.publishing.card_subject import described_objective
 from simcse_hf.publishing.papers import PAPERS
 
 WORDS = VOCABULARY[5:25]
@@ -35,7 +35,7 @@ def rows_for(objective, tokenizer):
 
 @pytest.fixture
 def card_of(tmp_path, tokenizer):
-    """`card_of(settings, rows, **arguments)` returns the card of a run that is about to begin; see also its `tags`."""
+    """`card_of(settings, rows, **arguments)` returns the card of a run to come, and keeps its `tags` and `run`."""
 
     def write(settings=None, rows=None, name_or_path=None, **arguments):
         settings = settings or {}
@@ -50,7 +50,8 @@ def card_of(tmp_path, tokenizer):
         )  # fmt: skip
         trainer = SimCSETrainer(model, args, rows, processing_class=tokenizer)
         trainer.save_model()
-        path = write_card(tmp_path / "run", run=trainer.describe_run())
+        write.run = trainer.describe_run()
+        path = write_card(tmp_path / "run", run=write.run)
         write.tags = ModelCard.load(path).data.tags
         return path.read_text()
 
@@ -133,6 +134,24 @@ def test_settings_that_the_objective_does_not_read_are_not_listed(card_of, save_
     assert not {"mlm_weight", "mlm_probability"} & listed.keys()
     listed = table(card_of({"temperature": 0.5, "do_mlm": True, "mlm_weight": 0.7}, mlm_probability=0.3))
     assert (listed["temperature"], listed["mlm_weight"], listed["mlm_probability"]) == ("0.5", "0.7", "0.3")
+
+
+def test_a_card_of_another_process_describes_an_objective_of_the_user(card_of, tmp_path):
+    class Near(Objective):
+        summary = "the distance of two views"
+        papers = ("simcse", "liao")
+
+        def forward(self, batch):
+            return (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()
+
+    register("near_losses:Near", Near)
+    try:
+        card_of({"objective": "near_losses:Near"})
+    finally:
+        del OBJECTIVES["near_losses:Near"]
+    card = write_card(tmp_path / "run", run=json.loads(json.dumps(card_of.run))).read_text()
+    assert "The objective is `near_losses:Near`: the distance of two views" in card
+    assert PAPERS["liao"].url in card
 
 
 def test_the_card_names_an_objective_of_the_user(card_of, tmp_path):

@@ -12,6 +12,7 @@ from trainer_helpers import make
 from transformers import BertForMaskedLM
 
 from simcse_hf import AutoModelForCL, BertForCL, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.objectives import OBJECTIVES, Objective, register
 from simcse_hf.training.decide import Start, decide_run
 from simcse_hf.training.recipe import Recipe
 
@@ -76,6 +77,47 @@ def test_a_model_trained_with_the_dot_product_is_saved_as_such(tmp_path):
     assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == "dot"
     given = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="cosine")
     assert "similarity_fn_name" not in decide(arguments(tmp_path), given).settings
+
+
+class OfDot(Objective):
+    """An objective of a user, which compares by the dot product without an option for it."""
+
+    similarity = "dot"
+
+
+@pytest.fixture
+def of_dot():
+    register("of_dot", OfDot)
+    yield "of_dot"
+    del OBJECTIVES["of_dot"]
+
+
+@pytest.mark.parametrize(
+    "objective, similarity",
+    [
+        *[(name, "cosine") for name in ("cosent", "angle", "distill", "barlow_twins", "vicreg", "tsdae", "declutr")],
+        ("class_labels", "cosine"),
+        ("supcon", "dot"),
+        ("softmax+supcon", "dot"),  # a classifier compares nothing
+        ("barlow_twins+simcse", "cosine"),
+        ("of_dot", "dot"),
+    ],
+)
+def test_a_checkpoint_of_the_dot_product_is_compared_as_the_objective_does_that_trains_it_on(
+    objective, similarity, tmp_path, of_dot
+):
+    before = BertForCL(tiny_config(), objective="supcon", similarity_fn_name="dot")
+    before.save_pretrained(tmp_path / "start")
+    model = AutoModelForCL.from_pretrained(tmp_path / "start", objective=objective, pooler_type="avg")
+    assert decide(arguments(tmp_path), model).settings["similarity_fn_name"] == similarity
+
+
+def test_a_mixture_is_compared_as_its_first_objective_does(tmp_path):
+    model = BertForCL(tiny_config(), pooler_type="avg")
+    for names, similarity in ((("cosent", "supcon"), "cosine"), (("supcon", "cosent"), "dot")):
+        tables = {name: {"objective": name} for name in names}
+        run = decide(arguments(tmp_path, datasets=tables), model, list(tables))
+        assert run.settings["similarity_fn_name"] == similarity
 
 
 def test_projectors_go_with_the_names_of_their_data_sets(tmp_path, tokenizer):

@@ -38,6 +38,11 @@ RUNS = {
         SENTENCES,
         lambda folder: {"teacher": vectors_of(folder / "of-sentences", SENTENCES), "batch_neighbors": 2},
     ),
+    "no duplicates": (
+        {"objective_options": {"mask_duplicates": True}},
+        texts(24, 3).map(lambda row, i: {"sent0": SENTENCES[i % 12]["sent0"]}, with_indices=True),
+        lambda folder: {"batch_sampler": "no_duplicates"},
+    ),
     "ranks": (
         {"objective": "simcse+distill:0.5", "objective_options": {"loss": "listmle"}},
         SENTENCES,

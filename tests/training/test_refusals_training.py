@@ -39,6 +39,22 @@ NO_DOCUMENTS = {
 }
 #: Arguments that the steps of GradCache have no place for.
 IN_CHUNKS = {"torch_empty_cache_steps": 2, "optim": "lomo", "neftune_noise_alpha": 5.0, "torch_compile": True}
+APART = {"batch_sampler": "no_duplicates"}
+LABELLED = Dataset.from_dict({"text": sentences(32), "label": [i % 4 for i in range(32)]})
+#: Rows and arguments that choose the order of the rows themselves, and what the message names.
+NOT_APART = {
+    "a stream": ({"data": STREAM}, "stream"),
+    "drawn views": ({"view": "delete_words"}, "train_dataset"),
+    "rows by length": (GROUPED, "train_sampling_strategy"),
+    "rows in order": ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy"),
+    "neighbours": ({"batch_neighbors": 2, "guide": "folder"}, "batch_neighbors"),
+    "classes": ({"data": LABELLED, "model": model_of(objective="class_labels", pooler_type="avg")}, "class"),
+    "classes of a mixture": (
+        {"data": {"plain": texts(16), "own": LABELLED}, "datasets": {"own": {"objective": "class_labels"}}},
+        "own class",
+    ),
+    "few texts": ({"data": ["a cat", "a dog"] * 16}, "32 8 per_device_train_batch_size"),
+}
 SPANS = [sentences(8, seed) for seed in range(16)]
 
 
@@ -101,6 +117,10 @@ REFUSALS = {
     "a stream without a number of steps": (made(STREAM, max_steps=-1), "max_steps"),
     "a stream with workers": (made(STREAM, dataloader_num_workers=1), "dataloader_num_workers stream"),
     "a stream by length": (made(STREAM, **GROUPED), "stream"),
+    **{
+        f"no duplicates in {name}": (lambda make, own=own: make(**APART | own).train(), f"no_duplicates {words}")
+        for name, (own, words) in NOT_APART.items()
+    },
     # model and arguments
     "a model of another class": (made(model=BertModel(tiny_config())), "BertModel AutoModelForCL.from_pretrained"),
     "no model": (
@@ -121,6 +141,7 @@ REFUSALS = {
     "an unknown view": (made(view="mirror"), "view identity fixed_mask"),
     "no view": (made(view=""), "view identity fixed_mask"),
     "no masks": (made(mlm_probability=0.0), "mlm_probability"),
+    "an unknown order": (made(batch_sampler="no_copies"), "batch_sampler no_duplicates no_copies"),
     "two tokens": (made(max_seq_length=2), "max_seq_length 3"),
     "fp16 on a CPU": (made(fp16=True), "fp16 CPU"),
     "label smoothing": (made(label_smoothing_factor=0.1), "label_smoothing_factor"),

@@ -13,10 +13,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from benchmarks.tiny import make_trainer
 from simcse_hf import AutoModelForCL
 from simcse_hf.cli.main import exit_status
+from simcse_hf.data.tokenize import number_texts
 from simcse_hf.evaluation.metrics import collapse
 from simcse_hf.training import watch as watch_module
 from simcse_hf.training.checkpoints import checkpoints
-from simcse_hf.training.rows import count_repeated_rows
 from simcse_hf.training.watch import CollapseError, RunWatch
 
 NAME = "dropout as the view"
@@ -102,13 +102,21 @@ def test_an_encoder_that_starts_as_a_point_and_spreads_out_is_not_reported():
         watch.on_log(args, state, control, logs={"batch_mean_cosine": 0.9999, "batch_effective_rank": 5.0})
 
 
-def test_repeated_rows_are_counted_and_reported(tmp_path, tokenizer, caplog):
+def test_equal_texts_have_equal_numbers():
     generator = random.Random(0)
-    many = [[[generator.randrange(3) for _ in range(length)] for length in (1, 2)] for _ in range(300)]
-    rows = Dataset.from_dict({"input_ids": [[[2, 5, 3]], [[2, 5], [3]], [[2, 5, 3]], *many]})
-    assert count_repeated_rows(rows.select(range(3))) == 1 and count_repeated_rows(rows.select([])) == 0
-    repeated = len(many) - len({str(row) for row in many})
-    assert count_repeated_rows(rows.select(range(3, 303))) == repeated > 100
+    rows = [[[generator.randrange(3) for _ in range(length)] for length in (1, 2, i % 3)] for i in range(300)]
+    rows += [[[2, 5], [3]], [[2], [5, 3]], [[2, 5, 3]]]
+    numbers = number_texts(Dataset.from_dict({"input_ids": rows}).select(range(20, 303)))
+    assert numbers.shape == (283, 3)
+    numbers_of_texts = {}
+    for row, found in zip(rows[20:], numbers.tolist(), strict=True):
+        for text, number in zip([*row, [], []], found, strict=False):
+            assert numbers_of_texts.setdefault(str(text), number) == number
+    assert numbers_of_texts["[]"] == 0 and len(set(numbers_of_texts.values())) == len(numbers_of_texts)
+    assert number_texts(Dataset.from_dict({"input_ids": []})).shape == (0, 0)
+
+
+def test_repeated_rows_are_reported(tmp_path, tokenizer, caplog):
     with caplog.at_level(logging.WARNING):
         make(tmp_path, tokenizer, ["a cat", "a cat", "a dog", "a cat"] * 2)._check_run()
         make(tmp_path, tokenizer)._check_run()

@@ -33,6 +33,7 @@ class CoSENT(Objective):
     summary = "a ranking loss (CoSENT) that puts the cosines of scored pairs into the order of their scores"
     papers: tuple[str, ...] = ("cosent",)
     rows = "scored_pairs"
+    similarity = "cosine"
     # The author's cosent.py for Chinese STS-B.
     defaults = {
         "pooler_type": "cls_before_pooler",
