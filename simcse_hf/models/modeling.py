@@ -553,16 +553,23 @@ class ContrastiveModel(ContrastiveBase):
         self,
         working_dir: StrPath,
         repo_id: str,
-        files_timestamps: Any,
+        files_timestamps: dict[str, float],
         commit_message: str | None = None,
-        token: str | bool | None = None,
-        **options: Any,
+        token: bool | str | None = None,
+        create_pr: bool = False,
+        revision: str | None = None,
+        commit_description: str | None = None,
     ) -> Any:
         """Upload the model for `push_to_hub`, and remove what an earlier one has left in the repository."""
-        api = HfApi(token=token, library_name="simcse_hf")
-        if options.get("revision") and not options.get("create_pr"):
-            api.create_branch(repo_id, branch=options["revision"], exist_ok=True)
-        return commit_folder(api, working_dir, repo_id, commit_message=commit_message or "Upload model", **options)
+        return commit_folder(
+            HfApi(token=token, library_name="simcse_hf"),
+            working_dir,
+            repo_id,
+            revision=revision,
+            create_pr=create_pr,
+            commit_message=commit_message or "Upload model",
+            commit_description=commit_description,
+        )
 
     def write_files(self, folder: StrPath, state_dict: pooling.StateDict | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].

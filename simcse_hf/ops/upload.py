@@ -4,13 +4,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack, cast
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from .files import StrPath, read_json
+from .files import MANIFEST, StrPath, read_json
 from .loading import ADAPTER_CONFIG, adapter_base
 
 # Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
@@ -38,6 +39,24 @@ _WORD = re.compile(r"""[^\s'"`=,;()\[\]{}<>|]*[/\\][^\s'"`=,;()\[\]{}<>|]*""")
 _ABSOLUTE = re.compile(r"[/~\\]|\.{1,2}[/\\]|[A-Za-z]:[/\\]")
 
 
+class CommitOptions(TypedDict, total=False):
+    """Where and how to commit.
+
+    Args:
+        commit_message (`str`): The first line of the commit message.
+        commit_description (`str`, *optional*): The lines after it.
+        revision (`str`, *optional*): The branch, which is created if it does not exist. The default is main.
+        create_pr (`bool`): Whether to open a pull request instead.
+        run_as_future (`bool`): Whether to upload in the background.
+    """
+
+    commit_message: Required[str]
+    commit_description: str | None
+    revision: str | None
+    create_pr: bool
+    run_as_future: bool
+
+
 def hub_id(name: str | None) -> str | None:
     """Return `name` if it can be the id of a hub model and is not a local directory."""
     if not name or os.path.exists(name):
@@ -63,7 +82,7 @@ class PublicNames:
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Return a value of JSON of any depth; the texts of a dev set stay as they are."""
         if isinstance(value, Mapping):
             return {self(key): each if key == "dev_texts" else self(each) for key, each in value.items()}
@@ -149,8 +168,7 @@ def commit_folder(
     repo_id: str,
     *,
     contents: Mapping[str, bytes] | None = None,
-    revision: str | None = None,
-    **options: Any,
+    **options: Unpack[CommitOptions],
 ) -> Any:
     """Upload the folder of a model in one commit, which removes what an earlier model has left in the repository.
 
@@ -162,19 +180,49 @@ def commit_folder(
         folder (`str` or `os.PathLike`): The folder.
         repo_id (`str`): The repository, which exists.
         contents (`Mapping[str, bytes]`, *optional*): What to upload in place of a file; nothing if it is empty.
-        revision (`str`, *optional*): The branch, which exists. The default is main.
-        **options (`Any`): Arguments of `HfApi.create_commit`.
+        **options (`CommitOptions`): Where and how to commit.
 
     Returns:
         `CommitInfo`: The commit; a `Future` of it with `run_as_future`.
+
+    Raises:
+        ValueError: As [`public_files`].
     """
-    added: dict[str, Path | bytes] = {}
-    for path in public_files(Path(folder)):
-        added[path] = _content(Path(folder, path))
-    added |= contents or {}
+    folder = Path(folder)
+    added = {path: _content(folder / path) for path in public_files(folder)} | {**(contents or {})}
+    revision = options.get("revision")
+    if revision is not None and not options.get("create_pr"):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
     operations: list[Any] = [CommitOperationAdd(path, content) for path, content in added.items() if content]
     for path in api.list_repo_files(repo_id, revision=revision):
         is_of_tokenizer = "tokenizer_config.json" in added and _OF_A_TOKENIZER.fullmatch(path)
         if (_OF_A_MODEL.fullmatch(path) or is_of_tokenizer) and not added.get(path):
             operations.append(CommitOperationDelete(path))
-    return api.create_commit(repo_id, operations, revision=revision, **options)
+    return cast(Any, api).create_commit(repo_id, operations, **options)
+
+
+def commit_checkpoint(api: HfApi, folder: Path, repo_id: str, place: str, **options: Unpack[CommitOptions]) -> Any:
+    """Upload a checkpoint of the Trainer, from which a run can be resumed, into a folder of the repository.
+
+    Args:
+        api (`HfApi`): The client.
+        folder (`Path`): The checkpoint.
+        repo_id (`str`): The repository, which exists.
+        place (`str`): The folder.
+        **options (`CommitOptions`): Where and how to commit.
+
+    Returns:
+        `CommitInfo`: The commit; a `Future` of it with `run_as_future`.
+    """
+    files = read_json(folder / MANIFEST)["files"]
+    files.pop("training_args.bin", None)  # a pickle, of which a resumed run has no need, with folders of this machine
+    added = {path: _content(folder / path) for path in files}
+    for path, content in added.items():
+        if isinstance(content, bytes):
+            files[path] = {"bytes": len(content), "blake2b": blake2b(content).hexdigest()}
+    added[MANIFEST] = json.dumps({"files": files}).encode()
+    operations: list[Any] = [CommitOperationAdd(f"{place}/{path}", content) for path, content in added.items()]
+    for path in api.list_repo_files(repo_id, revision=options.get("revision")):
+        if path.startswith(f"{place}/") and path.removeprefix(f"{place}/") not in added:
+            operations.append(CommitOperationDelete(path))
+    return cast(Any, api).create_commit(repo_id, operations, **options)

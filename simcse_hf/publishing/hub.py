@@ -217,8 +217,6 @@ def push_model(
         name_repository(directory, repo_id)
         results = directory / EVAL_RESULTS
         contents = {EVAL_RESULTS.as_posix(): _on_registered_benchmarks(api, results)} if results.exists() else {}
-        if revision is not None and not create_pr:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
         commit = commit_folder(
             api,
             directory,
