@@ -39,6 +39,8 @@ MOST_TOKENS = 64
 TEMPERATURE = 0.7
 SEED = 42
 WORKERS = 8
+#: A text model that does not understand writes positives without a word of their sentence. Few paraphrases have none.
+MOST_STRANGE = 0.5
 
 
 def main() -> None:
@@ -73,6 +75,19 @@ def main() -> None:
         csv.writer(file).writerows([["sent0", "sent1", "hard_neg"], *triplets])
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
     print(f"{arguments.output}: {len(triplets)} triplets of {len(sentences)} sentences; dropped: {reasons or 'none'}")
+    if arguments.guide is None:
+        print(
+            "Nobody has looked at what the triplets mean: read some, or let --guide MODEL drop those that it doubts."
+        )
+    strange = [triplet for triplet in triplets if not shares_a_word(*triplet[:2])]
+    if len(strange) > MOST_STRANGE * len(triplets):
+        print(f"WARNING: {len(strange)} of {len(triplets)} positives share no word with their sentence: {strange[0]}")
+
+
+def shares_a_word(first: str, second: str) -> bool:
+    """Return whether two texts have a word of more than three letters in common."""
+    one, other = (set(re.findall(r"\w{4,}", text.casefold())) for text in (first, second))
+    return not one or not one.isdisjoint(other)
 
 
 def generate(sentences: list[str], first: int, ask: Callable[[str], str], workers: int) -> Iterator[dict[str, str]]:

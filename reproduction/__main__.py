@@ -72,10 +72,10 @@ def _print(arguments: argparse.Namespace, document: Any, text: str) -> None:
 
 
 def _line(planned: dict[str, Any]) -> str:
-    done = sum(run["done"] for run in planned["runs"])
+    runs = {run["key"]: run["done"] for run in planned["runs"]}
     missing = len(planned["missing"])
     state = f"{missing} files or models missing" if missing else "can run here"
-    return f"{planned['table']:<18} {planned['title']}: {len(planned['runs'])} runs, {done} done, {state}"
+    return f"{planned['table']:<18} {planned['title']}: {len(runs)} runs, {sum(runs.values())} done, {state}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from .cost import describe_cost
+
 
 def format_markdown(document: dict[str, Any]) -> str:
     """Format the results of a table.
@@ -127,18 +129,23 @@ def format_dry_run(document: dict[str, Any]) -> str:
         document (`dict[str, Any]`): What `reproduce.dry_run` returns.
 
     Returns:
-        `str`: The runs, and what is missing.
+        `str`: The distinct runs, one line for the seeds of a row, what they cost, and what is missing.
     """
-    runs: dict[str, bool] = {}
-    lines = []
-    for run in document["runs"]:
-        state = "done" if run["done"] else "shared with a run above" if run["key"] in runs else "to do"
-        lines.append(f"{run['key']}  {run['row']}, {run['column']}, seed {run['seed']}: {state}")
-        runs[run["key"]] = run["done"]
-    lines += [
-        "",
-        f"{document['table']}, scale {document['scale']}: {len(runs)} runs, of which {sum(runs.values())} are done.",
-    ]
+    runs = {run["key"]: run for run in reversed(document["runs"])}  # of equal runs the first
+    lines: dict[str, list[str]] = {}
+    for run in reversed(runs.values()):
+        settings = " ".join(f"{name}={value}" for name, value in run["settings"].items())
+        work = "measured as it is"
+        if run["batch"]:
+            work = f"{run['steps'] or 'all'} steps of {run['batch']} rows"
+        row = f"{run['row']}{settings and f' ({settings})'}: {work}; seeds"
+        lines.setdefault(row, []).append(f"{run['seed']} (done)" if run["done"] else str(run["seed"]))
+    done = sum(run["done"] for run in runs.values())
+    text = [f"{row} {', '.join(seeds)}" for row, seeds in lines.items()]
+    text += ["", f"{document['table']}, scale {document['scale']}: {len(runs)} runs, of which {done} are done."]
+    cost = describe_cost([run for run in runs.values() if not run["done"]])
+    if cost and document["scale"] == "paper":
+        text.append(cost)
     if document["missing"]:
-        lines += ["Missing:", *(f"  {text}" for text in document["missing"])]
-    return "\n".join(lines)
+        text += ["Missing:", *(f"  {each}" for each in document["missing"])]
+    return "\n".join(text)

@@ -14,6 +14,7 @@ from transformers.utils import logging
 from simcse_hf import __version__
 from simcse_hf.ops.files import write_text
 
+from .cost import steps_of
 from .figures import figure, is_resampled, metric, resample
 from .report import format_markdown
 from .runs import RunStore
@@ -279,23 +280,30 @@ def dry_run(table: Table, options: Options) -> dict[str, Any]:
         options (`Options`): What is asked for.
 
     Returns:
-        `dict[str, Any]`: `runs` (row, column, seed, key, whether it is done), and `missing` (what to download).
+        `dict[str, Any]`: `runs` (row, column, seed, key, settings of the row, steps, rows of a step, and whether it is
+            done), and `missing` (what to download).
     """
     store = RunStore(options.sources)
     planned = [each for each in plan(table, options) if not options.only or each.row.name in options.only]
-    return {
-        "table": table.name,
-        "title": table.title,
-        "scale": options.scale,
-        "runs": [
+    runs = []
+    for each in planned:
+        steps, batch = steps_of(each.run.settings) if each.run.trained else (0, 0)
+        runs.append(
             {
                 "row": each.row.name,
                 "column": table.columns[each.column].name,
                 "seed": each.run.seed,
                 "key": each.run.key(options.sources),
+                "settings": each.row.settings,
+                "steps": steps,
+                "batch": batch,
                 "done": store.has(each.run, each.groups),
             }
-            for each in planned
-        ],
+        )
+    return {
+        "table": table.name,
+        "title": table.title,
+        "scale": options.scale,
+        "runs": runs,
         "missing": list(dict.fromkeys(text for each in planned for text in each.run.missing(options.sources))),
     }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the public names in the form that type checkers and editors
     from .publishing.card import card as card
     from .publishing.exports import export as export
     from .publishing.hub import push as push
+    from .search.commands import duplicates as duplicates
     from .search.commands import index as index
     from .search.commands import mine as mine
     from .search.demo import demo as demo
@@ -58,6 +59,7 @@ _MODULE_OF = {
     "card": "publishing.card",
     "compare": "evaluation.compare",
     "demo": "search.demo",
+    "duplicates": "search.commands",
     "encode": "inference.encode",
     "evaluate": "evaluation.scoring",
     "export": "publishing.exports",

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Command | str] = {
     "search": Command(
         "search.commands:search", positional=("queries",), flags={"filters": ("--filter",)}, lines="queries"
     ),
+    "duplicates": Command("search.commands:duplicates", positional=("input",)),
     "demo": Command("search.demo:demo"),
     "postprocess": Command(
         "inference.fitting:fit_postprocessing", flags={"columns": ("--column", "--columns")}, action="fit"

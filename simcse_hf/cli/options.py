@@ -123,14 +123,17 @@ def run_command(name: str, command: Command, words: Sequence[str]) -> None:
         text = each.details() if verbose else str(each)
         if as_json:
             text = json.dumps(each.to_dict(), ensure_ascii=False, default=os.fspath)
-        print(text, flush=True)
+        if as_json or not (quiet and str(given.get("output")).endswith(".json")):
+            print(text, flush=True)
         if command.then is not None:
             _import(command.then)(each)
         each.wait()
 
 
 def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:
-    """Yield the lines that are not blank; a person who types them sees a prompt on standard error."""
+    """Yield the lines that are not blank; a person sees on standard error what to type, and a prompt."""
+    if stream.isatty():
+        print("Type a text and press Enter; Ctrl-D ends.", file=sys.stderr)
     while True:
         if stream.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
@@ -178,7 +181,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     general.add_argument(
         "--json", default=False, action="store_true", help="print the result as JSON on standard output"
     )
-    words = "show no progress bars, and only warnings and errors"
+    words = "show no progress bars, only warnings and errors, and no result that --output writes as JSON"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
     if command.verbose is not None:
         general.add_argument("--verbose", default=False, action="store_true", help=command.verbose)

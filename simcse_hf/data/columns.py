@@ -2,15 +2,26 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeGuard
 
 #: The most characters of a line or a text. A tokenizer took more than 7 GB of memory for 100 million characters.
 LONGEST_TEXT = 2**24
 TOO_LONG = "more than 16 million characters, which is no sentence. Write each text on a line of its own."
 
 
-def is_list(cell: object) -> bool:
+def is_list(cell: object) -> TypeGuard[Sequence]:
     """Say whether a cell lists several texts."""
     return isinstance(cell, (list, tuple))
+
+
+def plain(cell: object) -> Any:
+    """Return a cell as a value of Python: arrays become lists, and nan, NaT and pandas.NA become `None`."""
+    if hasattr(cell, "tolist"):
+        cell = cell.tolist()
+    if is_list(cell):
+        return list(map(plain, cell))
+    return cell if (cell == cell) is True else None  # nan differs from itself, and pandas.NA does not say
 
 
 def has_text(cell: object) -> bool:
@@ -34,12 +45,18 @@ def check_text(text: object, where: str) -> str:
 
 def list_texts(texts: str | Iterable[str]) -> list[str]:
     """Return one text or several as a list, or raise a `ValueError` that names what is no text or no list of them."""
-    if isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns"):
-        kind = type(texts).__name__
-        raise ValueError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
     if isinstance(texts, str):
         texts = [texts]
-    return [check_text(text, f"sentence {position}") for position, text in enumerate(texts)]
+    is_table = isinstance(texts, (Mapping, set, frozenset)) or hasattr(texts, "columns")
+    if is_table or not isinstance(texts, Iterable):
+        kind = type(texts).__name__
+        raise ValueError(f"expected a text or a list of texts, got a {kind}: pass its texts as a list.")
+    return [check_text(plain(text), f"sentence {position}") for position, text in enumerate(texts)]
+
+
+def holds_texts(items: object) -> bool:
+    """Say whether an array holds texts, and not numbers."""
+    return getattr(getattr(items, "dtype", None), "kind", None) in ("U", "O", "T")
 
 
 def flatten(cells: Iterable) -> list:
@@ -92,19 +109,18 @@ PART_NAMES = {
 #: Names of the anchor and the positive of training rows.
 _PAIR_NAMES = (
     ("sent0", "sent1"),
-    ("anchor", "positive"),
-    ("anchor", "positives"),
-    ("query", "pos"),
-    ("query", "positive"),
-    ("query", "positives"),
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
+    *product(PART_NAMES["query"], PART_NAMES["positive"]),
 )
 #: More of these names, for tables without labels: a pair with a label may not be a positive one.
 _UNLABELLED_NAMES = (("question", "answer"), ("query", "answer"), ("title", "body"))
+_RETRIEVAL_NAMES = (*product(PART_NAMES["query"], ("document", "passage", "context")),)
 #: A hard negative, with its number.
 _NEGATIVE = re.compile(r"(?:hard_neg|negatives?|negs?|sent(?=[2-9]|[1-9]\d))_?(\d{1,9})?")
-_ROLES = {positive for _, positive in _PAIR_NAMES}
+_ANCHORS, _POSITIVES = map(set, zip(*_PAIR_NAMES, *_UNLABELLED_NAMES, *_RETRIEVAL_NAMES, strict=True))
+#: Names of one text of a pair, beside which another column of texts is no single sentence.
+_OF_PAIRS = set().union(*_PAIR_NAMES).difference(PART_NAMES["text"])
 #: A column that judges a pair.
 JUDGEMENT = re.compile(r"(.*_)?(labels?|scores?)", re.IGNORECASE)
 _NOT_TEXT = re.compile(
@@ -127,11 +143,12 @@ def resolve_columns(
 ) -> list[str]:
     """Choose the text columns of a table: first the anchor, then the positive, then the hard negatives.
 
-    Columns are chosen by the names that the field uses: `sent0, sent1, hard_neg`; `anchor, positive, negative`;
-    `query, pos, neg`; `query, positive, negative`; `sentence1, sentence2`; `premise, hypothesis`; without labels also
-    `question, answer`; `query, answer`; `title, body`; or a single `sent0`, `text` or `sentence`. Several negatives
-    are numbered, as in `hard_neg_1, hard_neg_2` or `sent2, sent3`. Otherwise the only text column is taken, or two or
-    three that are all there is. Columns of identifiers, labels, scores or numbers are never taken for text.
+    Columns are chosen by the names that the field uses, in any case and order: `sent0, sent1, hard_neg`; `anchor`,
+    `query` or `question` with `positive` or `pos`, and `negative` or `neg`; `sentence1, sentence2`; `premise,
+    hypothesis`; without labels also `query, document`; `question, answer`; `title, body`; or a single `sent0`, `text`
+    or `sentence`. Several negatives are numbered, as in `hard_neg_1, hard_neg_2` or `sent2, sent3`. Otherwise the only
+    text column is taken, or two or three that are all there is. Columns of identifiers, labels, scores or numbers are
+    never taken for text.
 
     Args:
         column_names (`Sequence[str]`): The columns of the table, in its own order.
@@ -148,10 +165,13 @@ def resolve_columns(
             if the names do not say which columns to take.
     """
     # 1. Refuse columns that are missing, and names that contradict each other.
-    column_names = list(column_names)
     if columns is not None:
         check_columns(columns, column_names, name)
         return list(columns)
+    own = {column.strip().lower(): column for column in column_names}
+    if len(own) < len(column_names):  # names that differ in case only
+        own = {column: column for column in column_names}
+    column_names = list(own)
     numbered: dict[int, str] = {}
     for column in column_names:
         match = _NEGATIVE.fullmatch(column)
@@ -160,10 +180,11 @@ def resolve_columns(
             raise ValueError(f"{name}: two of {other!r}, {column!r} have the same number. {ADVICE}.")
     negatives = [column for _, column in sorted(numbered.items())]
     has_judgement = any(map(JUDGEMENT.fullmatch, column_names))
-    known = _PAIR_NAMES if has_judgement else _PAIR_NAMES + _UNLABELLED_NAMES
-    pairs = [pair for pair in known if set(pair) <= set(column_names)]
+    pairs: list[tuple[str, str]] = []
+    for known in (_PAIR_NAMES,) if has_judgement else (_PAIR_NAMES, _UNLABELLED_NAMES, _RETRIEVAL_NAMES):
+        pairs = pairs or [pair for pair in known if own.keys() >= set(pair)]
     for anchor, positive in _PAIR_NAMES:
-        if negatives and anchor in column_names and not pairs:
+        if negatives and anchor in own and not pairs:
             raise ValueError(f"{name}: there are {anchor!r} and {quote(negatives)}, but no {positive!r}. {ADVICE}.")
 
     # 2. The first rule that applies decides.
@@ -178,20 +199,36 @@ def resolve_columns(
         # the only column of texts
         (not pairs and len(texts) == 1, texts),
         # the column that is named like a text, beside none that is named like a part of a pair
-        (not pairs and not negatives and len(named) == 1 and _ROLES.isdisjoint(texts), named),
-        # two or three columns of texts that are all there is, the hard negative last
+        (not pairs and not negatives and len(named) == 1 and _OF_PAIRS.isdisjoint(texts), named),
+        # two or three columns of texts that are all there is: by their parts, and then in their order
         (
             not pairs and is_pair and texts == column_names and not any(map(looks_like_sentence, texts)),
-            sorted(texts, key=negatives.__contains__),
+            sorted(texts, key=part_of),
         ),
     ]
     for applies, chosen in rules:
         if applies:
-            return chosen
-    excluded = [column for column in column_names if column not in texts]
+            return [own[column] for column in chosen]
+    excluded = [own[column] for column in column_names if column not in texts]
     cannot = f" ({quote(excluded)} cannot be text)" if excluded else ""
     found = f"the column names do not say which columns hold the texts{cannot}"
-    raise ValueError(f"{name}: {found}. {ADVICE}; the columns are {quote(column_names)}.")
+    raise ValueError(f"{name}: {found}. {ADVICE}; the columns are {quote(own.values())}.")
+
+
+def part_of(column: str) -> int:
+    """Return the part that a column plays by its name: 0 for an anchor, 2 a positive, 3 a hard negative; else 1."""
+    name = column.strip().lower()
+    if _NEGATIVE.fullmatch(name):
+        return 3
+    if name in _POSITIVES:
+        return 2
+    return 0 if name in _ANCHORS else 1
+
+
+def order_decides(chosen: Sequence[str]) -> bool:
+    """Say whether only the order of columns tells the anchor, the positive and the first hard negative apart."""
+    parts = list(map(part_of, chosen[:3]))
+    return len(set(parts)) < len(parts)
 
 
 def check_columns(columns: Sequence[str], column_names: Sequence[str], name: str) -> None:

@@ -15,8 +15,9 @@ from .columns import LABEL, SCORE, find_parts
 from .documents import next_sentence_pairs, read_documents
 from .nli_pairs import build_nli_groups
 from .read import TextSource, find_paths, first_rows, load_class_rows, load_text_dataset
-from .scored_pairs import read_scored_pairs, resolve_scored_pairs
+from .scored_pairs import read_scored_pairs
 from .stream import load_text_stream
+from .table import Table
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ def read_nli(source: Source) -> Dataset:
     Raises:
         ValueError: If the source cannot be read as labelled pairs.
     """
-    if isinstance(source.data, Dataset):
-        labelled = find_parts(source.data.column_names, ("premise", "hypothesis", "relation"))
+    if isinstance(source.data, Table):
+        labelled = find_parts(source.data.columns, ("premise", "hypothesis", "relation"))
         if len(labelled) < 3:
             return read_texts(source)
     check_form(source, "labelled NLI pairs (columns premise, hypothesis, label)")
@@ -131,11 +132,9 @@ def read_scored(source: Source) -> Dataset:
     Raises:
         ValueError: If the source cannot be read as scored pairs.
     """
-    if isinstance(source.data, Dataset):
-        return resolve_scored_pairs(source.data, name=source.name)
     check_form(source, "pairs with a score (columns sentence1, sentence2, score)")
-    assert source.path is not None
-    return first_rows(read_scored_pairs(source.path).to_dataset(), source.limit)
+    pairs = read_scored_pairs(source.data, source.name, drop_empty=True)
+    return first_rows(pairs.to_dataset(), source.limit)
 
 
 def read_classes(source: Source) -> Dataset:

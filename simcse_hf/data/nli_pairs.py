@@ -1,6 +1,5 @@
 """Training rows from labelled natural language inference pairs: triplets, or premises with all their hypotheses."""
 
-import os
 import random
 import re
 from collections import Counter
@@ -16,7 +15,7 @@ from ..ops.files import StrPath
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
 from .columns import check_text, find_parts, has_text
-from .read import TextSource, open_source
+from .read import TextSource, name_of_class, open_source
 
 logger = logging.get_logger(__name__)
 
@@ -243,8 +242,6 @@ def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]]
     Raises:
         ValueError: If a column is missing, a label is unknown, or a text is none.
     """
-    if not isinstance(source, (str, os.PathLike, Dataset)):
-        source = list(source)
     premises: dict[str, tuple[str, dict[str, set[str]]]] = {}
     skipped: Counter[str] = Counter()
     for table in open_source(source):
@@ -252,9 +249,9 @@ def _read_premises(source: TextSource) -> tuple[list[tuple[str, dict[str, str]]]
         label_type = table.source.features[parts["relation"]] if isinstance(table.source, Dataset) else None
         for number, (premise, hypothesis, label) in table.rows(list(parts.values())):
             where = table.at(number)
-            if isinstance(label_type, ClassLabel) and label is not None and label >= 0:
+            if isinstance(label_type, ClassLabel) and label is not None:
                 label = label_type.int2str(label)
-            name = "" if label is None else str(label).strip().lower()
+            name = (name_of_class(label, where) or "").strip().lower()
             if name in _NO_LABEL:
                 skipped["pairs without a label"] += 1
                 continue

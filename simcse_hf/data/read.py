@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 from datasets import (
+    ClassLabel,
     Dataset,
     DatasetDict,
     Features,
+    IterableDataset,
     Value,
     __version__,
     config,
@@ -24,6 +26,7 @@ from datasets import (
 )
 from datasets.fingerprint import Hasher
 from filelock import FileLock
+from torch.utils.data import Dataset as TorchDataset
 from transformers.utils import logging
 
 from ..objectives.base import NEGATIVE, POSITIVE
@@ -35,11 +38,15 @@ from .columns import (
     LABEL,
     SAMPLE_ROWS,
     class_columns,
+    find_parts,
     first_few,
+    order_decides,
+    part_of,
+    plain,
     quote,
     resolve_columns,
 )
-from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, open_records, open_table
+from .table import SUFFIX, SUFFIXES, Row, RowCleaner, Table, check_repeated, open_records, open_table
 
 logger = logging.get_logger(__name__)
 
@@ -50,7 +57,7 @@ _COLON = re.compile(r":(?![^\[]*\])")  # the colon of `train[:10%]` belongs to t
 VERSION = f"8, datasets {__version__}"
 
 #: Files, the name of a data set on the hub, rows in memory, or a data set or data frame.
-TextSource: TypeAlias = str | os.PathLike[str] | Iterable
+TextSource: TypeAlias = str | os.PathLike[str] | Iterable | Table
 _BATCH_ROWS = 10_000
 _DROPPED = "dropped.json"  # what was left out of the rows of a cache
 #: Fingerprints of data sets with the columns `sent0`, `sent1`, ... and no empty anchor or positive.
@@ -65,7 +72,7 @@ def load_text_dataset(
     expected_columns: int | None = None,
     max_rows: int | None = None,
     cache_dir: str | Path | None = None,
-    name: str = "the dataset",
+    name: str | None = None,
 ) -> Dataset:
     """Load sentences, sentence pairs, or pairs with hard negatives.
 
@@ -78,18 +85,20 @@ def load_text_dataset(
     positive becomes a row of its own, and hard negatives become columns. A row may have fewer of them than others, and
     holds `None` instead.
 
-    A dataset that is already tokenized (`input_ids`) or grouped (`texts` and `relations`) is returned as it is, and so
-    is one that was loaded before.
+    Rows that are already tokenized (`input_ids`) or grouped (`texts` and `relations`) stay as they are, and so does a
+    dataset that was loaded before.
 
     Args:
-        source (`str | Path | Sequence | pandas.DataFrame | datasets.Dataset | datasets.DatasetDict`): One of
+        source (`str | Path | Iterable | Mapping | pandas.DataFrame | datasets.Dataset | datasets.DatasetDict`): One of
 
             - a path to a .txt, .csv, .tsv, .json, .jsonl or .parquet file, to one of these followed by .gz, or a list
               of such paths;
             - the name of a dataset on the Hugging Face hub, `name`, `name:split` or `name:config:split`;
-            - a dataset or data frame in memory;
-            - a list of strings, of tuples or of dicts. A list of strings is a list of paths if every string has one of
-              the extensions above.
+            - a dataset or data frame in memory, or a dict of columns;
+            - a list or another iterable of strings, of tuples or of dicts, such as an array or a generator. A list of
+              strings is a list of paths if every string has one of the extensions above.
+
+            A text may be missing as `None`, nan, pandas.NA or "".
         split (`str`, *optional*, defaults to `"train"`): Split of a `DatasetDict`, or of a hub dataset whose name does
             not say it. A hub dataset also takes a slice such as `"train[:10%]"`.
         columns (`Sequence[str]`, *optional*): The columns to take: anchor, positive, hard negatives. By default they
@@ -99,7 +108,7 @@ def load_text_dataset(
         max_rows (`int`, *optional*): Number of rows to stop after.
         cache_dir (`str | Path`, *optional*): Where files are cached. Defaults to the cache of `datasets`
             (`HF_DATASETS_CACHE`).
-        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset in memory.
+        name (`str`, *optional*): What messages call rows in memory. Defaults to what they are.
 
     Returns:
         `datasets.Dataset`: A dataset with the string columns `sent0`; `sent0, sent1`; or `sent0, sent1, sent2, ...`.
@@ -170,7 +179,9 @@ def _read_cached(
         folder.mkdir(parents=True, exist_ok=True)
         rows = cached_rows(folder, name, write)
     except OSError as error:
-        raise ValueError(f"cannot write to the cache {folder}: {error}. Pass another cache_dir.") from error
+        raise ValueError(
+            f"cannot write to the cache {folder}: {error}. Set HF_HOME, or cache_dir, to a folder that can be written."
+        ) from error
     for cleaner, dropped in zip(cleaners, read_json(folder / name / _DROPPED), strict=True):
         cleaner.kept, counts, cleaner.places = dropped
         cleaner.counts = Counter(counts)
@@ -178,14 +189,21 @@ def _read_cached(
 
 
 def open_source(
-    source: TextSource, split: str = "train", name: str = "the dataset", cache_dir: str | Path | None = None
+    source: TextSource,
+    split: str | None = "train",
+    name: str | None = None,
+    cache_dir: str | Path | None = None,
 ) -> list[Table]:
-    """Open the tables of a source of texts, which are several for a list of files.
+    """Open the tables of a source of rows, which are several for a list of files.
+
+    Whatever rows are for, they are opened here. A missing cell is `None` afterwards: nan, NaT, pandas.NA, and -1 in a
+    column of `ClassLabel`.
 
     Args:
-        source (`Any`): See [`load_text_dataset`].
-        split (`str`, *optional*, defaults to `"train"`): The split, if the source does not say it.
-        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset in memory.
+        source (`Any`): See [`load_text_dataset`]. A table stays as it is.
+        split (`str`, *optional*, defaults to `"train"`): The split, if the source does not say it; `None` refuses a
+            `DatasetDict`.
+        name (`str`, *optional*): What messages call rows in memory. Defaults to what they are.
         cache_dir (`str | Path`, *optional*): Where `datasets` caches what it loads from the hub.
 
     Returns:
@@ -194,34 +212,72 @@ def open_source(
     Raises:
         ValueError: If the source cannot be read.
     """
-    if isinstance(source, (str, Path, list, tuple)):
-        paths = find_paths(source)
-        if paths is not None:
-            return list(map(open_table, paths))
-        if isinstance(source, (list, tuple)):
-            rows = source
-            return [open_records(f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")]
-        name = str(source)
-        source = load_from_hub(name, split, cache_dir=cache_dir)
-    elif isinstance(source, DatasetDict):
+    paths = find_paths(source)
+    if paths is not None:
+        return list(map(open_table, paths))
+    if isinstance(source, Table):
+        return [source]
+    if isinstance(source, str):
+        name = source
+        source = load_from_hub(name, split or "train", cache_dir=cache_dir)
+    elif isinstance(source, DatasetDict) and split is not None:
         if split not in source:
             raise ValueError(f"the DatasetDict has no split {split!r}; it has {', '.join(source)}.")
         source = source[split]
-    elif hasattr(source, "iloc"):
-        name = "the data frame"
-        source = Dataset.from_pandas(source, preserve_index=False)
-    elif not isinstance(source, Dataset):
-        kind = type(source).__name__
-        raise ValueError(f"source must be a path, a hub id, a list, a DataFrame or a Dataset, got {kind}.")
-    return [dataset_table(source, name)]
+    if isinstance(source, Dataset):
+        return [dataset_table(source, name or "the dataset")]
+    if hasattr(source, "columns"):  # a data frame
+        frame: Any = source
+        check_repeated(map(str, frame.columns), name or "the data frame")
+        source = dict(frame.items())
+    if isinstance(source, Mapping) and all(map(is_column, source.values())):
+        source = rows_of_columns(source, name or "the columns")
+    elif isinstance(source, IterableDataset):
+        source = list(source.with_format(None))
+    if not isinstance(source, Iterable) or isinstance(source, (Mapping, Set, bytes, TorchDataset)):
+        raise ValueError(
+            f"{name or 'the source'} is a {type(source).__name__}: pass the name of a file or of a data set on the "
+            "hub, a datasets.Dataset, such as data['train'] of a DatasetDict, a data frame, a dict of columns, texts "
+            "or rows in a list or another iterable, or, for training, a datasets.IterableDataset."
+        )
+    rows = list(source)
+    table = open_records(name or f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")
+    if not {"input_ids", "relations"}.isdisjoint(table.columns):  # which stay as they are
+        columns = zip(*(cells for _, cells in table.rows(table.columns)), strict=True)
+        table = dataset_table(Dataset.from_dict(dict(zip(table.columns, columns, strict=True))), table.name)
+    return [table]
 
 
-def find_paths(source: str | Path | Sequence) -> list[Path] | None:
-    """Return the files that a source of text names, or `None` if it is a hub id or a list of rows."""
-    if isinstance(source, (str, Path)):
+def rows_of_columns(columns: Mapping[Any, Iterable], name: str) -> list[dict[str, Any]]:
+    """Return the rows of columns by name; a column may be an array, a tensor or a series."""
+    cells = {str(column): list(values) for column, values in columns.items()}
+    for column, values in cells.items():
+        for other, others in cells.items():
+            if len(others) < len(values):
+                found = f"row {len(others) + 1} has a cell in column {column!r} and none in {other!r}"
+                raise ValueError(f"{name}: {found}. Give all columns as many cells; None is a missing text.")
+    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+
+
+def is_column(cells: object) -> bool:
+    """Say whether a value of a dict holds the cells of a column, as a list, an array, a tensor or a series."""
+    return hasattr(cells, "tolist") or (isinstance(cells, Sequence) and not isinstance(cells, str))
+
+
+def is_columns(data: Mapping[str, Any]) -> bool:
+    """Say whether a dict holds columns such as `text` and `label`, and not several data sets by their names."""
+    known = find_parts(data, ("text", "label", "score")) or not {"input_ids", "texts"}.isdisjoint(data)
+    return all(map(is_column, data.values())) and (bool(known) or any(part_of(name) != 1 for name in data))
+
+
+def find_paths(source: object) -> list[Path] | None:
+    """Return the files that a source of text names, or `None` if it is a hub id or rows in memory."""
+    if isinstance(source, (str, os.PathLike)):
         path = Path(source).expanduser()
-        is_file = isinstance(source, Path) or SUFFIX.search(source) or path.exists()
+        is_file = not isinstance(source, str) or SUFFIX.search(source) or path.exists()
         return [path] if is_file else None
+    if not isinstance(source, (list, tuple)):
+        return None
 
     def is_path(item: object) -> bool:
         return isinstance(item, Path) or (isinstance(item, str) and SUFFIX.search(item) is not None)
@@ -305,7 +361,9 @@ def table_cleaners(
         if len(chosen) > 2:
             message += f", hard negatives {quote(chosen[2:])}"
         message += f"; ignored {quote(ignored)}." if ignored else "."
-        if len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
+        if columns is None and order_decides(chosen):
+            logger.warning(f"{message} Only their order says so: {ADVICE}.")
+        elif len(chosen) > 1 and any(map(JUDGEMENT.fullmatch, ignored)):
             logger.warning(
                 f"{message} Every row counts as a positive pair, whatever its label or score says; `simcse-hf "
                 "build-nli` turns labelled pairs into triplets."
@@ -408,14 +466,17 @@ def dataset_table(dataset: Dataset, name: str) -> Table:
     """Return the rows of a dataset as a table."""
     if "input_ids" not in dataset.column_names:  # token ids may be drawn whenever a row is read
         dataset = apply_transform(dataset)
-    plain = dataset.with_format(None)
+    plainly = dataset.with_format(None)
+    classes = [column for column, feature in dataset.features.items() if isinstance(feature, ClassLabel)]
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
-        for batch in plain.select_columns(list(columns)).iter(1000):
+        for batch in plainly.select_columns(list(columns)).iter(1000):
+            for column in set(batch) & set(classes):
+                batch[column] = [None if cell == -1 else cell for cell in batch[column]]
             for cells in zip(*batch.values(), strict=True):
                 number += 1
-                yield number, cells
+                yield number, plain(cells)
 
     return Table(name, dataset.column_names, rows, "row", dataset)
 
@@ -425,7 +486,7 @@ def load_class_rows(
     *,
     columns: Sequence[str] | None = None,
     max_rows: int | None = None,
-    name: str = "the dataset",
+    name: str | None = None,
 ) -> Dataset:
     """Load texts with class labels, or anchors with several positives. A dataset of this form stays as it is.
 
@@ -433,11 +494,10 @@ def load_class_rows(
     and optionally hard negatives, named as in [`~data.columns.resolve_columns`]. Cells may be lists.
 
     Args:
-        source (`str` or `datasets.Dataset`): A file, see [`open_table`], the name of a dataset on the hub, or a
-            dataset.
+        source (`Any`): See [`load_text_dataset`].
         columns (`Sequence[str]`, *optional*): The column of texts; or anchor, positives, hard negatives.
         max_rows (`int`, *optional*): Number of rows to read.
-        name (`str`, *optional*, defaults to `"the dataset"`): What messages call a dataset.
+        name (`str`, *optional*): What messages call rows in memory. Defaults to what they are.
 
     Returns:
         `datasets.Dataset`: The columns `sent0` and `label`, an integer; or `texts`, the anchor with its positives and
@@ -447,12 +507,13 @@ def load_class_rows(
     Raises:
         ValueError: If the source cannot be read, its columns are unclear, or fewer than two classes have two texts.
     """
-    if isinstance(source, Dataset):
-        dataset = source = apply_transform(source)
-        names = set(dataset.column_names)
-        if {"texts", "relations"} <= names or (dataset._fingerprint in RESOLVED and LABEL in names):
-            return dataset
-    [table, *_] = open_source(source, name=name)
+    [table, *further] = open_source(source, name=name)
+    if further:
+        raise ValueError(f"{table} and {further[0]}: classes are read from one file. Write the rows into one.")
+    if isinstance(table.source, Dataset):
+        names = set(table.columns)
+        if {"texts", "relations"} <= names or (table.source._fingerprint in RESOLVED and LABEL in names):
+            return table.source
     chosen = class_columns(table.columns, table.sample(), columns)
     if chosen is not None:
         return _labelled_texts(table, chosen, max_rows)
@@ -486,7 +547,7 @@ def is_labelled(source: str, columns: Sequence[str] | None = None) -> bool:
 def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -> Dataset:
     def named(columns: Sequence[str]) -> Iterator[Row]:
         for number, (text, label) in table.rows(columns):
-            yield number, (text, None if label is None else str(label))
+            yield number, (text, name_of_class(label, table.at(number)))
 
     cleaner = RowCleaner(replace(table, rows=named), chosen, width=2)
     rows: list = list(chain.from_iterable(cleaner.read(max_rows)))
@@ -511,3 +572,12 @@ def _labelled_texts(table: Table, chosen: Sequence[str], max_rows: int | None) -
     dataset = Dataset.from_dict({"sent0": texts, LABEL: labels})
     RESOLVED.add(dataset._fingerprint)
     return dataset
+
+
+def name_of_class(label: object, where: str) -> str | None:
+    """Return the name of a class, `None` for a missing label; refuse several labels of one text."""
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)  # a column of pandas with missing labels holds floats
+    if label is not None and not isinstance(label, (str, int, float)):
+        raise ValueError(f"{where}: the label is {label!r}, and a text has one label. Write one name or number.")
+    return None if label is None else str(label)

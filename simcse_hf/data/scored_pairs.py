@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from numpy import ndarray
 from scipy.cluster.hierarchy import DisjointSet
 from transformers.utils import logging
 
-from .columns import SCORE, check_text, find_parts, has_text, quote
-from .read import RESOLVED, apply_transform, dataset_table, load_from_hub, table_cleaners
-from .table import csv_records, open_table, read_lines
+from .columns import LABEL, SCORE, check_text, find_parts, first_few, has_text
+from .read import TextSource, dataset_table, load_from_hub, open_source, table_cleaners
+from .table import Table, csv_records, open_table, read_lines
 
 logger = logging.get_logger(__name__)
 
@@ -82,49 +83,59 @@ def connected_groups(memberships: Sequence[Sequence[str]]) -> ndarray:
     return np.array(groups, dtype=np.int32)
 
 
-def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -> ScoredPairs:
-    """Read the scored sentence pairs of one file, which may be gzipped, or of a data set of the hub.
+def read_scored_pairs(
+    source: TextSource | ScoredPairs, name: str | None = None, drop_empty: bool = False
+) -> ScoredPairs:
+    """Read the scored sentence pairs of a file, which may be gzipped, of a data set of the hub, or of rows in memory.
 
-    A csv, tsv, jsonl or parquet table has the columns `sentence1`, `sentence2` and `score`, or the other names of
-    [`~data.columns.PART_NAMES`], which cover the STS data sets of the hub. Cells of csv and tsv are quoted as pandas
-    and `csv.writer` quote them, and text is kept as it is. A tsv whose quotation marks cannot be meant so, such as
-    GLUE's, is read with a warning as if they were part of the text.
+    A table has the columns `sentence1`, `sentence2` and `score`, or the other names of [`~data.columns.PART_NAMES`],
+    which cover the STS data sets of the hub; beside a `score`, the sentences may also be named as those of pairs are,
+    see [`~data.columns.resolve_columns`]. Cells of csv and tsv are quoted as pandas and `csv.writer` quote them, and
+    text is kept as it is. A tsv whose quotation marks cannot be meant so, such as GLUE's, is read with a warning as if
+    they were part of the text.
 
     SentEval's files are read as SentEval does: quotation marks are part of the text, and runs of white space become
     one space. They are txt files (SICK), or tab-separated without a header: either `sts-{train,dev,test}.csv`, with
     the score in column 5 and the texts in columns 6 and 7, or lines of score, sentence 1 and sentence 2.
 
-    Rows with a blank score are skipped.
+    Rows with a missing score (`None`, nan, pandas.NA or blank) are left out.
 
     Args:
-        source (`str | os.PathLike`): The file. A string that is neither a file nor ends like a table is the name of a
-            hub data set: `name` (its test split), `name:split` or `name:config:split`.
+        source (`str`, `os.PathLike` or `Any`): The file, or rows in memory as in [`load_text_dataset`]. A string that
+            is neither a file nor ends like a table is the name of a hub data set: `name` (its test split),
+            `name:split` or `name:config:split`. Pairs that were read stay as they are.
         name (`str`, *optional*): Name of the set. Defaults to the stem of the file name, or to the data set's name.
+        drop_empty (`bool`, *optional*, defaults to `False`): Leave out rows with an empty text, with a warning, as
+            training does; an evaluation refuses them.
 
     Returns:
-        [`ScoredPairs`]: At least one pair, in the order of the file.
+        [`ScoredPairs`]: At least one pair, in the order of the source.
 
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If a row is malformed, a score is not a finite number, a text is empty, the bytes are not UTF-8,
             the columns are unknown, or there is no scored pair. The message names the file and the line, from 1.
     """
+    if isinstance(source, ScoredPairs):
+        return source
+    if not isinstance(source, (str, os.PathLike)):
+        tables = open_source(source, name=name)
+        where = ", ".join(map(str, tables))
+        return collect_pairs(name or where, where, chain.from_iterable(map(_scored_rows, tables)), drop_empty)
     path = Path(source)
     unpacked = Path(path.name.removesuffix(".gz"))
     if isinstance(source, str) and unpacked.suffix not in TABLE_SUFFIXES and not path.exists():
         return load_hub_pairs(source, "test", name or source.partition(":")[0])
     name = name or unpacked.stem
     if unpacked.suffix.lower() in (".jsonl", ".json", ".parquet"):
-        table = open_table(path)
-        table.refuse_late_keys = True  # rows with other names for their columns would count as rows without a score
-        return collect_pairs(name, str(path), table.parts(_PARTS))
+        return collect_pairs(name, str(path), _scored_rows(open_table(path)), drop_empty)
 
     lines = enumerate(read_lines(path), start=1)
     unquoted = [(number, line.split("\t")) for number, line in lines if line.strip()]
     header = unquoted[0][1] if unquoted else []
     has_tabs = len(header) > 1
     if has_tabs and (unpacked.suffix == ".txt" or not _find_places(header)):
-        return _collect_cells(name, path, unquoted).joined()
+        return collect_pairs(name, str(path), _rows_of_cells(path, unquoted), drop_empty).joined()
     try:
         records = list(csv_records(path, "\t" if has_tabs else ","))
     except ValueError as error:
@@ -132,7 +143,19 @@ def read_scored_pairs(source: str | os.PathLike[str], name: str | None = None) -
             raise
         logger.warning(f"{error} Until then, all quotation marks in this file are read as part of the text.")
         records = unquoted
-    return _collect_cells(name, path, records)
+    return collect_pairs(name, str(path), _rows_of_cells(path, records), drop_empty)
+
+
+def _scored_rows(table: Table) -> Iterator[tuple[str, Sequence]]:
+    """Yield the place of each row of a table with its score and its two sentences."""
+    score = find_parts(table.columns, ["score"], table.name)["score"]
+    if len(find_parts(table.columns, _PARTS)) == len(_PARTS) or score.strip().lower() == LABEL:
+        yield from table.parts(_PARTS)
+        return
+    texts = replace(table, columns=[column for column in table.columns if column != score])
+    [cleaner] = table_cleaners([texts], None, expected_columns=2)
+    for number, cells in table.rows([score, *cleaner.columns]):
+        yield table.at(number), cells
 
 
 def _find_places(header: Sequence[str]) -> list[int]:
@@ -142,8 +165,8 @@ def _find_places(header: Sequence[str]) -> list[int]:
     return places if len(places) == len(_PARTS) else []
 
 
-def _collect_cells(name: str, path: Path, records: list[tuple[int, list[str]]]) -> ScoredPairs:
-    """Collect the pairs of a file, from the columns that its header names or those of the two layouts without one."""
+def _rows_of_cells(path: Path, records: list[tuple[int, list[str]]]) -> list[tuple[str, list[str]]]:
+    """Return the place, score and texts of each row, by a header or by the places of the layouts without one."""
     header = records[0][1] if records else []
     width = len(header)
     places = _find_places(header)
@@ -167,7 +190,7 @@ def _collect_cells(name: str, path: Path, records: list[tuple[int, list[str]]]) 
         if len(cells) != width:
             raise ValueError(f"{where}: {len(cells)} columns instead of {width}.")
         rows.append((where, [cells[place] for place in places]))
-    return collect_pairs(name, str(path), rows)
+    return rows
 
 
 def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = None) -> ScoredPairs:
@@ -188,16 +211,19 @@ def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = N
     """
     rows = load_from_hub(dataset, split, revision=revision)
     table = dataset_table(rows, f"{dataset}, split {rows.split}")
-    return collect_pairs(name, table.name, table.parts(_PARTS))
+    return collect_pairs(name, table.name, _scored_rows(table))
 
 
-def collect_pairs(name: str, where: str, rows: Iterable[tuple[str, Sequence[Any]]]) -> ScoredPairs:
+def collect_pairs(
+    name: str, where: str, rows: Iterable[tuple[str, Sequence[Any]]], drop_empty: bool = False
+) -> ScoredPairs:
     """Collect and check the rows that have a score.
 
     Args:
         name (`str`): Name of the set in tables and results.
         where (`str`): What messages call all rows.
         rows (`Iterable[tuple[str, Sequence[Any]]]`): Place of each row; score and two sentences.
+        drop_empty (`bool`, *optional*, defaults to `False`): Leave out rows with an empty text.
 
     Returns:
         [`ScoredPairs`]: At least one pair.
@@ -207,61 +233,26 @@ def collect_pairs(name: str, where: str, rows: Iterable[tuple[str, Sequence[Any]
     """
     pairs = ScoredPairs(name, [], [], [])
     scores = []
+    dropped = []
     for place, (score, *sentences) in rows:
-        if score is None or score != score or not str(score).strip():  # NaN is not itself
+        if score is None or not str(score).strip():
+            continue
+        texts = [check_text(sentence, place) for sentence in sentences if sentence is not None or not drop_empty]
+        if len(list(filter(has_text, texts))) < 2:
+            if not drop_empty:
+                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+            dropped.append(place)
             continue
         scores.append((place, score))
-        for sentence, column in zip(sentences, (pairs.sentences1, pairs.sentences2), strict=True):
-            column.append(check_text(sentence, place))
-            if not has_text(sentence):
-                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+        pairs.sentences1.append(texts[0])
+        pairs.sentences2.append(texts[1])
+    if dropped:
+        counted = f"{len(dropped)} of {len(dropped) + len(scores)} rows dropped for an empty cell"
+        logger.warning(f"{where}: {counted}: {first_few(dropped)}.")
     if not scores:
         raise ValueError(f"{where}: no scored sentence pair here. Either there is no row, or every score is blank.")
     pairs.scores = parse_scores(scores, where)
     return pairs
-
-
-def resolve_scored_pairs(dataset: Dataset, name: str = "the dataset") -> Dataset:
-    """Select the two text columns and the score of a dataset.
-
-    A dataset that is already tokenized (`input_ids`) is returned as it is. Rows with an empty text are dropped with a
-    warning.
-
-    Args:
-        dataset (`datasets.Dataset`): A dataset with the column `score` and two columns of texts, such as `sentence1`
-            and `sentence2`; see [`resolve_columns`].
-        name (`str`, *optional*, defaults to `"the dataset"`): What messages call the dataset.
-
-    Returns:
-        `datasets.Dataset`: The columns `sent0`, `sent1` and `score`, a float.
-
-    Raises:
-        ValueError: If the column `score` is missing, a score is not a finite number, or the text columns are unclear.
-    """
-    dataset = apply_transform(dataset)
-    columns = dataset.column_names
-    if "input_ids" in columns or (SCORE in columns and dataset._fingerprint in RESOLVED):
-        return dataset
-    if SCORE not in columns:
-        raise ValueError(
-            f"{name}: there is no column {SCORE!r}, and the objective learns from the scores of pairs. Name the "
-            f"columns sentence1, sentence2 and score; the columns are {quote(columns)}."
-        )
-    table = dataset_table(dataset, name)
-    given = ((table.at(number), score) for number, (score,) in table.rows([SCORE]))
-    values = parse_scores(given, name)
-    table.columns.remove(SCORE)
-    [cleaner] = table_cleaners([table], None, expected_columns=2)
-    texts = []
-    scores = []
-    for pairs, score in zip(cleaner.read(), values, strict=True):
-        texts += pairs
-        scores += [score] * len(pairs)
-    cleaner.log()
-    first, second = zip(*texts, strict=True)
-    resolved = Dataset.from_dict({"sent0": first, "sent1": second, SCORE: scores})
-    RESOLVED.add(resolved._fingerprint)
-    return resolved
 
 
 def parse_scores(cells: Iterable[tuple[str, Any]], name: str) -> list[float]:

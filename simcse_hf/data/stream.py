@@ -12,7 +12,7 @@ import torch
 from datasets import IterableDataset
 
 from ..ops.files import read_json_object, write_json
-from .columns import SAMPLE_ROWS
+from .columns import SAMPLE_ROWS, plain
 from .read import find_paths, load_from_hub, table_cleaners, text_features
 from .table import RowCleaner, open_records, open_table
 
@@ -60,28 +60,37 @@ def load_text_stream(
             raise ValueError(f"a stream is read from files or from the hub, got a {type(source).__name__}.")
         name = source
         stream = load_from_hub(name, "train", streaming=True)
+    stream = stream.with_format(None)
     head = list(stream.take(SAMPLE_ROWS))
     table = open_records(name, lambda: enumerate(head, 1), "row")
+    if "input_ids" in table.columns:
+        raise ValueError(f"{name} is a stream of token ids: stream texts, or pass token ids as a datasets.Dataset.")
     [cleaner] = table_cleaners([table], columns, expected_columns)
     chosen = cleaner.columns
     features = text_features(cleaner.width)
     told = 0
+    if stream.column_names is not None:  # all rows have these, and the others need not be read
+        stream = stream.select_columns(chosen)
 
     def clean(batch: dict, numbers: list[int]) -> dict:
         nonlocal cleaner, told
         if numbers[0] == 0:  # another pass over the stream begins
             cleaner = RowCleaner(table, chosen, len(features))
+        for column, cells in batch.items():  # of rows without a key, the cell is None
+            place = next((place for place, cell in enumerate(cells) if cell is not None), 0)
+            table.check_keys(numbers[place] + 1, [column])
         rows = []
-        for number, *cells in zip(numbers, *batch.values(), strict=True):
-            rows += cleaner.clean(number + 1, cells)
+        for place, number in enumerate(numbers):
+            cells = [batch[column][place] if column in batch else None for column in chosen]
+            rows += cleaner.clean(number + 1, plain(cells))
         left_out = cleaner.counts.total()
         if left_out >= max(1, 2 * told):  # a stream may have no end
             told = left_out
             cleaner.log(", so far")
         return {column: [row[place] for row in rows] for place, column in enumerate(features)}
 
-    cleaned = stream.select_columns(chosen).map(
-        clean, with_indices=True, batched=True, batch_size=1000, remove_columns=chosen, features=features
+    cleaned = stream.map(
+        clean, with_indices=True, batched=True, batch_size=1000, remove_columns=table.columns, features=features
     )
     _resolved.add(cleaned)
     return cleaned
@@ -145,6 +154,12 @@ class StreamedRows(torch.utils.data.IterableDataset):
     processes: int = 1
 
     def __post_init__(self) -> None:
+        split = self.texts._distributed
+        if split is not None:  # by `split_dataset_by_node`: these are the rows of this process
+            if self.processes > 1 and (split.rank, split.world_size) != (self.rank, self.processes):
+                found = f"part {split.rank} of {split.world_size} in process {self.rank} of {self.processes}"
+                raise ValueError(f"train_dataset is {found}: pass its own part to each process, or the whole stream.")
+            self.rank, self.processes = 0, 1
         self._start = deepcopy(self.texts.state_dict())
         self.forget()
 

@@ -6,11 +6,11 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from transformers.utils import logging
 from ..ops.files import StrPath
 from .columns import (
     LONGEST_TEXT,
-    PART_NAMES,
     SAMPLE_ROWS,
     TOO_LONG,
     check_columns,
@@ -33,7 +32,9 @@ from .columns import (
     has_text,
     is_list,
     looks_like_sentence,
+    plain,
     quote,
+    resolve_columns,
 )
 
 logger = logging.get_logger(__name__)
@@ -164,10 +165,8 @@ class Table:
         rows (`Callable`): Yields the line or row number, from 1, and the cells of the given columns for every row.
         unit (`str`): What numbers of rows count, a `"line"` or a `"row"`.
         source (`Path | datasets.Dataset`, *optional*): The file or the dataset, if it is one.
-        refuse_late_keys (`bool`, *optional*, defaults to `False`): Whether to refuse an object with a key that the
+        refuse_late_keys (`bool`, *optional*, defaults to `True`): Whether to refuse an object with a key that the
             first rows, which name the columns, do not have, and which would be ignored.
-        has_names (`bool`, *optional*, defaults to `True`): Whether the columns have names of their own, and not those
-            of their places.
     """
 
     name: str
@@ -175,8 +174,10 @@ class Table:
     rows: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
     source: Path | Dataset | None = None
-    refuse_late_keys: bool = False
-    has_names: bool = True
+    refuse_late_keys: bool = True
+
+    def __str__(self) -> str:
+        return self.name
 
     def sample(self) -> list[Sequence]:
         """Return the cells of the first rows, in all columns."""
@@ -186,6 +187,15 @@ class Table:
         """Return the place of a row for a message, such as `train.csv, line 7`."""
         return f"{self.name}, {self.unit} {number}"
 
+    def check_keys(self, number: int, keys: Iterable[str]) -> None:
+        """Refuse an object with a key that is not among the columns, which the first rows name."""
+        for key in keys:
+            if key not in self.columns:
+                raise ValueError(
+                    f"{self.at(number)}: the key {key!r} does not occur in the first {SAMPLE_ROWS} rows, whose keys "
+                    f"are the columns. Add it to the first row (null is no text), or {_NAME_COLUMNS}."
+                )
+
     def parts(self, parts: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
         """Yield the place of each row, for messages, and its cells in the columns that [`find_parts`] finds."""
         columns = find_parts(self.columns, parts, self.name)
@@ -193,38 +203,40 @@ class Table:
             yield self.at(number), cells
 
 
+def check_repeated(columns: Iterable[str], name: str) -> None:
+    """Refuse several columns of the same name."""
+    repeated = [column for column, count in Counter(columns).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{name}: column name(s) {quote(repeated)} occur more than once.")
+
+
 def open_records(name: str, values: Callable[[], Iterable[tuple[int, Any]]], unit: str) -> Table:
     """Open numbered rows that are objects, texts, or arrays of equal length, whose cells are named by their places."""
-    first = next((value for _, value in values()), None)
+    first = next(filter(None, (plain(value) for _, value in values())), None)
     if first is None:
         raise ValueError(f"{name}: there are no rows.")
     form = 'every row must be an object such as {"sent0": "..."}, an array as long as the first, or a text'
 
-    def records() -> Iterator[tuple[int, dict]]:
+    def records() -> Iterator[tuple[int, Mapping]]:
         for number, value in values():
+            value = plain(value)
             if isinstance(first, str):
                 value = {"text": value}
             elif is_list(first) and is_list(value) and len(value) == len(first):
                 value = {f"sent{place}": cell for place, cell in enumerate(value)}
-            elif is_list(first) or not isinstance(value, dict):
+            elif is_list(first) or not isinstance(value, Mapping):
                 raise ValueError(f"{table.at(number)}: {form}; got {value!r:.100}.")
             yield number, value
 
     def rows(chosen: Sequence[str]) -> Iterator[Row]:
         for number, record in records():
-            if table.refuse_late_keys and not record.keys() <= keys.keys():
-                late = next(key for key in record if key not in keys)
-                raise ValueError(
-                    f"{table.at(number)}: the key {late!r} does not occur in the first {SAMPLE_ROWS} rows, whose "
-                    f"keys are the columns. Add it to the first row (null is no text), or {_NAME_COLUMNS}."
-                )
-            yield number, [record.get(column) for column in chosen]
+            if table.refuse_late_keys:
+                table.check_keys(number, record)
+            yield number, plain([record.get(column) for column in chosen])
 
-    table = Table(name, [], rows, unit, has_names=not is_list(first))
-    keys: dict = {}  # a set that keeps its order
-    for _, record in islice(records(), SAMPLE_ROWS):
-        keys |= record
-    table.columns = list(keys)
+    table = Table(name, [], rows, unit)
+    sample = [record for _, record in islice(records(), SAMPLE_ROWS)]
+    table.columns = list(dict.fromkeys(chain.from_iterable(sample)))
     return table
 
 
@@ -273,9 +285,7 @@ def open_table(path: StrPath) -> Table:
         table = _open_parquet(path)
     else:
         table = _open_json(path)
-    repeated = [name for name, count in Counter(table.columns).items() if count > 1]
-    if repeated:
-        raise ValueError(f"{path}: column name(s) {quote(repeated)} occur more than once.")
+    check_repeated(table.columns, table.name)
     table.source = path
     return table
 
@@ -351,7 +361,7 @@ def _open_parquet(path: Path) -> Table:
     readable = partial(_readable, path, EOFError, OSError, ValueError, OverflowError, zlib.error, pa.ArrowException)
     with readable():
         # Parquet is read from its end, so it is unpacked into memory.
-        source: Any = path
+        source: Path | pa.BufferReader = path
         if path.suffix.lower() == ".gz":
             source = pa.BufferReader(gzip.decompress(path.read_bytes()))
         file = pq.ParquetFile(source)
@@ -362,7 +372,7 @@ def _open_parquet(path: Path) -> Table:
         with readable():
             for batch in file.iter_batches(10_000, columns=list(columns)):
                 cells = [batch.column(column).to_pylist() for column in columns]
-                yield from enumerate(zip(*cells, strict=True), number + 1)
+                yield from enumerate(map(plain, zip(*cells, strict=True)), number + 1)
                 number += len(batch)
             if number != file.metadata.num_rows:
                 raise ValueError(f"it holds {number} rows where its metadata says {file.metadata.num_rows}")
@@ -490,8 +500,7 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
 
     Args:
         path (`str | os.PathLike`): The file; see [`open_table`].
-        column (`str`, *optional*): The column. Defaults to the only one, or to the one named `sent0`, `text` or
-            `sentence`.
+        column (`str`, *optional*): The column. By default [`resolve_columns`] chooses it by its name.
         keep (`Sequence[str]`, *optional*, defaults to `()`): Other columns that there must be.
 
     Returns:
@@ -503,12 +512,9 @@ def text_column(path: StrPath, column: str | None = None, keep: Sequence[str] = 
     table = open_table(path)
     table.refuse_late_keys = column is None
     if column is None:
-        known = table.columns
-        if len(known) > 1:
-            known = [name for name in known if table.has_names and name in PART_NAMES["text"]]
-        if len(known) != 1:
+        column, *others = resolve_columns(table.columns, name=table.name, sample=table.sample())
+        if others:
             raise ValueError(f"{table.name}: which of the columns {quote(table.columns)} holds the texts? Name it.")
-        [column] = known
     check_columns([column, *keep], table.columns, table.name)
     return table, column
 
@@ -521,8 +527,7 @@ def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] =
 
     Args:
         path (`str | os.PathLike`): The file; see [`open_table`].
-        column (`str`, *optional*): The column of texts. Defaults to the only one, or to the one named `sent0`, `text`
-            or `sentence`.
+        column (`str`, *optional*): The column of texts. By default [`resolve_columns`] chooses it by its name.
         keep (`Sequence[str]`, *optional*, defaults to `()`): The other columns. Their cells are written as text; a
             missing value is an empty text.
 

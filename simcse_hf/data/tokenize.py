@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice, pairwise
+from itertools import chain, compress, islice, pairwise
 from operator import ge
 from typing import Any
 
@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ..objectives.base import ABSENT, NEGATIVE, POSITIVE
 from .columns import NO_TEXT, first_few, has_text
-from .read import cached_map
+from .read import apply_transform, cached_map
 from .templates import Template, read_template
 
 logger = logging.get_logger(__name__)
@@ -85,6 +85,52 @@ def tokenize_dataset(
     return tokenized.remove_columns(helpers)
 
 
+def as_sentences(tokens: Dataset, tokenizer: PreTrainedTokenizerBase, name: str) -> Dataset:
+    """Return token ids of a caller with a list for each sentence, and without padding.
+
+    Args:
+        tokens (`datasets.Dataset`): A column `input_ids` with the token ids of one sentence, or with a list of them
+            for each sentence, and possibly an `attention_mask` of the same form. Other columns stay as they are.
+        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, which knows the padding token.
+        name (`str`): What messages call the rows.
+
+    Returns:
+        `datasets.Dataset`: The rows; token ids without a mask that a transform draws anew stay as they are.
+
+    Raises:
+        ValueError: If a mask has another length than its token ids or leaves out all of a text, or a row is padded and
+            there is no mask. The message names the row.
+    """
+    mask = "attention_mask" if "attention_mask" in tokens.column_names else None
+    if mask:
+        tokens = apply_transform(tokens)
+    is_flat = hasattr(getattr(tokens.features["input_ids"], "feature", None), "dtype")  # a list of lists has no dtype
+    if not len(tokens) or tokens.format["type"] == "custom" or not (is_flat or mask):
+        return tokens
+    padding = {tokenizer.pad_token_id} - {tokenizer.eos_token_id}
+
+    def sentences_of(rows: Mapping[str, Sequence], numbers: Sequence[int]) -> dict[str, list]:
+        column = []
+        for number, ids, kept in zip(numbers, rows["input_ids"], rows[mask or "input_ids"], strict=True):
+            texts, masks = ([ids], [kept]) if is_flat else (ids, kept)
+            where = f"{name}, row {number + 1}"
+            if list(map(len, texts)) != list(map(len, masks)) or (mask and not all(map(any, masks))):
+                raise ValueError(
+                    f"{where}: attention_mask must have a number for each token, and keep some of each text."
+                )
+            if mask:
+                texts = [list(compress(*text)) for text in zip(texts, masks, strict=True)]
+            elif padding & {*ids[:1], *ids[-1:]}:
+                raise ValueError(
+                    f"{where}: the tokens are padded. Add the column attention_mask, or leave padding out."
+                )
+            column.append(texts)
+        return {"input_ids": column}
+
+    key = ["sentences", sorted(map(str, padding))]
+    return cached_map(tokens.with_format(None), sentences_of, key, with_indices=True, remove_columns=mask and [mask])
+
+
 @dataclass
 class _Column:
     """How the texts of a column of a tokenized row are read."""
@@ -106,8 +152,8 @@ class RowTokenizer:
 
     Attributes:
         names (`list[str]`): The column of rows of texts that each column of a tokenized row is made of.
-        columns (`list`): How each column of a tokenized row is read. Rows with relations have one for the premise and
-            one for all hypotheses.
+        columns (`list`): How each column of a tokenized row is read. Rows with relations have one for the premise, one
+            for the texts that are its positives and one for all others.
         relations (`list[int]`): The relation of each text after the first, in rows with hard negatives.
 
     Raises:
@@ -135,7 +181,7 @@ class RowTokenizer:
         if len(names) > 2:
             self.relations = [POSITIVE] + [NEGATIVE] * (len(names) - 2)
         if self.is_grouped:
-            names = ["texts", "texts"]
+            names = ["texts", "texts", "texts"]
         elif len(names) == 1 and parsed:
             names *= len(parsed)
         elif parsed:
@@ -162,17 +208,17 @@ class RowTokenizer:
             and `text_ids`, if equal texts have different tokens in different columns.
         """
         if self.is_grouped:
-            texts = rows["texts"]
+            texts = list(map(with_columns, rows["texts"], rows["relations"]))
         else:
             columns = [rows[name] for name in self.names]
-            texts = list(zip(*columns, strict=True))
+            texts = [list(enumerate(row)) for row in zip(*columns, strict=True)]
         input_ids = self._tokenize(texts, self.columns)
         lengths = [list(map(len, row)) for row in input_ids]
-        limits = self.limits + self.limits[-1:] * max(map(len, lengths))  # a premise may have any number of hypotheses
+        limits = [[self.limits[column] for column, _ in row] for row in texts]
         tokenized: dict = {
             "input_ids": input_ids,
             "length": list(map(max, lengths)),
-            "is_full": [any(map(ge, row, limits)) for row in lengths],
+            "is_full": [any(map(ge, *row)) for row in zip(lengths, limits, strict=True)],
             "has_gap": [0 in row for row in lengths],
         }
         if self.relations:
@@ -182,31 +228,29 @@ class RowTokenizer:
                 tokenized["relations"].append([relation if length else ABSENT for relation, length in relations])
         if any(column != self.columns[0] for column in self.columns):
             plain = _Column(max(column.length for column in self.columns))
-            tokenized["text_ids"] = [list(map(number_of, row)) for row in self._tokenize(texts, [plain])]
+            token_ids = self._tokenize(texts, [plain] * len(self.columns))
+            tokenized["text_ids"] = [list(map(number_of, row)) for row in token_ids]
         return tokenized
 
-    def _tokenize(self, texts: Sequence, columns: Sequence[_Column]) -> list[list[list[int]]]:
-        """Tokenize rows of texts. The settings of the last column apply to all further texts."""
-        last = len(columns) - 1
+    def _tokenize(self, texts: Sequence[Sequence[tuple]], columns: Sequence[_Column]) -> list[list[list[int]]]:
+        """Tokenize rows of texts, each with the number of its column."""
         tokenized = []
         for number, column in enumerate(columns):
-            places = slice(number, None if number == last else number + 1)
-            prompted = []
-            for row in texts:
-                prompted += [column.prompt + text for text in row[places] if has_text(text)]
+            cells = chain.from_iterable(texts)
+            prompted = [column.prompt + text for part, text in cells if part == number and has_text(text)]
             if column.template:
                 ids = column.template.tokenize(self.tokenizer, prompted, column.length)
             else:
                 ids = to_token_ids(self.tokenizer, prompted, truncation=True, max_length=column.length)
             tokenized.append(iter(ids))
-        rows = []
-        for row in texts:
-            ids_of_row = []
-            for place, text in enumerate(row):
-                of_column = tokenized[min(place, last)]
-                ids_of_row.append(next(of_column) if has_text(text) else [])
-            rows.append(ids_of_row)
-        return rows
+        return [[next(tokenized[part]) if has_text(text) else [] for part, text in row] for row in texts]
+
+
+def with_columns(texts: Sequence[str], relations: Sequence[int]) -> list[tuple[int, str]]:
+    """Return the texts of a row with relations, each with its column: 0 the first, 1 a positive of it, 2 another."""
+    columns = [0, *(1 if relation == POSITIVE else 2 for relation in relations)]
+    columns += [2] * (len(texts) - len(columns))  # the objective refuses a text without a relation
+    return list(zip(columns, texts, strict=False))
 
 
 def number_of(token_ids: Sequence[int]) -> int:

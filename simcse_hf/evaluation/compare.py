@@ -106,7 +106,8 @@ class Comparison(Result):
         table = format_rows(rows, "", *(labels.get(key, key) for key in (*self.tasks, *self.averages)))
         for key, average in self.averages.items():
             table += f"\n{labels[key]} over {', '.join(average['tasks'])}"
-        blocks = [f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, x 100", table]
+        protocol = f"mode {self.mode}, {self.metric}, aggregation {self.aggregation}, " if self.averages else ""
+        blocks = [f"{protocol}x 100", table]
         for name, differences in self.differences.items():
             rows = []
             for task, result in differences.items():

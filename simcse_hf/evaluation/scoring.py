@@ -82,8 +82,7 @@ class TaskData:
         found: dict[Role, list[str]] = {}
         for parts in (*self.sts.values(), self.pairs, self.geometry, self.user_tasks, *self.transfer.values()):
             for part in parts.values():
-                roles = part.roles if isinstance(part, UserTask) else {None: part.texts}
-                for role, texts in roles.items():
+                for role, texts in getattr(part, "roles", {None: part.texts}).items():
                     found.setdefault(role, []).extend(texts)
         return found
 

@@ -108,8 +108,6 @@ def role_encoder(model: Any, role: Role) -> Callable[..., Any]:
         `Callable`: Its method for the role; without one its `encode`, with what its `prompts` have for the role before
         each text.
     """
-    if role is None:
-        return model.encode
     prompt = getattr(model, "prompts", {}).get(role) or ""
 
     def plain(texts: Sequence[str], **options: object) -> Any:

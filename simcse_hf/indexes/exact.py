@@ -1,5 +1,6 @@
 """Exact search: products of the queries with one block of embeddings after the other."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,9 @@ class ExactIndex:
                 positions = torch.arange(len(block)) + number * _BLOCK
                 if among is not None:
                     chosen = torch.from_numpy(among)[positions]
-                    positions = positions[chosen]
-                    block = block[chosen]
+                    if not chosen.all():
+                        positions = positions[chosen]
+                        block = block[chosen]
                 # One whole number orders by score first, and then by position: topk alone may take any of equal ones.
                 scores = similarity_matrix(batch, block, self.similarity)
                 bits = scores.view(torch.int32)
@@ -97,6 +99,23 @@ class ExactIndex:
         bits = ((keys + positions) >> 32).int()
         scores = _ordered(bits).view(torch.float32)
         return scores.numpy(), positions.numpy()
+
+    def pairs(self, threshold: float) -> Iterator[tuple[float, int, int]]:
+        """Find all pairs of embeddings that are at least as similar as a threshold, block by block.
+
+        Args:
+            threshold (`float`): The lowest score.
+
+        Yields:
+            `tuple[float, int, int]`: The score of a pair and its two positions, the lower one first.
+        """
+        vectors = torch.cat(self._blocks)
+        for start in range(0, len(self), _QUERIES):
+            scores = similarity_matrix(vectors[start : start + _QUERIES], vectors[start:], self.similarity)
+            # Row i and column j of the block are positions start + i and start + j; a pair counts where j > i. The
+            # cosine of equal embeddings may be a rounding error below 1.
+            for first, second in (scores >= threshold - 1e-6).triu(1).nonzero().tolist():
+                yield scores[first, second].item(), start + first, start + second
 
     def save(self, folder: Path) -> None:
         """Write the embeddings block by block into one npy file."""

@@ -14,6 +14,7 @@ from .exact import ExactIndex
 #: Least embeddings of a cell, which faiss's k-means asks for.
 _CELL = 39
 #: A walk over a graph may reach none of a few embeddings that a filter selects, so as many as these are all compared.
+#: An index that takes no filter is asked for as many more as a filter leaves out, at most these.
 _FEW = 20_000
 #: What faiss gives as a position where it finds fewer embeddings than were asked for.
 NOT_FOUND = -1
@@ -128,10 +129,11 @@ class FaissIndex:
         """Find embeddings with large inner products; arguments as in [`ExactIndex.search`].
 
         Returns:
-            `tuple[np.ndarray, np.ndarray]`: Scores and positions. A position is `NOT_FOUND` where fewer were found.
+            `tuple[np.ndarray, np.ndarray]`: Scores and positions, perhaps of more than `top_k`. A position is
+            `NOT_FOUND` where fewer were found.
 
         Raises:
-            ValueError: If `among` is given and the index takes no filter.
+            ValueError: If the index takes no filter, and `among` leaves out more than 20,000 embeddings.
         """
         if self._waiting:
             self._complete()
@@ -153,7 +155,11 @@ class FaissIndex:
         elif isinstance(index, faiss.IndexFlat):
             settings = faiss.SearchParameters(sel=selector)
         else:
-            raise ValueError(f"the backend {self.backend!r} takes no filter: use exact, hnsw or ivf")
+            left_out = len(among) - len(positions)
+            if left_out > _FEW:
+                raise ValueError(f"the backend {self.backend!r} takes no filter: use exact, hnsw or ivf")
+            scores, rows = index.search(queries, top_k + left_out)
+            return np.where(among[rows], scores, -np.inf), np.where(among[rows], rows, NOT_FOUND)
         return index.search(queries, top_k, params=settings)
 
     def save(self, folder: Path) -> None:

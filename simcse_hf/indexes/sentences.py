@@ -18,7 +18,7 @@ from numpy import ndarray
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.columns import list_texts, quote
+from ..data.columns import holds_texts, list_texts, quote
 from ..data.table import stream_texts
 from ..ops.checks import check_values
 from ..ops.errors import NotFiniteError, check_finite
@@ -51,7 +51,7 @@ _ROWS = "rows.parquet"
 _OWN = re.compile(rf"{DATA.pattern}|\.({DATA.pattern}|index\.json)\.\d+\.partial")
 
 Texts = StrPath | Iterable[str]
-Queries = str | Sequence[str] | ndarray | torch.Tensor
+Queries = str | Iterable[str] | ndarray | torch.Tensor
 
 
 class _Pair(NamedTuple):
@@ -115,11 +115,11 @@ class SentenceIndex:
         self._saved: dict[Path, str] = {}  # folders with this index, and the data folder in each
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) - self.rows[_SENTENCE].null_count  # a deleted sentence is null
 
     def __getitem__(self, row: int) -> str:
         """Return a sentence by its number."""
-        return str(self.rows[_SENTENCE][row])
+        return self._match(row, 0).sentence
 
     @classmethod
     def build(
@@ -177,12 +177,26 @@ class SentenceIndex:
         self,
         sentences: Texts,
         *,
+        replace: str | None = None,
         column: str | None = None,
         vectors: Iterable[ndarray] | None = None,
         show_progress_bar: bool = False,
     ) -> None:
-        """Append sentences, window by window; arguments and errors as in [`SentenceIndex.build`]."""
+        """Append sentences, window by window; the other arguments and errors are those of [`SentenceIndex.build`].
+
+        Args:
+            sentences (`str`, `os.PathLike` or `Iterable[str]`): The sentences, or their file.
+            replace (`str`, *optional*): A kept column, such as an id. Sentences that hold the value of a new one there
+                are deleted (an upsert); an empty value replaces none.
+            column (`str`, *optional*): The column of sentences, if the file has several.
+            vectors (`Iterable[np.ndarray]`, *optional*): Their embeddings.
+            show_progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
+
+        Raises:
+            ValueError: If the column was not kept, or sentences come from no file although the index keeps columns.
+        """
         self._check_model()
+        before = self._column(replace).to_pylist() if replace else []
         rows: Iterator[list[str]]
         total = None
         if isinstance(sentences, (str, os.PathLike)):
@@ -196,11 +210,34 @@ class SentenceIndex:
         parts = self._encode(rows) if vectors is None else self._compare(rows, vectors)
         with tqdm(total=total, desc="Indexing", unit=" sentences", disable=not show_progress_bar) as bar:
             for part, embeddings in parts:
-                check_finite(embeddings, lambda number: f"sentence {len(self) + number} of the index")
+                check_finite(embeddings, lambda number: f"sentence {len(self.rows) + number} of the index")
                 added = pa.table([*zip(*part, strict=True)], schema=self.rows.schema)
                 self.vectors.add(embeddings)
                 self.rows = pa.concat_tables([self.rows, added])
                 bar.update(len(part))
+        if replace:
+            new = set(self._column(replace).to_pylist()[len(before) :]) - {""}
+            self.delete(row for row, value in enumerate(before) if value in new)
+
+    def delete(self, rows: Iterable[int] = (), *, filters: Mapping[str, str] | None = None) -> None:
+        """Delete sentences. The numbers of all others stay.
+
+        Texts and columns are gone. Embeddings stay until the index is built again, but no search finds them.
+
+        Args:
+            rows (`Iterable[int]`, *optional*): The numbers of the sentences.
+            filters (`Mapping[str, str]`, *optional*): Delete also what a search with these filters would look among.
+
+        Raises:
+            ValueError: If there is no sentence of such a number or with these values, or a column was not kept.
+        """
+        kept = ~self._select(filters) if filters else np.ones(len(self.rows), dtype=bool)
+        if filters and kept.all():
+            raise ValueError(f"there is no sentence with {filters} to delete.")
+        for row in rows:
+            kept[self._match(row, 0).row] = False
+        columns = [pc.if_else(pa.array(kept), column, None) for column in self.rows.columns]
+        self.rows = pa.table(columns, schema=self.rows.schema)
 
     def _encode(self, rows: Iterator[list[str]]) -> Iterator[_Part]:
         """Yield rows with their embeddings."""
@@ -208,7 +245,7 @@ class SentenceIndex:
             try:
                 yield part, encode_texts(self.model, "document", [row[0] for row in part], self.truncate_dim)
             except NotFiniteError as error:
-                place = len(self) + error.position
+                place = len(self.rows) + error.position
                 raise NotFiniteError(f"sentence {place} of the index", place) from None
 
     def _compare(self, rows: Iterator[list[str]], vectors: Iterable[ndarray]) -> Iterator[_Part]:
@@ -251,6 +288,30 @@ class SentenceIndex:
             self.description.check_model(self.model, "the index")
             self._checked = now
 
+    def neighbors(
+        self,
+        row: int,
+        *,
+        top_k: int = 5,
+        threshold: float | None = None,
+        filters: Mapping[str, str] | None = None,
+    ) -> Results:
+        """Find the sentences that are most similar to a sentence of the index, without that one.
+
+        Args:
+            row (`int`): Its number.
+            top_k (`int`, *optional*, defaults to `5`): The most sentences to return.
+            threshold (`float`, *optional*): As in [`SentenceIndex.search`].
+            filters (`Mapping[str, str]`, *optional*): As in [`SentenceIndex.search`].
+
+        Returns:
+            `list[Match]`: The sentences with their similarities, in descending order.
+        """
+        check_values("an integer above 0", top_k=top_k)
+        embedding = encode_texts(self.model, "document", [self[row]], self.truncate_dim)[0]
+        found = self.search(embedding, top_k=top_k + 1, threshold=threshold, filters=filters)
+        return [match for match in found if match.row != row][:top_k]
+
     def search(
         self,
         queries: Queries,
@@ -286,17 +347,18 @@ class SentenceIndex:
 
         # 2. Select rows, and find the nearest of them.
         embeddings, is_single = self._encode_queries(queries)
-        among = self._select(filters) if filters else None
+        among = self._select(filters or {}) if filters or len(self) < len(self.rows) else None
         top_k = min(int(top_k), len(self) if among is None else int(among.sum()))
         results: list[Results] = [[] for _ in embeddings]
         if not top_k:
-            logger.warning(f"no sentence passes the filter {filters}.")
+            logger.warning(f"no sentence passes the filter {filters or {}}.")
         else:
             scores, rows = self.vectors.search(embeddings, top_k, among)
             least = -np.inf if threshold is None else threshold
             for result, *found in zip(results, rows.tolist(), scores.tolist(), strict=True):
                 matches = zip(*found, strict=True)
                 result += [self._match(row, score) for row, score in matches if row != NOT_FOUND and score >= least]
+                del result[top_k:]
 
             # 3. Say which queries found nothing.
             empty = [number for number, result in enumerate(results) if not result]
@@ -309,9 +371,7 @@ class SentenceIndex:
 
     def _encode_queries(self, queries: Queries) -> tuple[ndarray, bool]:
         """Return the embeddings of queries, of shape `(queries, dim)`, and whether a single query was given."""
-        if isinstance(queries, ndarray) and queries.dtype.kind in "UO":
-            queries = queries.tolist()
-        if isinstance(queries, (ndarray, torch.Tensor)):
+        if isinstance(queries, (ndarray, torch.Tensor)) and not holds_texts(queries):
             is_single = queries.ndim == 1
             queries = queries[None] if is_single else queries
             self._check_given(queries, "queries")
@@ -323,17 +383,24 @@ class SentenceIndex:
         return embeddings, is_single
 
     def _select(self, filters: Mapping[str, str]) -> ndarray:
-        """Return whether the kept columns of each row hold these values, of shape `(len(self),)`."""
-        among = np.ones(len(self), dtype=bool)
+        """Return whether each row is there and its kept columns hold these values, of shape `(len(self.rows),)`."""
+        among = self.rows[_SENTENCE].is_valid()
         for name, value in filters.items():
-            if name not in self.kept:
-                kept = quote(self.kept) or "none"
-                raise ValueError(f"filter: the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
-            among &= pc.equal(self.rows[_KEPT + name], str(value)).to_numpy()
-        return among
+            among = pc.and_(among, pc.equal(self._column(name), str(value)).fill_null(False))
+        return among.to_numpy()
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        """Return a kept column."""
+        if name not in self.kept:
+            kept = quote(self.kept) or "none"
+            raise ValueError(f"the index keeps no column {name!r} (kept: {kept}): build it with --keep.")
+        return self.rows[_KEPT + name]
 
     def _match(self, row: int, score: float) -> Match:
+        check_values(range(len(self.rows)), row=row)
         sentence, *cells = (column[row].as_py() for column in self.rows.columns)
+        if sentence is None:
+            raise ValueError(f"sentence {row} of the index was deleted.")
         match = Match(sentence, score)
         match.row = row
         match.columns = dict(zip(self.kept, cells, strict=True))
@@ -401,15 +468,15 @@ class SentenceIndex:
             rows = pq.ParquetFile(data / _ROWS).read()
             vectors = new_index(len(described.probe), described.backend, described.model.similarity)
             vectors.load(data)
-            if not len(vectors) == len(rows) == described.count:
-                raise ValueError(f"{data} holds {len(rows)} sentences and {len(vectors)} embeddings.")
+            index = cls(model, vectors, rows, described)
+            if len(vectors) != len(rows) or len(index) != described.count:
+                raise ValueError(f"{data} holds {len(index)} sentences and {len(vectors)} embeddings.")
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             if describe(folder).data != described.data:  # another process has just replaced it
                 return cls.load(folder, model, parameters=parameters)
             raise ValueError(f"{folder} cannot be read: {error} {REBUILD}") from error
         if parameters is not None:
             vectors.set_parameters(parameters)
-        index = cls(model, vectors, rows, described)
         index._saved[folder] = described.data
         return index
 

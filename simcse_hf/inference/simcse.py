@@ -14,7 +14,7 @@ from huggingface_hub import HfApi
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..data.columns import list_texts
+from ..data.columns import holds_texts, list_texts
 from ..data.table import stream_texts, text_column
 from ..data.tokenize import check_known
 from ..indexes.description import PROBE, Role, least_cosine
@@ -48,7 +48,7 @@ _CHOOSE_THRESHOLD = (
     "--save_threshold"
 )
 T = TypeVar("T")
-Texts = str | Sequence[str]
+Texts = str | Iterable[str]
 Embeddings = torch.Tensor | np.ndarray
 
 
@@ -659,9 +659,7 @@ class SimCSE(Encoder):
         return commit.pr_url or commit.commit_url
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:
-        if isinstance(items, np.ndarray) and items.dtype.kind in "UO":
-            items = items.tolist()
-        if isinstance(items, (torch.Tensor, np.ndarray)):
+        if isinstance(items, (torch.Tensor, np.ndarray)) and not holds_texts(items):
             if "float" not in str(items.dtype):
                 raise ValueError(f"embeddings are {items.dtype}: give texts, or embeddings of floats (no codes)")
             embeddings = torch.as_tensor(items, dtype=torch.float32)

@@ -10,6 +10,7 @@ from numpy import ndarray
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
 from ..indexes.description import Role, describe
+from ..indexes.exact import ExactIndex
 from ..indexes.sentences import Match, SentenceIndex, check_target
 from ..inference.load import load_model
 from ..inference.shards import read_manifest, read_shards
@@ -65,17 +66,43 @@ class Found(Result):
     def __str__(self) -> str:
         lines = [self.query]
         for match in self.results:
-            # Escape sequences of a text would reach the terminal.
-            shown = "".join(character if character.isprintable() else " " for character in match.sentence)
-            lines.append(f"  {match.score:.4f}  {shown}")
+            lines.append(f"  {match.score:.4f}  {printable(match.sentence)}")
         if self.best_score is not None and not self.results:
             lines.append(f"  no sentence reaches {self.threshold:.4g}; the best one has {self.best_score:.4f}")
         return "\n".join([*lines, ""])
 
 
+@dataclass(frozen=True)
+class Duplicate(Result):
+    """Two sentences that are nearly the same.
+
+    Args:
+        score (`float`): Their similarity.
+        row (`int`): The number of the first one, from 0, among the texts of the file.
+        other_row (`int`): The number of the second one.
+        sentence (`str`): The first one.
+        other (`str`): The second one.
+    """
+
+    score: float
+    row: int
+    other_row: int
+    sentence: str
+    other: str
+
+    def __str__(self) -> str:
+        first, second = printable(self.sentence), printable(self.other)
+        return f"{self.score:.4f}\n{self.row:>8}  {first}\n{self.other_row:>8}  {second}"
+
+
+def printable(text: str) -> str:
+    """Return a text without the escape sequences that would reach the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def index(
-    input: StrPath,
-    output: StrPath,
+    input: StrPath = "",
+    output: StrPath = "",
     *,
     model: StrPath | SimCSE | None = None,
     column: str | None = None,
@@ -83,6 +110,9 @@ def index(
     prompt_name: str | None = None,
     vectors: StrPath | None = None,
     add: bool = False,
+    replace: str | None = None,
+    delete: Sequence[int] = (),
+    delete_where: Mapping[str, str] | None = None,
     backend: str | None = None,
     parameters: str | None = None,
     truncate_dim: int | None = None,
@@ -91,10 +121,11 @@ def index(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Indexed:
-    """Build a search index over the texts of a file, or add texts to an index.
+    """Build a search index over the texts of a file, or change an index.
 
     Args:
-        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped. Only
+            deletion needs none.
         output (`str` or `os.PathLike`): Folder of the index.
         model (`str`, `os.PathLike` or `SimCSE`, *optional*): Folder of a checkpoint, or name of a model on the Hugging
             Face hub. The default with `add` is the model that the index names.
@@ -104,6 +135,11 @@ def index(
             prompt for this use, if it has one.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         add (`bool`, *optional*, defaults to `False`): Add to the index that is in `output`.
+        replace (`str`, *optional*): Add to the index, and delete the texts that hold the value of a new one in this
+            kept column, such as an id.
+        delete (`Sequence[int]`, *optional*): Delete the texts of the index with these numbers.
+        delete_where (`Mapping[str, str]`, *optional*): Delete the texts of the index whose kept column holds this
+            value; given several times, all must hold.
         backend (`str`, *optional*): What searches: exact, or one of faiss, which may miss some neighbours: hnsw (a
             graph), ivf (an inverted file) or a description for its index_factory such as IVF4096,SQ8. The default is
             exact.
@@ -123,19 +159,25 @@ def index(
     """
     # 1. Refuse what cannot be written, before hours of encoding.
     fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
-    if add and any(value is not None for value in fixed):
+    only_deletes = (delete or delete_where) and not (add or replace or vectors or column)
+    if not output or not (input or only_deletes):
+        raise ValueError("input or output is missing: name a file of texts, and the folder of the index")
+    changes = add or replace or delete or delete_where
+    if changes and any(value is not None for value in fixed):
         names = "backend, parameters, truncate_dim, prompt, prompt_name and keep"
-        raise ValueError(f"add keeps the index as it was made: leave out {names}")
-    if not add and check_target(output) and not overwrite:
+        raise ValueError(f"add, replace and delete keep the index as it was made: leave out {names}")
+    if not changes and check_target(output) and not overwrite:
         raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
     shards = None
     if vectors is not None:
         column, shards = open_vectors(vectors, input, column)
 
-    # 2. Add to the index, or build one.
-    if add:
+    # 2. Change the index, or build one.
+    if changes:
         built = open_index(output, model, **loading)
-        built.add(input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
+        built.delete(delete, filters=delete_where)
+        if input:
+            built.add(input, replace=replace, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     elif model is None:
         raise ValueError("model is missing: name the model that encodes the texts")
     else:
@@ -196,6 +238,7 @@ def search(
     prompt_name: str | None = None,
     model: StrPath | SimCSE | None = None,
     filters: Mapping[str, str] | None = None,
+    neighbors: Sequence[int] = (),
     **loading: Unpack[ModelOptions],
 ) -> Iterator[Found]:
     """Find the sentences of an index that are most similar to each query.
@@ -214,6 +257,8 @@ def search(
             Face hub. The default is the model that the index names.
         filters (`Mapping[str, str]`, *optional*): Look only among sentences whose kept column holds this value; given
             several times, all must hold.
+        neighbors (`Sequence[int]`, *optional*): In place of queries, search for what is most similar to the sentences
+            of the index with these numbers.
         **loading (`ModelOptions`): How the model is loaded.
 
     Returns:
@@ -222,17 +267,62 @@ def search(
     Raises:
         ValueError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`] says.
     """
+    if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
+        raise ValueError("neighbors are found without queries and their prompt: leave these out, or neighbors")
     opened = open_index(index, model, parameters=parameters, **loading)
     before = prompt_of(opened.model, "query", prompt, prompt_name)
-    least = resolve_threshold(opened, threshold, before)
+    least = resolve_threshold(opened.model, threshold, before, opened.truncate_dim)
 
-    def find(query: str) -> Found:
-        embedding = opened.model.encode(query, prompt=before, truncate_dim=opened.truncate_dim)
-        best = opened.search(embedding, top_k=top_k, filters=filters)
+    def find(query: str | int) -> Found:
+        if isinstance(query, int):
+            best = opened.neighbors(query, top_k=top_k, filters=filters)
+            query = opened[query]
+        else:
+            embedding = opened.model.encode(query, prompt=before, truncate_dim=opened.truncate_dim)
+            best = opened.search(embedding, top_k=top_k, filters=filters)
         matches = [match for match in best if least is None or match.score >= least]
         return Found(query, matches, best[0].score if best else None, least)
 
-    return map(find, [queries] if isinstance(queries, str) else queries)
+    asked: Iterable[str | int] = [queries] if isinstance(queries, str) else queries
+    return map(find, neighbors or asked)
+
+
+def duplicates(
+    input: StrPath,
+    model: StrPath | SimCSE,
+    threshold: float | Literal["saved"],
+    *,
+    column: str | None = None,
+    vectors: StrPath | None = None,
+    show_progress_bar: bool = True,
+    **loading: Unpack[ModelOptions],
+) -> Iterator[Duplicate]:
+    """Find the pairs of texts in a file that are nearly the same.
+
+    Args:
+        input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
+        threshold (`float` or `str`): Lowest score to show; "saved" uses the one of `evaluate --save_threshold`.
+        column (`str`, *optional*): Column of texts, if the file has several.
+        vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
+        show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
+        **loading (`ModelOptions`): How the model is loaded.
+
+    Returns:
+        `Iterator[Duplicate]`: The pairs in the order of the file, as soon as they are found.
+
+    Raises:
+        ValueError: If the input is unreadable, the threshold is no possible similarity, or the vectors are not those
+            of `input` and the model.
+    """
+    encoder = load_model(model, **loading)
+    least = resolve_threshold(encoder, threshold, "")
+    shards = None
+    if vectors is not None:
+        column, shards = open_vectors(vectors, input, column)
+    built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
+    assert isinstance(built.vectors, ExactIndex) and least is not None
+    return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in built.vectors.pairs(least))
 
 
 def mine(
@@ -373,31 +463,32 @@ def prompt_of(model: SimCSE, role: Role, prompt: str | None, prompt_name: str | 
 
 
 def resolve_threshold(
-    index: SentenceIndex, threshold: float | Literal["saved"] | None, query_prompt: str
+    model: SimCSE, threshold: float | Literal["saved"] | None, query_prompt: str, truncate_dim: int | None = None
 ) -> float | None:
     """Return the lowest score to show.
 
     Args:
-        index (`SentenceIndex`): The index that is searched.
+        model (`SimCSE`): The model.
         threshold (`float` or `str`, *optional*): A score, or `"saved"` for the threshold saved with the model.
         query_prompt (`str`): The prompt of the queries.
+        truncate_dim (`int`, *optional*): How many leading dimensions of the embeddings are compared.
 
     Returns:
         `float`, *optional*: The score; `None` to show all.
 
     Raises:
-        ValueError: If the saved threshold is asked for and there is none, or it does not hold for this index.
+        ValueError: If the saved threshold is asked for and there is none, or it does not hold for this search.
     """
     if threshold != "saved":
-        check_scores(index.similarity, threshold=threshold)
+        check_scores(model.similarity_fn_name, threshold=threshold)
         return threshold
-    prompts = {"query": query_prompt, "document": index.model.prompts["document"]}
+    prompts = {"query": query_prompt, "document": model.prompts["document"]}
     why = [f"the prompt {name!r}" for name, text in prompts.items() if text]
-    if index.truncate_dim is not None:
-        why.append(f"{index.truncate_dim} dimensions only")
+    if truncate_dim is not None:
+        why.append(f"{truncate_dim} dimensions only")
     if why:
         raise ValueError(
-            f"threshold saved was chosen for pairs of texts, but this index is searched with {why[0]}, which gives "
-            "other cosines. Give a number."
+            f"threshold saved was chosen for pairs of texts, but these are compared with {why[0]}, which gives other "
+            "cosines. Give a number."
         )
-    return index.model.threshold
+    return model.threshold

@@ -102,7 +102,8 @@ def demo(
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     opened = open_index(index, model, parameters=parameters, **loading)
-    page = build_page(opened, top_k, resolve_threshold(opened, threshold, opened.model.role_prompt("query")))
+    before = opened.model.role_prompt("query")
+    page = build_page(opened, top_k, resolve_threshold(opened.model, threshold, before, opened.truncate_dim))
     names = own_names(host) + list(allowed_hosts)
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(guard)]
     try:
@@ -169,7 +170,8 @@ def build_page(index: SentenceIndex, top_k: int, threshold: float | None) -> "Bl
     if Path(name).exists():
         name = Path(name).name
     step = max(1, len(index) // 4)
-    examples = list(dict.fromkeys(index[row] for row in range(0, len(index), step)))
+    sentences = index.rows["sentence"].drop_null()[::step].to_pylist()
+    examples = list(dict.fromkeys(sentences))
     with gr.Blocks(title="Sentence search") as page:
         gr.Markdown(
             f"# Sentence search\n{len(index):,} sentences, model `{name}` with pooler `{index.model.pooler_type}`"

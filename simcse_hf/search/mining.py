@@ -13,6 +13,8 @@ import torch
 from datasets import Dataset
 from numpy import ndarray
 
+from ..data.columns import list_texts
+from ..data.read import TextSource, load_text_dataset
 from ..indexes.exact import ExactIndex
 from ..indexes.faiss_index import NOT_FOUND, FaissIndex, new_index
 from ..names import OUTPUT_FORMATS, SAMPLING_STRATEGIES
@@ -141,10 +143,10 @@ def fold_text(text: str) -> str:
 
 
 def mine_hard_negatives(
-    dataset: Dataset,
+    dataset: TextSource,
     model: Any,
     *,
-    corpus: Sequence[str] = (),
+    corpus: Iterable[str] = (),
     options: MiningOptions = MiningOptions(),
     backend: str = "exact",
     output_format: str = "n-tuple",
@@ -157,10 +159,9 @@ def mine_hard_negatives(
     never gets its own text, nor a positive of any pair with the same anchor.
 
     Args:
-        dataset (`datasets.Dataset`): Columns `sent0` (anchor), `sent1` (positive), and perhaps hard negatives, as from
-            `load_text_dataset`.
+        dataset (`Any`): Anchors and positives, and perhaps hard negatives, as `load_text_dataset` takes them.
         model (`SimCSE`): The model; any object with `encode_query` and `encode_document` like those of [`SimCSE`].
-        corpus (`Sequence[str]`, *optional*, defaults to `()`): Further candidates.
+        corpus (`Iterable[str]`, *optional*, defaults to `()`): Further candidates.
         options (`MiningOptions`, *optional*): Which candidates may become negatives.
         backend (`str`, *optional*, defaults to `"exact"`): What searches the candidates, as in
             [`SentenceIndex.build`].
@@ -179,12 +180,13 @@ def mine_hard_negatives(
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
-    if len(dataset.column_names) < 2:
-        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(dataset.column_names)} only")
+    columns = load_text_dataset(dataset).to_dict()
+    if len(columns) < 2:
+        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
 
     # 2. Encode each anchor and each candidate once.
-    first, second, *given = (list(dataset[column]) for column in dataset.column_names)
-    texts = [*second, *chain(*given), *corpus]
+    first, second, *given = columns.values()
+    texts = [*second, *filter(None, chain(*given)), *list_texts(corpus)]
     # A search has to reach past all positives of an anchor, so anchors with about as many pairs are searched together.
     anchors = sorted(group_texts(first).items(), key=lambda anchor: len(anchor[1]))
     anchor_texts = [first[pairs[0]] for _, pairs in anchors]
@@ -209,8 +211,7 @@ def mine_hard_negatives(
         # These have no rank.
         own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
         dropped.update(own[number] for number, _ in found if number in own)
-        ranked = [candidate for candidate in found if candidate[0] not in own]
-        ranked = ranked[options.range_min : options.last_rank]
+        ranked = [candidate for candidate in found if candidate[0] not in own][options.range_min : options.last_rank]
         scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
         for pair, score in zip(pairs, scores[0].tolist(), strict=True):
             positive_scores.append(score)

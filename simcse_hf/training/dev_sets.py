@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging
 
+from ..data.read import TextSource
 from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..evaluation.bootstrap import (
     Scores,
@@ -173,13 +174,15 @@ class SimilarityEvalCallback(DevSetCallback):
     """Evaluate on a dev set of scored pairs, by default as `eval_stsb_spearman`.
 
     Args:
-        dev_set (`str`, `os.PathLike` or `ScoredPairs`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or any
-            table with the columns sentence1, sentence2, score; or a data set on the hub as `name:split`.
+        dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`): Pairs, or a file of them: SentEval's `sts-dev.csv`, or
+            any table with the columns sentence1, sentence2, score, also in memory; or a data set on the hub as
+            `name:split`.
         name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
     """
 
-    def __init__(self, dev_set: str | os.PathLike | ScoredPairs, name: str = "stsb"):
-        pairs = dev_set if isinstance(dev_set, ScoredPairs) else read_scored_pairs(str(dev_set), str(dev_set))
+    def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):
+        is_named = isinstance(dev_set, (str, os.PathLike))
+        pairs = read_scored_pairs(dev_set, str(dev_set) if is_named else "dev_set")
         super().__init__({name: pairs.name}, {None: pairs.texts})
         self.pairs = pairs
         self.name = name
@@ -254,7 +257,7 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
     """Make the callbacks of a trainer's dev sets.
 
     Args:
-        dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs or their file.
+        dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, also as rows, or their file.
         dev_tasks (`Sequence`, *optional*): Tasks, or words such as `"classification=dev.csv"`. The first task of a
             kind is named after its kind in the metrics, and any other one also after its file.
 

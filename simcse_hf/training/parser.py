@@ -26,8 +26,10 @@ RECIPES = Path(__file__).parent / "recipes"
 
 #: The arguments that name the training texts.
 TEXTS = {"train_file", "dataset_name"}
-#: Arguments that are words on a command line, and a table or list in a YAML file.
-_STRUCTURED = ("objective_options", "matryoshka_dims", "prompts")
+#: Arguments that are words on a command line, and a table or list in a YAML file: of numbers, and of texts.
+_NUMBERS = ("objective_options", "matryoshka_dims")
+_STRUCTURED = (*_NUMBERS, "prompts")
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 
 
 def option(default: Any, text: str, **metadata: Any) -> Any:
@@ -141,8 +143,13 @@ def _print_all(classes: Sequence[type], defaults: Mapping[str, Any], given: Mapp
 
 
 def over(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Values:
-    """Return arguments over earlier ones; texts that are named again take the place of those named in another way."""
+    """Return arguments over earlier ones; texts that are named again take the place of those named in another way.
+
+    Other evaluation steps bring their own saving steps, as in `decide_command`.
+    """
     kept = dict(earlier)
+    if "eval_steps" in later:
+        kept.pop("save_steps", None)
     if later.keys() & TEXTS:
         for name in TEXTS:
             kept.pop(name, None)
@@ -215,12 +222,44 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict:
             another type.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+        written = yaml.BaseLoader(text).get_single_data()
     except OSError as error:
         raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for impossible dates and other encodings
         raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
+    if isinstance(values, dict):
+        actions, _ = _actions_and_types(tuple(classes))
+        values = _with_texts(values, written, actions)
     return convert_values(path, values, classes)
+
+
+def _with_texts(values: dict, written: Mapping[str, Any], actions: Mapping[str, Action]) -> dict:
+    """Return the values of a YAML file, with those of options of text as they were written.
+
+    YAML 1.1 takes `no` for false, `2024_11_26`, `007` and `12:30` for numbers, and `1e-5` for a text.
+    """
+    texts = dict(values)
+    for name in written.keys() & values.keys():
+        value = values[name]
+        words = written[name]
+        if name == "datasets" and isinstance(value, dict):
+            texts[name] = {}
+            for (dataset, own_words), own in zip(words.items(), value.values(), strict=False):
+                texts[name][dataset] = _with_texts(own, own_words, actions) if isinstance(own, dict) else own
+        elif isinstance(value, dict) and name != "prompts":
+            texts[name] = {key: read_number(own) for key, own in value.items()}
+        elif name in actions and actions[name].type not in _WORDS and name not in _NUMBERS and value is not None:
+            texts[name] = words
+    return texts
+
+
+def read_number(value: object) -> object:
+    """Return the number for which a text stands that YAML 1.1 does not take for one, such as 5e-3; else the value."""
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
+    return value
 
 
 def convert_values(source: str, values: Any, classes: Sequence[type]) -> dict:

@@ -23,9 +23,9 @@ class RunLog(TrainerCallback):
         """Show what was logged, unless an evaluation of the same step follows."""
         for name, value in logs.items():
             if isinstance(value, float) and not _HIDDEN.fullmatch(name):
-                self.line += f"  {name} {value:#.4g}"
+                self.line += f"  {name} {value:<#6.4g}"
         if state.is_world_process_zero and self.line and not ("loss" in logs and control.should_evaluate):
-            tqdm.write(f"step {state.global_step:>5}{self.line}", file=sys.stderr)
+            tqdm.write(f"step {state.global_step:>5}{self.line.rstrip()}", file=sys.stderr)
             self.line = ""
 
 

@@ -150,10 +150,11 @@ class Recipe:
             given = sample | given
         if self.is_sample and self.command == "mlm":
             given.setdefault("overwrite_output_dir", "output_dir" not in self.given)
-        source = given.get("train_file") or given.get("dataset_name")
-        if self.command == "sup" and "objective" not in given and source:
-            if is_labelled(source, columns=given.get("columns")):
-                given["objective"] = "class_labels"
+        if self.command == "sup" and "objective" not in given:
+            given |= objective_of_labels(given)
+            if given.get("datasets"):
+                tables = given["datasets"].items()
+                given["datasets"] = {name: {**objective_of_labels(own), **own} for name, own in tables}
         return replace(self, given=given)
 
     def decide(self) -> Decided:
@@ -357,6 +358,12 @@ def sample_of(command: str) -> Values:
         return values | {"train_file": str(corpus.train_sentences)}
     texts = corpus.train_sentences if command == "unsup" else corpus.train_triplets
     return values | {"model_name_or_path": str(encoder), "dev_file": str(corpus.dev), "train_file": str(texts)}
+
+
+def objective_of_labels(named: Mapping[str, Any]) -> Values:
+    """Return the objective of the texts that a recipe or a table names, if they are labelled: `class_labels`."""
+    source = named.get("train_file") or named.get("dataset_name")
+    return {"objective": "class_labels"} if source and is_labelled(source, named.get("columns")) else {}
 
 
 def inputs_of(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:

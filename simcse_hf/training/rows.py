@@ -20,11 +20,11 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from transformers.utils import logging
 
 from ..data.collator import ContrastiveCollator
-from ..data.columns import LABEL, SAMPLE_ROWS
+from ..data.columns import LABEL, NO_TEXT, SAMPLE_ROWS
 from ..data.documents import SpanDataset
 from ..data.kinds import KINDS, Source, check_neighbours, read_stream
 from ..data.mixture import MixedRows, MixtureCollator
-from ..data.read import TextSource, apply_transform, cached_map, find_paths
+from ..data.read import TextSource, find_paths, is_column, is_columns, open_source
 from ..data.samplers import (
     LARGEST_LISTED,
     ClassSampler,
@@ -34,7 +34,7 @@ from ..data.samplers import (
     PermutedSampler,
 )
 from ..data.stream import StreamedRows
-from ..data.tokenize import RowTokenizer, check_known, number_texts, tokenize_dataset
+from ..data.tokenize import RowTokenizer, as_sentences, check_known, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
 from ..inference.encoding import full_length
@@ -414,7 +414,7 @@ Data: TypeAlias = TextSource | SeededDataset | Source
 
 def has_names(data: Data | Mapping[str, Data] | None) -> TypeGuard[Mapping[str, Data]]:
     """Say whether data is of several data sets by their names; a `DatasetDict` is one in several splits."""
-    return isinstance(data, dict) and not isinstance(data, DatasetDict)
+    return isinstance(data, dict) and not isinstance(data, DatasetDict) and not is_columns(data)
 
 
 def is_streamed(data: Data | Mapping[str, Data] | None) -> bool:
@@ -436,11 +436,12 @@ def read_training_rows(reader: Reader, run: Run, data: Data | Mapping[str, Data]
         [`Rows`]: The rows.
 
     Raises:
-        TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If the data cannot be read, or one of several data sets is a stream.
+        ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, or one of several
+            data sets is a stream.
     """
     if not has_names(data):
         return read_rows(reader, run.rows, data, "train_dataset")
+    check_names(reader, data)
     strategy = reader.args.train_sampling_strategy
     if strategy != "random":
         raise ValueError(f"train_sampling_strategy = {strategy!r} is for one data set: leave it out for several")
@@ -477,9 +478,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
     Args:
         reader (`Reader`): What all rows of the run are read with.
         plan (`RowPlan`): How the rows are read.
-        data (`Data`): A file, the name of a data set on the hub, a `datasets.Dataset` of texts or of token
-            ids, a data set that draws its rows anew, a `datasets.IterableDataset`, a list of texts or of rows, or one
-            of these as a [`Source`].
+        data (`Data`): Texts or token ids as [`load_text_dataset`] takes them, a data set that draws its rows anew, a
+            `datasets.IterableDataset`, or one of these as a [`Source`].
         name (`str`): What messages call the data.
         with_views (`bool`, *optional*, defaults to `True`): Whether an augmentation changes the texts, as in training.
 
@@ -487,9 +487,8 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         [`Rows`]: The rows.
 
     Raises:
-        TypeError: If the data is of a type that contrastive training cannot use.
-        ValueError: If the data cannot be read, its columns are unclear, or it is not what the view or the objective
-            needs.
+        ValueError: If the data is of a type that contrastive training cannot use, it cannot be read, its columns are
+            unclear, or it is not what the view or the objective needs.
     """
     check_room(reader, plan)
     if isinstance(data, SeededDataset):
@@ -512,56 +511,26 @@ def read_rows(reader: Reader, plan: RowPlan, data: Data, name: str, with_views: 
         return _streamed(reader, plan, source)
     if view.is_drawn:
         check_view(reader, plan)
-    if source.path is None:
-        source = replace(source, data=_as_dataset(source))
-    if isinstance(source.data, Dataset) and "input_ids" in source.data.column_names:
-        rows = Rows(reader, plan, source, _as_sentences(source.data), kind.says)
-        check_neighbours(source, rows.num_sentences)
-        return rows
+    if find_paths(source.data) is None and source.path is None:
+        [table] = open_source(source.data, split=None, name=name)
+        source = replace(source, data=table)
+        if isinstance(table.source, Dataset) and "input_ids" in table.columns:
+            rows = Rows(reader, plan, source, as_sentences(table.source, reader.tokenizer, name), kind.says)
+            check_neighbours(source, rows.num_sentences)
+            return rows
     texts = kind.read(source)
     if not isinstance(texts, Dataset):
         of_spans = {option: value for option, value in options.items() if option in _OF_SPANS}
         spans = SpanDataset(texts, reader.tokenizer, max(plan.lengths), source.seed, **of_spans)
         return _drawn(reader, plan, source, spans)
+    names = texts.column_names
+    check_one_prompt(reader, plan, names, name)
     if view.is_drawn:
         return _drawn(reader, plan, source, view_dataset(texts, plan, reader), [texts])
-    names = texts.column_names
     tokens = tokenize_dataset(texts, reader.tokenizer, plan.lengths, reader.settings.templates, plan.prompts)
     # One text in several templates is a sentence, however often it stands.
     says = "sentences" if reader.settings.templates and len(names) == 1 else kind.says
     return Rows(reader, plan, source, tokens, says, [texts])
-
-
-def _as_dataset(source: Source) -> TextSource:
-    """Return rows in memory as a data set, and a list of files as it is."""
-    data = source.data
-    if isinstance(data, (list, tuple)) and find_paths(data) is not None:
-        return data
-    if isinstance(data, list) and data and isinstance(data[0], str):
-        data = Dataset.from_dict({"sent0": data})
-    elif isinstance(data, list) and data and isinstance(data[0], dict):
-        data = Dataset.from_list(data)
-    if not isinstance(data, Dataset):
-        found = type(data).__name__
-        if isinstance(data, list):
-            found = f"list of {type(data[0]).__name__}" if data else "list without rows, so it is empty"
-        raise TypeError(
-            f"{source.name} is a {found}: pass the name of a file, a datasets.Dataset, such as data['train'] of a "
-            "DatasetDict, a list of texts or of rows, or, for training, a datasets.IterableDataset."
-        )
-    return data if "input_ids" in data.column_names else apply_transform(data)
-
-
-def _as_sentences(tokens: Dataset) -> Dataset:
-    """Return token ids of the caller with a list for each sentence; a flat row of them is one sentence."""
-    inner = getattr(tokens.features["input_ids"], "feature", None)
-    if len(tokens) == 0 or not hasattr(inner, "dtype"):  # a list of lists has no dtype
-        return tokens
-
-    def nested(rows: Mapping[str, Sequence]) -> dict[str, list]:
-        return {"input_ids": [[ids] for ids in rows["input_ids"]]}
-
-    return cached_map(tokens.select_columns(["input_ids"]), nested, ["nested"])
 
 
 def _drawn(
@@ -581,6 +550,7 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
     texts = read_stream(source)
     first = Dataset.from_list(list(texts.take(SAMPLE_ROWS)))
     names = first.column_names
+    check_one_prompt(reader, plan, names, source.name)
     logger.info(
         f"train_dataset is a stream: its first {len(first)} rows are checked now, and the others when they are "
         "read. Texts that are cut to max_seq_length are not counted."
@@ -616,6 +586,18 @@ def _streamed(reader: Reader, plan: RowPlan, source: Source) -> Rows:
 # Refusals -----------------------------------------------------------------------------------------------------------
 
 
+def check_names(reader: Reader, data: Mapping[str, Data]) -> None:
+    """Refuse lists of texts by names that may be those of columns or of data sets."""
+    texts: list[Any] = [rows for rows in data.values() if is_column(rows) and find_paths(rows) is None]
+    is_unclear = len(texts) == len(data) and all(isinstance(next(iter(rows), None), str) for rows in texts)
+    if is_unclear and not reader.args.tables:
+        names = ", ".join(map(repr, data))
+        raise ValueError(
+            f"train_dataset: {names} may be columns or data sets: pass columns as a datasets.Dataset, and name data "
+            "sets in the arguments, datasets={name: {}}"
+        )
+
+
 def check_room(reader: Reader, plan: RowPlan) -> None:
     """Refuse templates and prompts that leave no room for a text."""
     templates = reader.settings.templates
@@ -634,8 +616,21 @@ def check_view(reader: Reader, plan: RowPlan) -> None:
     if frozen:
         raise ValueError(f"view {plan.view} changes texts, and the {frozen} knows the original: use view identity")
     added = "templates" if reader.settings.templates else "prompt"
-    if reader.settings.templates or plan.prompts[0]:
+    if reader.settings.templates or any(plan.prompts):
         raise ValueError(f"view {plan.view} would change the words of the {added} too: use view identity")
+
+
+def check_one_prompt(reader: Reader, plan: RowPlan, names: Sequence[str], name: str) -> None:
+    """Refuse single sentences whose positive would have another prompt or length than the anchor, which it equals."""
+    texts = [column for column in names if column not in NO_TEXT]
+    if texts != ["sent0"] or reader.settings.templates:
+        return
+    anchor, positive, _ = plan.prompts
+    if positive not in ("", anchor) or plan.lengths[0] != plan.lengths[1]:
+        raise ValueError(
+            f"{name} holds single sentences, whose anchor and positive are the same tokens: give prompts and "
+            "max_seq_length one value for all columns"
+        )
 
 
 def check_stream(source: Source, plan: RowPlan, args: SimCSETrainingArguments) -> None:

@@ -1,6 +1,5 @@
 """The arguments of the commands `train unsup` and `train sup`, beside those of the Trainer."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..names import POOLER_TYPES
 from ..objectives.info_nce import SIMILARITIES
 from ..objectives.is_bert import NGRAM_POOLER
 from ..objectives.promptbert import DENOISINGS
-from .parser import option
+from .parser import option, read_number
 
 
 @dataclass
@@ -96,10 +95,7 @@ class ModelArguments:
                 name, equals, text = str(word).partition("=")
                 if not (name and equals):
                     raise ValueError(f"--objective_options takes name=value, got {word!r}")
-                value = yaml.safe_load(text)
-                with suppress(ValueError):  # YAML takes 5e-3 for a text
-                    value = float(value) if isinstance(value, str) else value
-                options[name] = value
+                options[name] = read_number(yaml.safe_load(text))
             self.objective_options = options  # type: ignore[assignment]
 
         words: Any = self.matryoshka_dims

@@ -106,6 +106,8 @@ logger = logging.get_logger(__name__)
 _PARTS_OF_THE_LOSS = ("contrastive_loss", "mlm_loss", "parts")
 #: Steps of a run below which their number is reported.
 _FEW_STEPS = 50
+#: The smallest batch that the report recommends.
+_SMALL_BATCH = 16
 #: Characters of a text that a card shows as an example, at most.
 _WIDGET_LENGTH = 200
 
@@ -519,10 +521,16 @@ class SimCSETrainer(WholeCheckpointTrainer):
         in_epoch = -(-rows // in_step)
         steps = math.ceil(in_epoch * args.num_train_epochs)
         if args.max_steps <= 0 and steps < _FEW_STEPS:
+            size = _SMALL_BATCH
+            while 2 * size * _FEW_STEPS <= rows * args.num_train_epochs:
+                size *= 2
+            in_epoch_of_small = -(-rows // size)
+            epochs = max(args.num_train_epochs, -(-_FEW_STEPS // in_epoch_of_small))
+            on_device = max(1, size * args.train_batch_size // in_step)
             logger.warning(
                 f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
-                "is little to learn from. A smaller per_device_train_batch_size or more num_train_epochs gives more "
-                "steps."
+                f"is little to learn from. per_device_train_batch_size={on_device} with num_train_epochs={epochs:g} "
+                f"makes {math.ceil(in_epoch_of_small * epochs)}."
             )
 
     def _check_sharding(self) -> None:

@@ -69,6 +69,12 @@ def test_prints_a_table_and_writes_json(run, folder):
     assert results["geometry"]["sentences"] > 0
 
 
+@pytest.mark.parametrize(("options", "prints"), [("", True), ("--quiet", False), ("--quiet --json", True)])
+def test_quiet_prints_no_table_that_it_writes(options, prints, run, folder):
+    document, printed = run("evaluate", f"--model wide --data_dir {folder} {options}")
+    assert document["results"] and bool(printed) == prints
+
+
 def test_compares_result_files_with_models(run, folder, capsys):
     common = f"--data_dir {folder} --tasks STS12,STSBenchmark"
     for name in ("wide", "narrow"):
@@ -155,6 +161,7 @@ def test_scores_tasks_from_files_and_compares_them(run, user_files):
 
     comparison, printed = run("compare", "narrow.json wide.json")
     assert "classification accuracy" in printed and "retrieval ndcg@10" in printed and "Avg." not in printed
+    assert printed.startswith("x 100\n"), "there is no correlation of STS, whose protocol would be named"
     differences = comparison["differences"]["wide.json"]
     for kind, metric in HEADLINES.items():
         assert differences[kind]["low"] <= differences[kind]["difference"] <= differences[kind]["high"]

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from simcse_hf.data.columns import find_parts, resolve_columns
 from simcse_hf.data.read import load_class_rows, load_text_dataset
-from simcse_hf.data.scored_pairs import resolve_scored_pairs
+from simcse_hf.data.scored_pairs import read_scored_pairs
 
 
 def resolve(column_names, **options):
@@ -35,11 +35,36 @@ def resolve(column_names, **options):
         ("x y", "x y"),
         ("negative x y", "x y negative"),
         ("text positive", "text positive"),
+        ("positive text", "text positive"),
+        ("document query", "query document"),
+        ("Passage Question id", "Question Passage"),
+        ("Positive Anchor", "Anchor Positive"),
+        ("NEGATIVE Positive  Query", "Query Positive NEGATIVE"),
+        ("Hard_Neg_2 Sent1 Hard_Neg_1 Sent0", "Sent0 Sent1 Hard_Neg_1 Hard_Neg_2"),
+        ("Sentence2 SENTENCE1 Score", "SENTENCE1 Sentence2"),
+        ("negative document query", "query document negative"),
+        ("context question", "question context"),
+        ("document query positive", "query positive"),
+        ("text query", "query text"),
+        ("Text Other source", "Text"),
     ],
 )
 def test_columns_are_chosen_by_their_names_and_put_in_order(column_names, expected):
     assert resolve(column_names) == expected.split()
     assert resolve(column_names, columns=expected.split()[::-1]) == expected.split()[::-1]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_said"),
+    [("x y", True), ("x y z", True), ("anchor x y", True), ("query x", False), ("document query", False),
+     ("Positive Anchor", False), ("text positive", False), ("sent0 sent1", False), ("x", False)],
+)  # fmt: skip
+def test_a_warning_says_where_only_the_order_tells_the_anchor(caplog, names, is_said):
+    load_text_dataset([dict.fromkeys(names.split(), "a")])
+    assert ("Only their order says so" in caplog.text) == is_said
+    caplog.clear()
+    load_text_dataset([dict.fromkeys(names.split(), "a")], columns=names.split())
+    assert not caplog.text
 
 
 def test_numbers_are_never_text_but_in_the_only_column():
@@ -76,7 +101,7 @@ def test_a_data_set_with_a_transform_is_trained_on_as_it_shows_itself():
     assert load_text_dataset(ids) is ids, "token ids are drawn whenever a row is read"
     pairs = Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "stars": [4.0]})
     scored = pairs.with_transform(lambda batch: {"sentence1": ["a"], "sentence2": ["b"], "score": batch["stars"]})
-    assert resolve_scored_pairs(scored)[:] == {"sent0": ["a"], "sent1": ["b"], "score": [4.0]}
+    assert read_scored_pairs(scored).to_dataset()[:] == {"sent0": ["a"], "sent1": ["b"], "score": [4.0]}
     groups = {"texts": [["a", "b"]], "relations": [[0]]}
     assert load_class_rows(pairs.with_transform(lambda batch: groups))[:] == groups
 
@@ -91,9 +116,9 @@ def test_rows_without_a_hard_negative_are_kept_and_those_without_a_positive_are_
 
 def test_scores_of_minus_one_are_said(caplog):
     pairs = {"sentence1": ["a", "b", "c"], "sentence2": ["d", "e", "f"]}
-    resolve_scored_pairs(Dataset.from_dict(pairs | {"score": [1.0, -1.0, -0.5]}))
+    read_scored_pairs(Dataset.from_dict(pairs | {"score": [1.0, -1.0, -0.5]}))
     assert not caplog.text, "-1 is one of several negative scores"
-    resolve_scored_pairs(Dataset.from_dict(pairs | {"score": [4.0, -1.0, 2.0]}), "pairs")
+    read_scored_pairs(Dataset.from_dict(pairs | {"score": [4.0, -1.0, 2.0]}), "pairs")
     assert "pairs: 1 of 3 scores are -1" in caplog.text
 
 
@@ -108,8 +133,8 @@ PAIRS = {"id": [1, 2, 3], "sentence1": ["a cat", "a dog", ""], "sentence2": ["th
 
 def test_texts_and_scores_are_selected_and_empty_rows_dropped_together(caplog):
     for scores in ([4, 1, 2], ["4", "1.0", "2"]):
-        pairs = resolve_scored_pairs(Dataset.from_dict(PAIRS | {"score": scores}))
+        pairs = read_scored_pairs(Dataset.from_dict(PAIRS | {"score": scores}), "x", drop_empty=True).to_dataset()
         assert pairs.to_dict() == {"sent0": ["a cat", "a dog"], "sent1": ["the cat", "a bird"], "score": [4.0, 1.0]}
-        assert resolve_scored_pairs(pairs) is pairs
-    assert "1 of 3 rows dropped for an empty cell: row 3" in caplog.text
+        assert read_scored_pairs(pairs).to_dataset()[:] == pairs[:]
+    assert "1 of 3 rows dropped for an empty cell: x, row 3" in caplog.text
     assert "Every row counts as a positive pair" not in caplog.text

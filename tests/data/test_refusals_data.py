@@ -16,7 +16,7 @@ from simcse_hf.data.documents import SpanDataset, next_sentence_pairs, read_docu
 from simcse_hf.data.nli_pairs import build_nli_groups, build_nli_triplets
 from simcse_hf.data.packed_batch import PackingCollator
 from simcse_hf.data.read import load_class_rows, load_text_dataset
-from simcse_hf.data.scored_pairs import resolve_scored_pairs
+from simcse_hf.data.scored_pairs import read_scored_pairs
 from simcse_hf.data.stream import load_text_stream
 from simcse_hf.data.table import DataFileNotFoundError, stream_texts
 from simcse_hf.data.tokenize import tokenize_dataset
@@ -73,7 +73,7 @@ OF_FILES = [
     (lambda path: load_text_dataset(path, expected_columns=3), "x.txt", "a\n", r"x\.txt: 1 text .* where 3 are"),
     (lambda path: load_text_dataset([str(path), "A sentence."]), "x.txt", "a\n",
      "the list holds the file .*x.txt among other things"),
-    (lambda path: load_text_dataset(path, cache_dir=path), "x.txt", "a\n", "cannot write to the cache .*cache_dir"),
+    (lambda path: load_text_dataset(path, cache_dir=path), "x.txt", "a\n", "to the cache .*HF_HOME, or cache_dir,"),
     (lambda path: list(stream_texts(path)), "x.jsonl", '{"text": "a"}\n{"text": null}\n', "line 2, column 'text'"),
     (lambda path: list(stream_texts(path)), "x.jsonl", '["a", "b"]\n' * 2, "which of the columns 'sent0', 'sent1'"),
     (lambda path: list(stream_texts(path, keep=["text"])), "x.csv", "text\na\n", r"x\.csv: columns must be"),
@@ -116,9 +116,12 @@ def nli(rows=(PAIR,), **options):
 
 #: Calls without a file, and what the message names.
 OF_VALUES = [
-    (lambda: load_text_dataset(3), "source must be"),
+    (lambda: load_text_dataset(3), "the source is a int: pass the name of a file"),
+    (lambda: load_text_dataset({"a", "b"}), "the source is a set: pass"),
+    (lambda: load_text_dataset({"sent0": ["a", "b"], "sent1": ["c"]}),
+     "the columns: row 2 has a cell in column 'sent0' and none in 'sent1'"),
     (lambda: load_text_dataset([]), "list of 0 rows: there are no rows"),
-    (lambda: load_text_dataset([("a", "b"), ("c",)]), r"row 2: every row must be .* got \('c',\)"),
+    (lambda: load_text_dataset([("a", "b"), ("c",)]), r"row 2: every row must be .* got \['c'\]"),
     (lambda: load_text_dataset(["\ud83d"]), "list of 1 rows, row 1, .*surrogate"),
     (lambda: load_text_dataset(Dataset.from_dict({"text": [1, 2]})), "row 1, column 'text': expected a text"),
     (lambda: load_text_dataset("train.csv"), r"train\.csv: no such file"),
@@ -136,13 +139,13 @@ OF_VALUES = [
     *((names(columns), "x.csv: the column names do not say")
       for columns in ("w x y z", "pos neg", "text negative", "query pos sentence1 sentence2", "id label", "x y id")),
     (names("anchor x negative"), "there are 'anchor' and 'negative', but no 'positive'"),
-    (names("query document neg"), "there are 'query' and 'neg', but no 'pos'"),
+    (names("query x neg"), "there are 'query' and 'neg', but no 'positive'"),
     *((names(f"x y {name}"), rf"\('{name}' cannot be text\).*columns=\[\.\.\.\]") for name in ("gold_label", "score")),
     (lambda: find_parts(["text"], ("text", "label"), "x.csv"), r"x\.csv: no column 'label' \(also accepted: category"),
-    (lambda: resolve_scored_pairs(Dataset.from_dict(SCORED), "x"), "x: there is no column 'score'.* 'sentence1'"),
-    (lambda: resolve_scored_pairs(Dataset.from_dict(SCORED | {"sentence2": [1, 2], "score": [1, 2]})), "sentence2"),
-    *((lambda score=score: resolve_scored_pairs(Dataset.from_dict(SCORED | {"score": [4.0, score]}), "x"),
-       f"x, row 2: the score {score} is not a finite number") for score in (math.nan, None, math.inf)),
+    (lambda: read_scored_pairs(Dataset.from_dict(SCORED), "x"), "x: no column 'score'.* 'sentence1'"),
+    (lambda: read_scored_pairs(Dataset.from_dict(SCORED | {"sentence2": [1, 2], "score": [1, 2]})), "a text, got 1"),
+    *((lambda score=score: read_scored_pairs(Dataset.from_dict(SCORED | {"score": ["4.0", score]}), "x"),
+       f"x, row 2: the score '{score}' is not a finite number") for score in ("inf", "high")),
     (nli([PAIR, PAIR | {"label": 3}]), "row 2: unknown label 3"),
     (nli([PAIR | {"premise": 7}]), "row 1: expected a text, got 7"),
     (nli(hard_negatives_per_pair=-1), "hard_negatives_per_pair must be an integer of 0 or more"),

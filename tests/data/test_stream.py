@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 from data_helpers import write
 from datasets import Dataset, IterableDataset
+from datasets.distributed import split_dataset_by_node
 
 from simcse_hf import load_text_dataset
 from simcse_hf.data.stream import StreamedRows, load_text_stream
@@ -111,6 +112,27 @@ def test_processes_share_the_batches_of_one_process_without_overlap(tmp_path):
     one = batches(streamed(path, batch_size=6), 10)
     shares = [batches(streamed(path, batch_size=2, rank=rank, processes=3), 10) for rank in range(3)]
     assert [sum(parts, []) for parts in zip(*shares, strict=True)] == one
+
+
+def split_rows(rank, processes, whole=32):
+    rows = Dataset.from_dict({"text": [f"text {i}" for i in range(whole)]}).to_iterable_dataset(num_shards=4)
+    return split_dataset_by_node(rows, rank, processes)
+
+
+def test_a_stream_that_the_caller_has_split_is_not_split_again():
+    shares = []
+    for rank in range(2):
+        stream = streamed(load_text_stream(split_rows(rank, 2)), rank=rank, processes=2)
+        shares += [row["input_ids"] for batch in batches(stream, 4) for row in batch]
+    assert sorted(shares) == sorted(f"text {i}" for i in range(32))
+    alone = streamed(load_text_stream(split_rows(1, 4)))
+    assert len({row["input_ids"] for batch in batches(alone, 4) for row in batch}) == 8
+
+
+@pytest.mark.parametrize(("rank", "processes"), [(1, 2), (0, 4)])
+def test_a_part_of_a_stream_that_belongs_to_another_process_is_refused(rank, processes):
+    with pytest.raises(ValueError, match=f"part {rank} of {processes} in process 0 of 2"):
+        streamed(load_text_stream(split_rows(rank, processes)), rank=0, processes=2)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

@@ -5,14 +5,13 @@ import numpy as np
 import pandas
 import pytest
 import scipy.stats
-from datasets import Dataset
 from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_sts
 
 from simcse_hf.data import scored_pairs
 from simcse_hf.data.read import load_text_dataset
-from simcse_hf.data.scored_pairs import resolve_scored_pairs
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
 from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
+from simcse_hf.evaluation.user_tasks import read_task
 
 EXPECTED = ScoredPairs("x", ["a cat", 'he said "no"'], ["a dog", "it is , red"], [4.5, 0.0])
 STSB = 'g\tf\t2012\t1\t4.5\ta cat\ta dog\ng\tf\t2012\t2\t0.0\the said "no"\tit is , red\textra\tsource\n'
@@ -59,9 +58,27 @@ def test_a_table_of_pandas_or_csv_gives_training_and_dev_sets_the_same_text(tmp_
     frame.to_csv(path, sep="\t" if suffix == "tsv" else ",", index=False)
     pairs = read_scored_pairs(path)
     assert pairs.sentences1 == TEXTS and pairs.sentences2 == TEXTS[::-1]
-    trained = resolve_scored_pairs(Dataset.from_pandas(frame))
-    assert pairs.to_dataset()[:] == trained[:]
+    assert read_scored_pairs(frame).to_dataset()[:] == pairs.to_dataset()[:]
     assert load_text_dataset(path)[:] == pairs.to_dataset().remove_columns("score")[:]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "parquet"])
+def test_every_task_reads_the_texts_that_training_reads(tmp_path, suffix):
+    """Training keeps white space at the ends of a text, and tasks leave it out."""
+    texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
+    rows = {"sentence1": texts, "sentence2": texts[::-1], "text": texts, "label": [i % 2 for i in range(20)]}
+
+    def write_columns(*names):
+        records = pandas.DataFrame({name: rows[name] for name in names}).to_dict("records")
+        return data_helpers.write(tmp_path / f"{'-'.join(names)}.{suffix}", data_helpers.content_of(suffix, records))
+
+    labelled = write_columns("text", "label")
+    trained = load_text_dataset(labelled)["sent0"][:]
+    assert trained == texts
+    for kind in ("classification", "clustering"):
+        assert [text for text, _ in read_task(kind, labelled).units] == trained
+    task = read_task("pairs", write_columns("sentence1", "sentence2", "label"))
+    assert [*task.first] == trained and [*task.second] == trained[::-1]
 
 
 def test_quotation_marks_of_the_raw_files_are_text(tmp_path, caplog):

@@ -67,6 +67,19 @@ def test_every_sentence_gets_a_positive_and_a_negative_from_a_server(generate):
     assert server.options["api_key"] == "none", "the token of the hub is not for other servers"
 
 
+LONGER = ["The old sailor sleeps at home.", "A young woman reads a letter.", "The children play in gardens."]
+
+
+def test_positives_that_share_no_word_with_their_sentence_are_warned_of(generate):
+    _, printed = generate(ChatServer(lambda text, negative: f"Purple {text[-8:-5]} {negative}"), sentences=LONGER)
+    assert "WARNING: 3 of 3 positives share no word with their sentence: ['The old sailor" in printed
+
+
+def test_without_a_guide_it_says_that_nobody_has_looked_at_the_meaning(generate):
+    _, printed = generate(ChatServer(plain_reply), sentences=LONGER)
+    assert "Nobody has looked at what the triplets mean" in printed and "WARNING" not in printed
+
+
 def test_an_interrupted_run_continues_and_asks_the_same(generate, tmp_path):
     first, second, third = (ChatServer(plain_reply) for _ in range(3))
     expected, _ = generate(first)

@@ -30,6 +30,14 @@ def test_a_table_of_which_nothing_could_be_run_is_an_error(tmp_path):
     assert (tmp_path / "out" / "simcse-3.json").exists()
 
 
+def test_a_dry_run_at_the_papers_scale_lists_each_run_once_with_its_steps_and_the_hours(tmp_path, capsys):
+    words = ["--scale", "paper", "--data_dir", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main(["simcse/3", "--dry_run", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "p = 0.01 (dropout=0.01): 15625 steps of 64 rows; seeds 42, 43, 44\n" in printed
+    assert "24 runs, of which 0 are done" in printed and "NVIDIA H200: about 3.6 hours and 3 GiB" in printed
+
+
 @pytest.mark.parametrize("name", table_names())
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_table_has_a_plan(name, scale, tmp_path, capsys):

@@ -14,7 +14,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from simcse_hf.cli.main import main
 from simcse_hf.inference.simcse import SimCSE
 from simcse_hf.search import SentenceIndex
-from simcse_hf.search.demo import MAX_BODY, demo, guard, own_names
+from simcse_hf.search.demo import MAX_BODY, build_page, demo, guard, own_names
 
 WAIT = 60  # seconds; a machine may be busy
 SENTENCES = [
@@ -43,6 +43,13 @@ def folder(tmp_path_factory, tokenizer):
 @pytest.fixture(scope="module")
 def index(folder):
     return SentenceIndex.load(folder / "index", SimCSE(folder / "my-model", device="cpu"))
+
+
+def test_the_page_of_an_index_with_deleted_sentences_shows_others(folder):
+    changed = SentenceIndex.load(folder / "index", SimCSE(folder / "my-model", device="cpu"))
+    changed.delete([0, 3])
+    shown = str(build_page(changed, 5, None).config)
+    assert SENTENCES[1] in shown and SENTENCES[0] not in shown
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from cli_helpers import status
 from search_helpers import SENTENCES, assert_same, by_hand, write_table
 
-from simcse_hf import SimCSE, encode, index
+from simcse_hf import SimCSE, duplicates, encode, index
 from simcse_hf.search import SentenceIndex, describe, search
 
 
@@ -78,6 +78,7 @@ def test_queries_are_the_lines_of_standard_input_and_a_person_sees_a_prompt(
         printed = capsys.readouterr()
         assert printed.out == f"the cat\n  {score:.4f}  {best}\n\n"
         assert printed.err.endswith(prompts) and ("search>" in printed.err) == bool(prompts)
+        assert ("Type a text and press Enter" in printed.err) == bool(prompts)
 
 
 def test_escape_sequences_of_a_sentence_do_not_reach_the_terminal(model, tmp_path, capsys):
@@ -138,9 +139,21 @@ def test_what_index_and_search_refuse(model, texts, tmp_path):
         (lambda: index(texts, folder, model=model), "output .*index holds an index: set add to add to it"),
         (
             lambda: index(texts, folder, add=True, backend="hnsw"),
-            "add keeps the index as it was made",
+            "add, replace and delete keep the index as it was made",
         ),
         (lambda: index(texts, str(tmp_path / "new")), "model is missing"),
+        (lambda: index(output=folder), "input or output is missing"),
+        (lambda: index(texts, model=model), "input or output is missing"),
+        (lambda: index(output=folder, delete=[1], add=True), "input or output is missing"),
+        (lambda: index(output=folder, delete=[1], column="text"), "input or output is missing"),
+        (lambda: index(output=folder, delete=[80]), "row must be an integer between 0 and 79, got 80"),
+        (lambda: index(output=folder, delete_where={"id": "7"}), r"no column 'id' \(kept: none\)"),
+        (lambda: index(texts, folder, replace="id"), r"no column 'id' \(kept: none\)"),
+        (lambda: search("a", folder, neighbors=[1]), "neighbors are found without queries"),
+        (lambda: search((), folder, neighbors=[1], prompt="a"), "neighbors are found without queries"),
+        (lambda: search((), folder, neighbors=[1], top_k=0).__next__(), "top_k must be an integer above 0"),
+        (lambda: search((), folder, neighbors=[80]).__next__(), "row must be an integer between 0 and 79, got 80"),
+        (lambda: duplicates(texts, model, 1.1), "threshold must be a cosine"),
         (lambda: index(texts, folder, add=True, model=model, max_length=4), "loaded already: leave out max_length"),
         (lambda: search("a", folder, threshold="saved", prompt="query: "), "threshold saved .* the prompt 'query'"),
         (lambda: search("a", folder, prompt="a", prompt_name="query"), "prompt and prompt_name are both given"),

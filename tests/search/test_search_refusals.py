@@ -75,7 +75,7 @@ def faiss(backend, parameters=None, count=0, among=None):
         (lambda: faiss("hnsw", "speed"), "'hnsw' takes no parameters 'speed'"),
         (lambda: faiss("NSG8", count=10), "'NSG8' cannot add embeddings .*smaller than 100"),
         (lambda: faiss("IVF64,Flat", count=10), "10 embeddings cannot train the backend 'IVF64,Flat'"),
-        (lambda: faiss("PCA4,Flat", count=50, among=np.ones(50, dtype=bool)), "'PCA4,Flat' takes no filter"),
+        (lambda: faiss("PCA4,Flat", count=50, among=np.zeros(30_000, dtype=bool)), "'PCA4,Flat' takes no filter"),
         (lambda: MiningOptions(num_negatives=0), "num_negatives must be an integer above 0, got 0"),
         (lambda: MiningOptions(range_min=-1), "range_min must be .*0 or more, got -1"),
         (lambda: MiningOptions(num_negatives=3, range_min=4, range_max=6), "range_min = 4 and range_max = 6"),

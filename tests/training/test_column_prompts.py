@@ -22,6 +22,7 @@ def make(tmp_path, tokenizer, rows=ROWS, model=None, **changes):
 
 
 SUPCON = {"objective": "supcon", "pooler_type": "avg_no_cls"}
+MIXED_GROUP = {"texts": ["cat sat", "dog ran", "old man sang", "mat"], "relations": [2, 0, 1]}
 GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
 
 
@@ -39,6 +40,22 @@ GROUP = {"texts": ["cat sat", "dog ran", "old man sang"], "relations": [0, 2]}
         (
             *(GROUP, SUPCON, PROMPTS, {"anchor": 6, "positive": 5}),
             {"the old cat sat": 6, "a red dog ran": 5, "a red old man sang": 5},
+        ),
+        (
+            *(GROUP, SUPCON, PROMPTS | {"negative": "small "}, {"anchor": 6, "positive": 5, "negative": 7}),
+            {"the old cat sat": 6, "a red dog ran": 5, "small old man sang": 7},
+        ),
+        (
+            *(MIXED_GROUP, SUPCON, {"anchor": "", "positive": "the ", "negative": "a "}, 32),
+            {"cat sat": 32, "a dog ran": 32, "the old man sang": 32, "a mat": 32},
+        ),
+        (
+            *(
+                {"anchor": "cat sat", "positives": ["dog ran", "bird"], "negatives": ["old man sang"]},
+                {"objective": "class_labels", "pooler_type": "avg"},
+            ),
+            *(PROMPTS | {"negative": "small "}, {"anchor": 6, "positive": 5, "negative": 4}),
+            {"the old cat sat": 6, "a red dog ran": 5, "a red bird": 5, "small old man sang": 4},
         ),
     ],
 )

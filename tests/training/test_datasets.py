@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
@@ -12,6 +13,7 @@ from trainer_helpers import model_of, scored, sentences, texts, train_command
 from simcse_hf import AutoModelForCL
 from simcse_hf.data.samplers import MixtureSampler, PermutedSampler
 from simcse_hf.publishing import write_card
+from simcse_hf.training.recipe import Recipe
 
 
 def mixture():
@@ -149,7 +151,7 @@ def test_tables_that_cannot_work_are_refused(tmp_path, tokenizer, data, changes,
 
 
 def test_rows_that_do_not_fit_the_objective_of_their_data_set_are_refused_with_its_name(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"train_dataset\['pairs'\]: there is no column 'score'"):
+    with pytest.raises(ValueError, match=r"train_dataset\['pairs'\]: no column 'score'"):
         make(tmp_path, tokenizer, tables={"pairs": {"objective": "angle"}})
     trainer = make(tmp_path, tokenizer, tables={"pairs": {"objective": "is_bert"}}, model=model_of(pooler_type="avg"))
     with pytest.raises(ValueError, match="data set 'pairs': the training data has rows with 2 sentences"):
@@ -181,3 +183,36 @@ def test_a_recipe_names_several_data_sets(tmp_path, save_checkpoint):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "one of the data sets `plain` (24 rows), `pairs` (24 rows), `sts` (16 rows, objective `cosent`)." in card
     assert "64 rows of texts" in card and "CoSENT" in card
+
+
+@pytest.mark.parametrize("given", [{}, {"objective": "simcse"}], ids=["no objective", "an objective"])
+def test_a_file_of_labelled_texts_among_several_learns_as_it_does_alone(tmp_path, given):
+    labelled, pairs, own = (str(tmp_path / f"{name}.csv") for name in ("labelled", "pairs", "own"))
+    rows = pd.DataFrame({"text": sentences(16), "label": [number % 4 for number in range(16)]})
+    for path in (labelled, own):
+        rows.to_csv(path, index=False)
+    texts(16, 2).to_csv(pairs)
+    assert Recipe.read("sup", {"train_file": labelled}, given).completed().given["objective"] == (
+        given.get("objective") or "class_labels"
+    )
+    tables = {"labelled": {"train_file": labelled}, "pairs": {"train_file": pairs}}
+    tables["own"] = {"train_file": own, "objective": "supcon"}
+    completed = Recipe.read("sup", {"datasets": tables}, given).completed().given["datasets"]
+    objectives = {name: table.get("objective") for name, table in completed.items()}
+    assert objectives == {"labelled": None if given else "class_labels", "pairs": None, "own": "supcon"}
+
+
+def test_labelled_texts_among_several_data_sets_are_trained_in_pairs_of_a_class(tmp_path, save_checkpoint):
+    pd.DataFrame({"text": sentences(16), "label": [number % 4 for number in range(16)]}).to_csv(
+        tmp_path / "labelled.csv", index=False
+    )
+    texts(16, 2).to_csv(tmp_path / "pairs.csv")
+    tables = {name: {"train_file": str(tmp_path / f"{name}.csv")} for name in ("labelled", "pairs")}
+    given = {"model_name_or_path": str(save_checkpoint(model_of())), "output_dir": str(tmp_path / "out")}
+    given |= {"datasets": tables, "use_cpu": True, "per_device_train_batch_size": 4, "report_to": "none"}
+    trainer = Recipe.read("sup", given).trainer()
+    for batch in trainer.get_train_dataloader():
+        if "labels" in batch:
+            assert batch["input_ids"].shape[:2] == (4, 1)
+            assert min(batch["labels"].tolist().count(label) for label in batch["labels"].tolist()) >= 2
+    assert trainer.model.settings.dataset_objectives["labelled"]["objective"] == "class_labels"

@@ -171,6 +171,14 @@ def test_a_default_of_the_command_gives_way_to_what_is_given(words, expected, tm
     assert {name: getattr(args, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(("words", "saves"), [(["--eval_steps", "30"], 30), (["--save_steps", "360"], 360)])
+def test_other_evaluation_steps_than_those_of_a_recipe_need_no_saving_steps(words, saves, save_checkpoint):
+    start = str(save_checkpoint(BertForMaskedLM(tiny_config())))
+    files = ["--model", start, "--train_file", "x.txt", "--dev_file", "dev.csv", "--use_cpu", "--bf16", "false"]
+    args = Recipe.read("sup", ["cosent-bert-base-uncased", *files, *words]).decide().training
+    assert (args.save_steps, args.load_best_model_at_end) == (saves, True)
+
+
 def test_a_run_knows_who_decided_each_setting(tmp_path, save_checkpoint):
     start = save_checkpoint(BertForCL(tiny_config(), pooler_type="avg", temperature=0.2))
     model = AutoModelForCL.from_pretrained(start, hard_negative_weight=0.5)

@@ -87,8 +87,8 @@ REFUSALS = {
     "a DatasetDict": (made(DatasetDict(train=texts(8))), "train_dataset DatasetDict 'train'"),
     "a stream of torch": (made(Stream()), "train_dataset IterableDataset datasets.IterableDataset"),
     "a data set of torch": (made(TensorDataset(torch.ones(4))), "train_dataset TensorDataset datasets.Dataset"),
-    "a list of tuples": (made([("a cat", "a dog")]), "train_dataset tuple"),
-    "an empty list": (made([]), "train_dataset empty"),
+    "a set": (made({"a cat", "a dog"}), "train_dataset set"),
+    "an empty list": (made([]), "train_dataset no rows"),
     "no rows": (started(Dataset.from_dict({"input_ids": []})), "train_dataset empty"),
     "words that the model does not know": (started(["猫 坐 在 垫子 上"] * 16), "train_dataset 100% unknown"),
     "words that a view does not know": (started(["猫 坐 在"] * 16, view="delete_words"), "train_dataset 100% unknown"),
@@ -164,6 +164,22 @@ REFUSALS = {
     "a prompt without a column": (made(TRIPLETS, prompts=["the "]), "anchor positive negative"),
     "a length of one column": (made(TRIPLETS, max_seq_length={"anchor": 16}), "max_seq_length positive"),
     "a short column": (made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 2}), "max_seq_length 3"),
+    "a prompt of the positive of single sentences": (
+        made(sentences(16), prompts={"anchor": "a ", "positive": "the "}),
+        "train_dataset single prompts",
+    ),
+    "a length of the positive of single sentences": (
+        made(sentences(16), view="crop", max_seq_length={"anchor": 16, "positive": 20}),
+        "train_dataset single max_seq_length",
+    ),
+    "a prompt of the positive of a view": (
+        made(sentences(16), view="crop", prompts={"positive": "the "}),
+        "crop prompt",
+    ),
+    "a prompt of the positive of streamed sentences": (
+        made(texts(24).to_iterable_dataset(), prompts={"positive": "the "}),
+        "train_dataset single prompts",
+    ),
     "a long column": (made(TRIPLETS, max_seq_length={"anchor": 16, "positive": 400}), "max_seq_length 400"),
 }
 

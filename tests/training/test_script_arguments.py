@@ -138,6 +138,67 @@ def test_the_error_names_an_invalid_yaml_file(parse, text, words):
         parse("", recipe=text)
 
 
+#: What stands in a recipe, and what the options of text, numbers and truth values are.
+WRITTEN = [
+    ("output_dir", "2024_11_26", "2024_11_26"),
+    ("output_dir", "007", "007"),
+    ("run_name", "12:30", "12:30"),
+    ("run_name", "1.10", "1.10"),
+    ("train_file", "2024-11-26", "2024-11-26"),
+    ("train_file", "on", "on"),
+    ("dataset_name", "0x10", "0x10"),
+    ("model_revision", "1e5", "1e5"),
+    ("model_revision", "'007'", "007"),
+    ("eval_strategy", "no", "no"),
+    ("eval_strategy", '"no"', "no"),
+    ("save_strategy", "no", "no"),
+    ("report_to", "none", "none"),
+    ("dev_file", "null", None),
+    ("dev_file", "", None),
+    ("columns", "[no, 1.10, 12:30]", ["no", "1.10", "12:30"]),
+    ("columns", "\n- yes\n- 'off'\n- 007", ["yes", "off", "007"]),
+    ("templates", "[2024-11-26]", ["2024-11-26"]),
+    ("prompts", "{anchor: no, positive: 12:30}", {"anchor": "no", "positive": "12:30"}),
+    ("learning_rate", "1e-5", 1e-5),
+    ("learning_rate", "3.0e-5", 3e-5),
+    ("seed", "7", 7),
+    ("max_steps", "1_000", 1000),
+    ("seeds", "[1, 2]", [1, 2]),
+    ("mlp_only_train", "on", True),
+    ("do_mlm", "No", False),
+    ("max_seq_length", "{anchor: 16, positive: 32}", {"anchor": 16, "positive": 32}),
+    ("matryoshka_dims", "[64, 32]", [64, 32]),
+    ("objective_options", "{temperature: 5e-2, symmetric: yes, scale: 1.5e3}",
+     {"temperature": 0.05, "symmetric": True, "scale": 1500.0}),
+    ("objective_options", "{generator: '007'}", {"generator": "007"}),
+    ("datasets", "{no: {train_file: 007, columns: [on, b], share: 2, max_seq_length: 16}, 12: {objective: off}}",
+     {"no": {"train_file": "007", "columns": ["on", "b"], "share": 2, "max_seq_length": 16},
+      "12": {"objective": "off"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "written", "expected"), WRITTEN)
+def test_a_text_in_a_recipe_is_the_word_that_was_written(tmp_path, name, written, expected):
+    (tmp_path / "run.yaml").write_text(f"{name}: {written}\n")
+    value = Recipe.read("unsup", str(tmp_path / "run.yaml")).given[name]
+    assert value == expected and type(value) is type(expected)
+
+
+def test_data_sets_of_a_recipe_may_share_settings(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "datasets:\n  a: &shared {train_file: 007, share: 1}\n  b: {<<: *shared, train_file: on}\n"
+    )
+    tables = Recipe.read("unsup", str(tmp_path / "run.yaml")).given["datasets"]
+    assert tables == {"a": {"train_file": "007", "share": 1}, "b": {"train_file": "on", "share": 1}}
+
+
+def test_the_own_files_of_the_sample_may_be_named():
+    corpus, encoder = sample_files()
+    assert Recipe("unsup", {}).is_sample
+    assert not Recipe("unsup", {"train_file": str(corpus.train_sentences)}).is_sample
+    assert not Recipe("unsup", {"model_name_or_path": str(encoder)}).is_sample
+
+
 @pytest.mark.parametrize("content, message", [(None, "No such file"), (b"temp: \xff\n", "UTF-8")])
 def test_a_recipe_that_cannot_be_read_is_an_input_error(tmp_path, content, message, capsys):
     if content is not None:

@@ -84,6 +84,23 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
 
 
 @pytest.mark.parametrize(
+    "rows, batch, advice",
+    [
+        (640, 512, "per_device_train_batch_size=32 with num_train_epochs=3 makes 60"),
+        (2000, 512, "per_device_train_batch_size=64 with num_train_epochs=3 makes 96"),
+        (40, 16, "per_device_train_batch_size=16 with num_train_epochs=17 makes 51"),
+    ],
+)
+def test_few_steps_are_reported_with_a_batch_and_epochs_that_make_more(
+    rows, batch, advice, tmp_path, tokenizer, caplog
+):
+    options = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": batch}
+    trainer = make(tmp_path, tokenizer, texts(rows, 2), **options)
+    trainer._check_run()
+    assert advice in caplog.text
+
+
+@pytest.mark.parametrize(
     "batch, options, steps", [(16, {}, "3 step(s) in an epoch and 9"), (1, {}, None), (16, {"max_steps": 2}, None)]
 )
 def test_a_run_of_few_steps_is_told_their_number(tmp_path, tokenizer, caplog, batch, options, steps):

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from transformers.utils import logging
 
 from ...data.columns import find_parts
+from ...data.read import name_of_class
 from ...data.table import open_table
 from ...indexes.exact import unit_length
 from ..embeddings import SentenceEmbeddings
@@ -220,7 +221,7 @@ def read_labelled_rows(path: Path) -> tuple:
         relabelled = 0
         for where, (cell, *others) in table.parts(roles):
             text = checked_text(cell, where)
-            label, *split = ["" if other is None else str(other).strip() for other in others]
+            label, *split = [(name_of_class(other, where) or "").strip() for other in others]
             if "" in (label, *split):
                 raise ValueError(f"{where}: the label is empty. Fill or remove the row.")
             rows = splits.setdefault(split[0].lower() if split else name, {})

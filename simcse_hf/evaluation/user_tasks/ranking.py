@@ -271,20 +271,14 @@ def rank_documents(
     """
     queries, documents = (comparable(each.astype(np.float32), similarity) for each in (queries, documents))
     # Equal embeddings are compared once, because the rounding of their products depends on the place in a matrix.
-    copies: dict[bytes, list[str]] = {}
-    distinct = []
+    copies: dict[bytes, list[int]] = {}
     for row in sorted(range(len(ids)), key=ids.__getitem__, reverse=True):
-        same = copies.setdefault(blake2b(documents[row].tobytes(), digest_size=16).digest(), [])
-        if not same:
-            distinct.append(row)
-        same.append(ids[row])
-    index = ExactIndex(documents.shape[1], similarity)
-    index.add(documents[distinct])
+        copies.setdefault(blake2b(documents[row].tobytes()).digest(), []).append(row)
     groups = list(copies.values())
+    index = ExactIndex(documents.shape[1], similarity)
+    index.add(documents[[group[0] for group in groups]])
     for found in zip(*index.search(queries, min(depth, len(groups))), strict=True):
-        ranked: list[tuple[float, str]] = []
-        for score, group in zip(*found, strict=True):
-            ranked += [(score, id) for id in groups[group][:depth]]
+        ranked = [(score, ids[row]) for score, group in zip(*found, strict=True) for row in groups[group][:depth]]
         yield [id for _, id in sorted(ranked, reverse=True)[:depth]]
 
 

@@ -182,6 +182,7 @@ def adapt(
         # 3. Adapt.
         result = _Adaptation(asked, steps_done).run()
         write_json(directory / ADAPTATION, result.to_dict())  # last, because it marks the adaptation as finished
+        logger.info(f"The models of the arms are removed; {output}/{ADAPTATION} has their scores.")
         for path in steps_done.path.parent.iterdir():
             if path.is_dir():
                 remove(path)

@@ -212,6 +212,10 @@ def describe(
             summary += f"; the text of the domain {helped}: {each} over {each.against}"
     if not chosen.control and any(arms[name].control for name in measured):
         summary += "; the text of the domain did not help: no arm with it was better on dev"
+    intervals = [first.interval, *(found["interval"] for found in measured.values() if found["dev"] is not None)]
+    low, high = next(filter(None, intervals), (0.0, 0.0))
+    if first.verdict == NO_GAIN and high > low:
+        summary += f"; as many rows can show a gain of {(high - low) / 2:.1f} or more"
 
     # 2. In numbers.
     stages = {}

@@ -91,3 +91,11 @@ def test_a_part_of_a_split_with_one_label_is_refused(tmp_path):
     for seed in range(5):  # a label with one row goes to one part as a whole
         with pytest.raises(ValueError, match="all 1 scored rows have the label|cannot be split"):
             task.split(0.5, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_labels_of_a_text_are_refused_with_their_row(tmp_path, kind):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n')
+    with pytest.raises(ValueError, match=r"mine.jsonl, line 2: the label is \['x', 'y'\], and a text has one label"):
+        read_task(kind, path)
