@@ -227,7 +227,7 @@ def open_source(
     if isinstance(source, Dataset):
         return [dataset_table(source, name or "the dataset")]
     if hasattr(source, "columns"):  # a data frame
-        frame: Any = source
+        frame: Any = source if hasattr(source, "items") else pa.table(source).to_pandas()
         check_repeated(map(str, frame.columns), name or "the data frame")
         source = dict(frame.items())
     if isinstance(source, Mapping) and all(map(is_column, source.values())):

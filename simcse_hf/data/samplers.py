@@ -1,6 +1,6 @@
 """The order in which training rows are drawn: random, or with what belongs together or apart in a batch."""
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -120,29 +120,23 @@ class NoDuplicatesSampler(PermutedSampler):
     def _fill_batches(self, rng: np.random.Generator) -> np.ndarray:
         """Fill whole batches in a new order of all rows."""
         rows = deque(rng.permutation(len(self.texts)).tolist())
-        waiting: defaultdict[int, deque[int]] = defaultdict(deque)  # rows by a text that the batch has
         drawn: list[int] = []
-        batch: list[int] = []
-        held: set[int] = set()  # the texts of the batch
-        while rows:
-            row = rows.popleft()
-            texts = set(self.texts[row].tolist()) - {0}
-            known = texts & held
-            if known:
-                waiting[min(known)].append(row)
-            else:
-                batch.append(row)
-                held |= texts
-            if len(batch) == self.block:
-                drawn += batch
-                batch = []
-                held = set()
-            if not (batch and rows):  # one row of each text that the batch does not have is tried again
-                for text in [text for text in waiting if text not in held]:
-                    rows.appendleft(waiting[text].popleft())
-                    if not waiting[text]:
-                        del waiting[text]
-        return np.array(drawn, np.int64)
+        while True:
+            batch: list[int] = []
+            held: set[int] = set()
+            later = []
+            while rows and len(batch) < self.block:
+                row = rows.popleft()
+                texts = set(self.texts[row].tolist()) - {0}
+                if held.isdisjoint(texts):
+                    batch.append(row)
+                    held |= texts
+                else:
+                    later.append(row)
+            if len(batch) < self.block:
+                return np.array(drawn, np.int64)
+            drawn += batch
+            rows.extendleft(reversed(later))
 
 
 class NeighborSampler(PermutedSampler):

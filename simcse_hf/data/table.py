@@ -31,6 +31,7 @@ from .columns import (
     flatten,
     has_text,
     is_list,
+    is_plain,
     looks_like_sentence,
     plain,
     quote,
@@ -280,7 +281,7 @@ def open_table(path: StrPath) -> Table:
     if format == "txt":
         table = Table(str(path), ["text"], partial(_lines, path), "line")
     elif format in ("csv", "tsv"):
-        table = _open_csv(path, "," if format == "csv" else "\t")
+        table = open_csv(path, "," if format == "csv" else "\t")
     elif format == "parquet":
         table = _open_parquet(path)
     else:
@@ -297,7 +298,8 @@ def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
             yield number, (line.removesuffix("\n").removesuffix("\r"),)
 
 
-def _open_csv(path: Path, delimiter: str) -> Table:
+def open_csv(path: Path, delimiter: str) -> Table:
+    """Open a file of cells between delimiters, whose first row is its header."""
     _, header = next(csv_records(path, delimiter), (1, []))
     names = [cell.strip() for cell in header]
     if not names:
@@ -439,8 +441,7 @@ class RowCleaner:
         for place, cell in enumerate(cells):
             texts = cell if place and is_list(cell) else [cell]
             for text in texts:
-                is_plain = isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
-                if text is not None and not is_plain:
+                if text is not None and not is_plain(text):
                     check_text(text, f"{self.table.at(number)}, column {self.columns[place]!r}")
         if len(cells) == self.width and all(map(has_text, cells)):
             self.kept += 1
@@ -540,6 +541,7 @@ def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] =
     """
     table, column = text_column(path, column, keep)
     for number, (text, *cells) in table.rows([column, *keep]):
-        where = table.at(number)
-        others = ["" if cell is None else check_text(str(cell), where) for cell in cells]
-        yield number, check_text(text, f"{where}, column {column!r}"), *others
+        if not is_plain(text):
+            check_text(text, f"{table.at(number)}, column {column!r}")
+        others = ["" if cell is None else check_text(str(cell), table.at(number)) for cell in cells]
+        yield number, text, *others

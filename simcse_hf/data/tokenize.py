@@ -1,9 +1,9 @@
 """Tokenize a training set once: rows of texts become rows of token ids."""
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import chain, compress, islice, pairwise
+from itertools import chain, compress, islice
 from operator import ge
 from typing import Any
 
@@ -267,30 +267,19 @@ def number_texts(rows: Dataset) -> np.ndarray:
             `text_ids`.
 
     Returns:
-        `np.ndarray`: Digests of 64 bits of shape `(rows, most texts of a row)`, 0 where a row has no text.
+        `np.ndarray`: Numbers of 64 bits of shape `(rows, most texts of a row)`, 0 where a row has no text; see
+            [`number_of`].
     """
     column = "text_ids" if "text_ids" in rows.column_names else "input_ids"
-    widths = [np.zeros(0, np.int64)]
-    numbers = [np.zeros(0, np.int64)]
-    for batch in rows.select_columns([column]).with_format("arrow").iter(batch_size=_BATCH):
-        # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, with the texts' bounds 0 2 3 4.
-        lists = batch[column].combine_chunks()
-        texts = lists.flatten()
-        widths.append(np.diff(lists.offsets.to_numpy()))
-        if column == "text_ids":
-            numbers.append(texts.to_numpy())
-            continue
-        tokens = texts.flatten().to_numpy(zero_copy_only=False)
-        bounds = texts.offsets.to_numpy().astype(np.int64)
-        digests = bytearray()
-        for first, last in pairwise(bounds - bounds[0]):
-            own = tokens[first:last].tobytes()
-            digests += blake2b(own, digest_size=8).digest() if own else bytes(8)
-        numbers.append(np.frombuffer(digests, np.int64))
-    in_row = np.concatenate(widths)
-    has_text = np.arange(in_row.max(initial=0)) < in_row[:, None]
+    widths = []
+    numbers = array("q")
+    for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
+        for row in batch[column]:
+            widths.append(len(row))
+            numbers.extend(row if column == "text_ids" else map(number_of, row))
+    has_text = np.arange(max(widths, default=0)) < np.array(widths)[:, None]
     table = np.zeros(has_text.shape, np.int64)
-    table[has_text] = np.concatenate(numbers)
+    table[has_text] = numbers
     return table
 
 

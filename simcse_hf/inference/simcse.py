@@ -311,10 +311,10 @@ class SimCSE(Encoder):
             split_over_processes=split_over_processes,
         )
         empty = torch.zeros(0, truncate_dim or self.dim)
-        embeddings = torch.cat([empty, *(vectors for _, vectors in stream)])
+        embeddings = torch.cat([empty, *(vectors.cpu() for _, vectors in stream)])
         check_finite(embeddings, lambda number: f"text {number} ({texts[number][:80]!r})")
         if precision != "float32":
-            embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
+            embeddings = torch.from_numpy(quantize(embeddings, precision))
         if isinstance(sentences, str):
             embeddings = embeddings[0]
         if convert_to_tensor:
@@ -344,7 +344,7 @@ class SimCSE(Encoder):
 
         Yields:
             `tuple[T, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
-            the CPU. They may hold NaN or infinity.
+            the model's device. They may hold NaN or infinity.
 
         Raises:
             ValueError: As [`SimCSE.encode`].

@@ -259,9 +259,8 @@ class Rows:
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
         numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
-        meets_equal_texts = args.batch_sampler != "no_duplicates"
-        batch = batch_size * args.world_size
-        objective.check(TrainingRows(number, batch, rows.column_names, rows, numbers if meets_equal_texts else None))
+        meeting = numbers if args.batch_sampler != "no_duplicates" else None
+        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows, meeting))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length

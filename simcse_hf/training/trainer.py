@@ -127,13 +127,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
         args (`SimCSETrainingArguments` or `Run`, *optional*): The training arguments. What they leave open is decided
             in a copy, `trainer.args`. A recipe passes a run that it has decided.
-        train_dataset (`str`, `Dataset`, `list` or `dict`, *optional*): A file of texts or a data set on the hub; or
-            texts, with columns named as in `load_text_dataset`; or token ids in one column `input_ids` (see
-            `tokenize_dataset`); or several such data sets by name, each batch from one of them (see `datasets` and
-            `dataset_shares` of the arguments).
+        train_dataset (`str`, `Dataset`, `list`, `dict` or `Any`, *optional*): A file of texts, a data set on the hub,
+            or rows in any container that `load_text_dataset` takes, with columns named as there; or token ids as
+            `input_ids`, without padding or with an `attention_mask`; or several such data sets by name, each batch
+            from one of them (see `datasets` and `dataset_shares` of the arguments).
         eval_dataset (`Dataset`, `list` or `dict`, *optional*): Data of the same form, for `eval_loss`; or several by
             name. The dev set of scored pairs is `dev_set`.
-        dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs, or their file, for a
+        dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, or their file, for a
             [`SimilarityEvalCallback`]. For several dev sets, pass such callbacks with different names.
         processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; by default the model's own.
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
@@ -80,6 +81,7 @@ CONTAINERS = {
     "a frame": lambda columns: pd.DataFrame(filled(columns)),
     "a frame with pandas.NA": lambda columns: pd.DataFrame(filled(columns, pd.NA), index=range(8, 16)),
     "a frame of nullable types": lambda columns: pd.DataFrame(filled(columns)).convert_dtypes(),
+    "a table of Arrow": lambda columns: pa.table(filled(columns)),
     "a data set": lambda columns: Dataset.from_dict(filled(columns)),
     "a data set for numpy": lambda columns: Dataset.from_dict(filled(columns)).with_format("numpy"),
     "a data set for pandas": lambda columns: Dataset.from_dict(filled(columns)).with_format("pandas"),
