@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -126,7 +125,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     path.parent.mkdir()
     # torch warns about its own internals
     with torch.no_grad(), warnings.catch_warnings(action="ignore"), silent():
-        program: Any = torch.onnx.export(
+        program = torch.onnx.export(
             module,
             _example(simcse, rows=3, length=7),
             dynamo=True,
@@ -136,6 +135,7 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
             dynamic_shapes=dict.fromkeys(INPUTS, axes),
             verbose=False,
         )
+        assert program is not None  # which it is where a file is named
         for node in program.model.graph:
             node.metadata_props.clear()  # which name the folders of this machine
         program.save(path, external_data=simcse.model.get_memory_footprint() > _ONE_FILE_LIMIT)

@@ -55,7 +55,7 @@ class PushingTrainer(Trainer):
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
-        **card: Any,
+        **card: object,
     ) -> Any:
         """Upload the model, the tokenizer and a card in one commit.
 
@@ -65,7 +65,7 @@ class PushingTrainer(Trainer):
             token (`str`, *optional*): The access token. The default is that of the arguments.
             revision (`str`, *optional*): The branch. The default is that of the arguments.
             private (`bool`, *optional*): Whether a new repository is private.
-            **card (`Any`): Arguments of `create_model_card`.
+            **card (`object`): Arguments of `create_model_card`.
 
         Returns:
             `CommitInfo`: The commit; a `Future` of it without `blocking`.
@@ -76,7 +76,7 @@ class PushingTrainer(Trainer):
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        self.create_model_card(**card)
+        cast(Any, self).create_model_card(**card)
         self._finish_current_push()
         message = commit_message or "End of training"
         return self._commit(token=token, branch=revision, commit_message=message, run_as_future=not blocking)
