@@ -49,6 +49,8 @@ Row = tuple[int, Sequence]
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
+#: A column that is meant to weigh the rows.
+_WEIGHT = re.compile(r"(.*_)?weights?", re.IGNORECASE)
 #: Excel's separator line.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
@@ -176,6 +178,14 @@ class Table:
     unit: str
     source: Path | Dataset | None = None
     refuse_late_keys: bool = True
+
+    def __post_init__(self) -> None:
+        weights = list(filter(_WEIGHT.fullmatch, self.columns))
+        if weights:
+            logger.warning_once(
+                f"{self.name}: the column {quote(weights)} has no effect, because no objective weighs its rows: "
+                "repeat rows, or give data sets another share."
+            )
 
     def __str__(self) -> str:
         return self.name

@@ -55,7 +55,8 @@ from ..models.settings import THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
-from ..ops.files import STAGING, folder_problem, full_name, write_json
+from ..ops.files import STAGING, folder_problem, full_name, read_json_object, write_json
+from ..ops.kernels import CHOICES
 from ..ops.loading import load_pretrained
 from ..ops.memory import FullMemoryError, explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
@@ -345,6 +346,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
+            CHOICES.update(read_json_object(Path(self.resumed_from, SETTINGS)).get("attention", {}))
             # The caller's callbacks continue with their states, such as the patience of early stopping.
             saved = TrainerState.load_from_json(str(Path(self.resumed_from, "trainer_state.json"))).stateful_callbacks
             states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
@@ -936,6 +938,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
         record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
+        record["attention"] = CHOICES
         write_json(folder / SETTINGS, record)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
