@@ -31,6 +31,11 @@ def has_text(cell: object) -> bool:
     return isinstance(cell, str) and cell != "" and not cell.isspace()
 
 
+def is_plain(text: object) -> bool:
+    """Say whether [`check_text`] need not look at a text, nor anybody put its place into words."""
+    return isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
+
+
 def check_text(text: object, where: str) -> str:
     """Return a text; raise a `ValueError` if it is no string, too long, or holds half of a surrogate pair."""
     if not isinstance(text, str):
