@@ -7,6 +7,9 @@ from itertools import islice
 
 import numpy as np
 from torch.utils.data import Sampler
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 #: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
 #: in each process) training keeps its order; above, the order is that of [`PermutedSampler`].
@@ -107,10 +110,14 @@ class NoDuplicatesSampler(PermutedSampler):
         self.texts = texts
         self.block = block
         self.first = self._fill_batches(np.random.default_rng((seed, 0)))
-        if not len(self.first):
-            few = f"of {len(texts)} rows, no {block} have different texts, so that they would fill a batch"
-            raise ValueError(f"batch_sampler = 'no_duplicates': {few}: lower per_device_train_batch_size")
         self.num_rows = len(self.first)
+        found = (
+            f"batch_sampler = 'no_duplicates': of {len(texts):,} rows, {self.num_rows:,} fit into batches of {block}"
+        )
+        if not self.num_rows:
+            raise ValueError(f"{found} different texts: lower per_device_train_batch_size")
+        if len(texts) - self.num_rows >= block:
+            logger.warning_once(f"{found} with different texts. An epoch leaves out the others, another epoch others.")
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
