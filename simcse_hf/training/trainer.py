@@ -25,7 +25,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy
+from transformers.trainer_utils import EvalLoopOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
@@ -51,7 +51,6 @@ from ..models.checkpoint import (
 )
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
-from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
@@ -829,12 +828,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.optim.Optimizer`: The optimizer.
 
         Raises:
-            ValueError: If a weight that is to be trained is not in the optimizer, as one that the caller made before
-                the Trainer added an adapter or an objective.
+            ValueError: If the whole model is frozen, or a weight that is to be trained is not in the optimizer, as one
+                that the caller made before the Trainer added an adapter or an objective.
         """
         optimizer = super().create_optimizer(*args, **kwargs)
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = {name: x for name, x in self.model.named_parameters() if x.requires_grad}
+        if all(name.startswith("objective.") for name in trained):
+            raise ValueError(
+                "all weights of the model are frozen (requires_grad is False), so no embedding would change: unfreeze "
+                "some of them, or load an adapter with is_trainable=True"
+            )
         lost = [name for name, x in trained.items() if id(x) not in held]
         # These hold others in the place of the parameters.
         is_wrapped = self.is_fsdp_enabled or self.is_deepspeed_enabled or "layerwise" in self.args.optim
@@ -956,18 +960,6 @@ class SimCSETrainer(WholeCheckpointTrainer):
         record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
         record["attention"] = CHOICES
         write_json(folder / SETTINGS, record)
-
-    def prepare_push(self, checkpoint: Path) -> None:
-        """Copy the files of sentence-transformers, as transformers copies its own, into the folder that is pushed.
-
-        Args:
-            checkpoint (`Path`): The checkpoint.
-        """
-        args = self.args
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        pushes = args.hub_strategy != HubStrategy.END and (args.hub_always_push or not is_busy)
-        if pushes and self.is_world_process_zero():
-            copy_sentence_transformers_files(str(checkpoint), str(args.output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""
