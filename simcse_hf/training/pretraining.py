@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch.utils.data import SequentialSampler
@@ -75,8 +76,8 @@ MLM_ARGUMENTS = (PretrainingArguments, TrainingArguments)
 class MaskedLMTrainer(WholeCheckpointTrainer):
     """Train a stock masked-LM model on rows of `input_ids`.
 
-    The masks of training come from torch's global generator inside the step, as dropout masks do. So a resumed run
-    draws those of an uninterrupted one, which masks drawn by the collator ahead of the step would not guarantee.
+    The masks of a step are drawn by the seed, the step and the process. So a resumed run draws those of an
+    uninterrupted one, which masks drawn by the collator ahead of the step would not guarantee.
 
     Args:
         model (`PreTrainedModel`): A model of `AutoModelForMaskedLM`.
@@ -107,10 +108,6 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         )
         self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of a step
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
-        #: The batches of the next step, before they are masked.
-        self.batches: list = []
-        #: The tokens to predict in the batches of a step.
-        self.predicted = torch.tensor(0)
         #: The first module that reads the states of the encoder.
         self.head = next(child for child in model.children() if child is not model.base_model)
 
@@ -131,20 +128,17 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         super()._save(output_dir, state_dict)
         save_tokenizer(self.processing_class, output_dir or str(self.args.output_dir), self.model)
 
-    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple[list, None]:
-        """Take the batches of a step, which are masked when it begins."""
-        self.batches, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)
-        return self.batches, None
-
-    def training_step(self, model: torch.nn.Module, inputs: dict, *args: object) -> torch.Tensor:
-        """Take the gradient of a batch; the first one of a step masks all of them, unless they have labels."""
-        if self.batches:
-            for batch in self.batches:
+    def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, *args: object) -> tuple:
+        """Take the batches of a step, mask those without labels, and count the tokens to predict."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)
+        place = [self.args.seed, self.state.global_step, self.args.process_index]
+        (seed,) = np.random.SeedSequence(place).generate_state(1)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(seed))
+            for batch in batches:
                 if "labels" not in batch:
                     batch["input_ids"], batch["labels"] = mask_tokens(batch["input_ids"], self.masker)
-            self.predicted = torch.as_tensor(self._get_num_items_in_batch(self.batches, self.args.device))
-            self.batches = []
-        return super().training_step(model, inputs, self.predicted)
+        return batches, self._get_num_items_in_batch(batches, self.args.device)
 
     def compute_loss(
         self,
@@ -171,7 +165,7 @@ class MaskedLMTrainer(WholeCheckpointTrainer):
         if model.training and num_items_in_batch is not None:
             # Processes average their gradients.
             processes = self.args.world_size if self.args.average_tokens_across_devices else 1
-            loss = loss * (number * processes / self.predicted.clamp(min=1))
+            loss = loss * (number * processes / torch.as_tensor(num_items_in_batch).clamp(min=1))
         return (loss, outputs) if return_outputs else loss
 
     def mask_once(self, rows: Dataset) -> Dataset:
