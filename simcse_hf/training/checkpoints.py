@@ -196,6 +196,7 @@ class WholeCheckpointTrainer(PushingTrainer):
                 "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
                 "leave them out"
             )
+        self.accelerator.gradient_accumulation_steps = 1  # transformers 5.2 divides, and Accelerate would once more
         callbacks = self.callback_handler.callbacks
         if type(callbacks[-1]) is PrinterCallback:
             callbacks[-1] = RunLog()
