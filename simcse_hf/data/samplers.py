@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
 from torch.utils.data import Sampler
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 #: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
 #: in each process) training keeps its order; above, the order is that of [`PermutedSampler`].
@@ -55,6 +59,25 @@ class PermutedSampler(Sampler[int]):
         order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
         rng.shuffle(order)
         return order
+
+
+class RepeatableSampler(PermutedSampler):
+    """Draw the orders of a sampler that reads torch's global generator, by the seed and the epoch only.
+
+    Args:
+        sampler (`Sampler`): The sampler.
+        seed (`int`): Chooses the orders.
+    """
+
+    def __init__(self, sampler: Sampler, seed: int) -> None:
+        super().__init__(len(sampler), seed)  # type: ignore[arg-type]  # those of transformers have a length
+        self.sampler = sampler
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(rng.integers(2**63)))
+            return np.array(list(self.sampler))
 
 
 class ClassSampler(PermutedSampler):
@@ -107,10 +130,14 @@ class NoDuplicatesSampler(PermutedSampler):
         self.texts = texts
         self.block = block
         self.first = self._fill_batches(np.random.default_rng((seed, 0)))
-        if not len(self.first):
-            few = f"of {len(texts)} rows, no {block} have different texts, so that they would fill a batch"
-            raise ValueError(f"batch_sampler = 'no_duplicates': {few}: lower per_device_train_batch_size")
         self.num_rows = len(self.first)
+        found = (
+            f"batch_sampler = 'no_duplicates': of {len(texts):,} rows, {self.num_rows:,} fit into batches of {block}"
+        )
+        if not self.num_rows:
+            raise ValueError(f"{found} different texts: lower per_device_train_batch_size")
+        if len(texts) - self.num_rows >= block:
+            logger.warning_once(f"{found} with different texts. An epoch leaves out the others, another epoch others.")
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""

@@ -225,15 +225,17 @@ def collect_pairs(
     for place, (score, *sentences) in rows:
         if score is None or not str(score).strip():
             continue
-        texts = [check_text(sentence, place) for sentence in sentences if sentence is not None or not drop_empty]
-        if len(list(filter(has_text, texts))) < 2:
-            if not drop_empty:
-                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+        for sentence in sentences:
+            if sentence is not None or not drop_empty:
+                check_text(sentence, place)
+        if all(map(has_text, sentences)):
+            scores.append((place, score))
+            pairs.sentences1.append(sentences[0])
+            pairs.sentences2.append(sentences[1])
+        elif drop_empty:
             dropped.append(place)
-            continue
-        scores.append((place, score))
-        pairs.sentences1.append(texts[0])
-        pairs.sentences2.append(texts[1])
+        else:
+            raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
     if dropped:
         counted = f"{len(dropped)} of {len(dropped) + len(scores)} rows dropped for an empty cell"
         logger.warning(f"{where}: {counted}: {first_few(dropped)}.")

@@ -49,6 +49,8 @@ Row = tuple[int, Sequence]
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
+#: A column that is meant to weigh the rows.
+_WEIGHT = re.compile(r"(.*_)?weights?", re.IGNORECASE)
 #: Excel's separator line.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
@@ -81,10 +83,10 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             problem = None
             wrong = None if line.isascii() else _UNDECODED.search(line)
             if wrong:
+                likely = "UTF-16" if line.startswith(("\udcff\udcfe", "\udcfe\udcff")) else "WINDOWS-1252"
                 problem = (
                     f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. "
-                    "The text may be WINDOWS-1252 or UTF-16: convert it, for example with "
-                    "`iconv -f WINDOWS-1252 -t UTF-8`."
+                    f"The text may be {likely}: convert it with `iconv -f {likely} -t UTF-8`."
                 )
             elif "\0" in line:
                 problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."
@@ -176,6 +178,14 @@ class Table:
     unit: str
     source: Path | Dataset | None = None
     refuse_late_keys: bool = True
+
+    def __post_init__(self) -> None:
+        weights = list(filter(_WEIGHT.fullmatch, self.columns))
+        if weights:
+            logger.warning_once(
+                f"{self.name}: the column {quote(weights)} has no effect, because no objective weighs its rows: "
+                "repeat rows, or give data sets another share."
+            )
 
     def __str__(self) -> str:
         return self.name

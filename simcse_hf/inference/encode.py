@@ -1,9 +1,10 @@
 """Encode a file of texts into shards of embeddings, each of which is whole or absent, or into one array of them."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import islice
@@ -22,8 +23,9 @@ from ..ops.checks import check_values
 from ..ops.distributed import hold_together, on_first_process, wait_for_all, world
 from ..ops.errors import check_finite, refuse_changes
 from ..ops.files import ARRAY_DAMAGE, StrPath, digest, entries, read_npy, write_json, write_npy
-from ..ops.identity import digest_texts
+from ..ops.identity import Identity, digest_texts
 from ..ops.results import Result
+from ..ops.upload import public_name
 from .load import load_model
 from .quantization import SCALAR_PRECISIONS, calibrate_ranges, check_ranges, quantize
 from .shards import (
@@ -152,6 +154,8 @@ def encode(
     check_values(range(1, encoder.dim + 1), truncate_dim=truncate_dim)
     if codes is not None:
         check_ranges(codes, truncate_dim or encoder.dim)
+    if isinstance(ranges, (str, os.PathLike)):
+        _check_model_of(ranges, encoder)
     texts = TextSource(input, column, columns)
     prompts = [encoder.resolve_prompt(prompt, prompt_name)]
     if texts.width and prompt is None and prompt_name is None:
@@ -183,6 +187,17 @@ def _read_ranges(ranges: StrPath | np.ndarray, precision: str) -> np.ndarray:
         except ARRAY_DAMAGE as error:
             raise ValueError(f"ranges {ranges}: not a readable npy file: {error}") from error
     return ranges.astype(np.float32)
+
+
+def _check_model_of(ranges: StrPath, model: SimCSE) -> None:
+    """Refuse ranges in the folder of a run of another model."""
+    folder = Path(ranges).parent
+    if not (folder / MANIFEST).is_file():
+        return
+    before = Identity.from_dict(read_manifest(folder)["model"])
+    changes = before.changes(model.identity(), ("dtype", "backend", "max_length", "long_texts"))
+    if changes:
+        raise ValueError(f"ranges {ranges} are those of another model: {'; '.join(changes)}. Leave them out.")
 
 
 class TextSource:
@@ -325,7 +340,8 @@ class EncodeJob:
         if overwrite:
             self._count()
             remove_run(folder)
-        model = self.model.identity().to_dict()
+        identity = self.model.identity()
+        model = replace(identity, name_or_path=public_name(identity.name_or_path)).to_dict()
         now: Manifest = {"input": self.texts.describe(), "model": model, "settings": self.settings}
         if (folder / MANIFEST).exists():
             if not resume:

@@ -27,6 +27,7 @@ from ..ops.errors import check_finite
 from ..ops.files import HubArguments, hub_commit
 from ..ops.identity import Identity, digest_model, digest_tokenizer, digest_value, weights_state
 from ..ops.similarity import similarity_matrix, similarity_pairs
+from ..ops.upload import commit_folder
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
@@ -565,7 +566,7 @@ class SimCSE(Encoder):
         return self
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
-        """Save everything that makes these embeddings: `SimCSE(save_directory)` gives the same ones.
+        """Save everything that makes these embeddings but `long_texts`: `SimCSE(save_directory)` gives the same ones.
 
         The directory gets the weights, the tokenizer with the maximum length, a whitening or flow, and the files by
         which `SentenceTransformer` gives the same embeddings where its modules can.
@@ -573,6 +574,10 @@ class SimCSE(Encoder):
         Args:
             save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
         """
+        if self.long_texts != "cut":
+            logger.warning(
+                f"long_texts={self.long_texts!r} is not saved: give it again to SimCSE({str(save_directory)!r})."
+            )
         with replace_model(save_directory) as folder:
             self.save_settings(folder)
             self.model.save_pretrained(folder)
@@ -645,7 +650,7 @@ class SimCSE(Encoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): Further arguments of `HfApi.upload_folder`, such as `revision` and `create_pr`.
+            **options (`Any`): Further arguments of `HfApi.create_commit`, such as `revision` and `create_pr`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
@@ -654,9 +659,7 @@ class SimCSE(Encoder):
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            commit = api.upload_folder(
-                repo_id=repo_id, folder_path=directory, commit_message=commit_message, **options
-            )
+            commit = commit_folder(api, directory, repo_id, commit_message=commit_message, **options)
         return commit.pr_url or commit.commit_url
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:

@@ -304,6 +304,7 @@ class SimCSEObjective(Objective):
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
     papers: tuple[str, ...] = ("simcse",)
     vectors: tuple[str, ...] = ("guide",)
+    similarity = "cosine"
 
     def __init__(
         self,
@@ -344,9 +345,9 @@ class SimCSEObjective(Objective):
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")
         if not self.needs_text_ids:
-            has_mask = "mask_duplicates" in self.options
-            other_cure = ", or the option mask_duplicates of the objective" if has_mask else ""
-            rows.warn_of_equal_texts(f"set batch_sampler to no_duplicates{other_cure}")
+            can_mask = "mask_duplicates" in self.options
+            first = "the option mask_duplicates of the objective, or " if can_mask else ""
+            rows.warn_of_equal_texts(f"set {first}batch_sampler to no_duplicates")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return what the loss compares, after any encoder passes and state updates of a training step.
