@@ -69,6 +69,7 @@ class Encoder:
             length = length_limit(self.bare.config, self.settings, self.tokenizer)
         else:
             check_max_length(length, self.bare.config)
+            length = int(length)  # also one of numpy, which no config takes
         self._max_length = length
 
     @property

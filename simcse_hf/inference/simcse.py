@@ -576,7 +576,7 @@ class SimCSE(Encoder):
         """
         if self.long_texts != "cut":
             logger.warning(
-                f"long_texts={self.long_texts!r} is not saved: give it again to SimCSE({save_directory!r})."
+                f"long_texts={self.long_texts!r} is not saved: give it again to SimCSE({str(save_directory)!r})."
             )
         with replace_model(save_directory) as folder:
             self.save_settings(folder)

@@ -951,7 +951,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         states: Any = self.state.stateful_callbacks
         states[RunWatch.RECORD] = self.watch.record()
-        if self.rows is not None and self.rows.stream is not None and self.is_world_process_zero():
+        if self.rows is not None and self.rows.stream is not None:
             self.rows.stream.save_state(str(folder))
         if not self.args.should_save:
             return

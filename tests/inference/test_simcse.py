@@ -149,6 +149,11 @@ def test_no_batch_waits_for_the_device(pooler_type):
 # --- lengths ------------------------------------------------------------------------------------------------------
 
 
+def test_a_maximum_length_of_numpy_is_saved(make, tmp_path):
+    make(options={"max_length": np.int64(6)}).save_pretrained(tmp_path / "saved")
+    assert SimCSE(tmp_path / "saved", device="cpu").max_length == 6
+
+
 def test_a_maximum_length_of_none_is_the_limit_of_the_model(make):
     simcse = make(options={"max_length": 6})
     simcse.max_seq_length = None
