@@ -1,7 +1,7 @@
-"""Training steps and encoding of this checkout against another one, in processes of their own that take turns.
+"""Training and encoding of this checkout against another one, in processes of their own that take turns.
 
 The other checkout is a folder, such as that of `git worktree add ../before 70e883a`. Each process uses one thread and
-reports the processor time of its steps, which other work on the machine disturbs less than the time on the clock.
+reports the processor time of its work, which other work on the machine disturbs less than the time on the clock.
 
     python -m benchmarks commits --other ../before
 """
@@ -18,8 +18,9 @@ from .harness import SHARED, Report, machine, markdown
 
 TURN = """
 import json, sys, tempfile, time
+from pathlib import Path
 from transformers import AutoTokenizer, TrainerCallback, set_seed
-from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, load_text_dataset
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, encode, load_text_dataset
 
 model, texts, kind, amount = sys.argv[1:5]
 
@@ -28,12 +29,17 @@ class Clock(TrainerCallback):
     def on_step_end(self, *_, **__):
         self.marks.append(time.process_time())
 
-if kind == "encode":
+if kind.startswith("encode"):
     sentences = [row["sent0"] for row in load_text_dataset(texts, max_rows=int(amount))]
+    file = Path(tempfile.mkdtemp(), "sentences.txt")
+    file.write_text("\\n".join(sentences), encoding="utf-8")
     encoder = SimCSE(model, device="cpu", pooler_type="avg")
     encoder.encode(sentences[:200])
     start = time.process_time()
-    encoder.encode(sentences)
+    if kind == "encode file":
+        encode(encoder, file, file.with_name("vectors"), show_progress_bar=False)
+    else:
+        encoder.encode(sentences)
     print(json.dumps(time.process_time() - start))
 else:
     rows = load_text_dataset(texts, max_rows=20_000)
@@ -63,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=SHARED / "data", help="folder with wiki/ and nli/")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--texts", type=int, default=1000, help="sentences to encode")
+    parser.add_argument("--file_texts", type=int, default=40_000, help="sentences of the file to encode")
+    parser.add_argument("--works", nargs="+", help="what to measure; the default is everything")
     parser.add_argument("--turns", type=int, default=5)
 
 
@@ -74,7 +82,9 @@ def run(options: argparse.Namespace, report: Report) -> None:
         "training, sentences": (sentences, "unsup", options.steps),
         "training, NLI triplets": (triplets, "sup", options.steps),
         "encoding": (sentences, "encode", options.texts),
+        "encoding a file": (sentences, "encode file", options.file_texts),
     }
+    contests = {work: contests[work] for work in options.works or contests}
     rows = []
     for work, (texts, kind, amount) in contests.items():
         ratios = []

@@ -22,13 +22,10 @@ from simcse_hf import train
 from .harness import SHARED, Report, machine, markdown
 
 #: The options of each way to treat equal texts.
-MASK = {"objective_options": {"mask_duplicates": True}}
-APART = {"batch_sampler": "no_duplicates"}
 WAYS: dict[str, dict[str, Any]] = {
     "negatives": {},
-    "mask_duplicates": MASK,
-    "no_duplicates": APART,
-    "both": MASK | APART,
+    "mask_duplicates": {"objective_options": {"mask_duplicates": True}},
+    "no_duplicates": {"batch_sampler": "no_duplicates"},
 }
 
 

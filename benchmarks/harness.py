@@ -206,3 +206,11 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     header = list(header)
     lines = [header, ["---"] * len(header), *([str(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shown(value: object, width: int = 80) -> str:
+    """Show a result in a cell of a table."""
+    if isinstance(value, list) and value and all(isinstance(x, float) for x in value):
+        value = " ".join(f"{x:.4g}" for x in value)
+    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text[:width].replace("|", "/").replace("\n", " ")

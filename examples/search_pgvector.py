@@ -1,7 +1,7 @@
 r"""Search the shards that `simcse-hf encode` wrote in PostgreSQL, with other columns of the file as a filter.
 
 pip install 'psycopg[binary]' pgvector       # and a server with pgvector 0.8 or later
-simcse-hf encode --model MODEL --input docs.csv --column text --output vectors
+simcse-hf encode --model MODEL --input docs.csv --column text --prompt_name document --output vectors
 python examples/search_pgvector.py postgresql://me@db.example/search fill vectors docs.csv --keep source year
 python examples/search_pgvector.py postgresql://me@db.example/search find MODEL "A query" --filter source=news
 """

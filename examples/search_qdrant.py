@@ -1,7 +1,7 @@
 r"""Search the shards that `simcse-hf encode` wrote in Qdrant, with other columns of the file as a filter.
 
 pip install qdrant-client       # SERVER is the URL of a Qdrant server, or a folder for the embedded mode
-simcse-hf encode --model MODEL --input docs.csv --column text --output vectors
+simcse-hf encode --model MODEL --input docs.csv --column text --prompt_name document --output vectors
 python examples/search_qdrant.py SERVER fill vectors docs.csv --keep source year
 python examples/search_qdrant.py SERVER find MODEL "A query" --filter source=news
 """

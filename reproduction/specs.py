@@ -13,7 +13,7 @@ import yaml
 
 import simcse_hf
 from simcse_hf.data.views import make_view, view_class
-from simcse_hf.objectives import described_objective
+from simcse_hf.training.decide import main_class
 from simcse_hf.training.parser import DEFAULTS, convert_values
 from simcse_hf.training.recipe import ARGUMENTS
 
@@ -91,7 +91,7 @@ class Run:
     @property
     def supervised(self) -> bool:
         """Whether the run has the defaults of `simcse-hf train sup`."""
-        rows = described_objective(self.settings.get("objective", "simcse")).rows
+        rows = main_class(self.settings.get("objective", "simcse")).rows
         return self.recipe.startswith("sup-") or rows in ("nli", "scored_pairs")
 
     def missing(self, sources: Sources) -> list[str]:
@@ -167,7 +167,7 @@ class Run:
     def _unit(self) -> str:
         if view_class(self.settings.get("view", "identity")).window:
             return "document"
-        rows = described_objective(self.settings.get("objective", "simcse")).rows
+        rows = main_class(self.settings.get("objective", "simcse")).rows
         return {"spans": "document", "nli": "premise"}.get(rows, "row")
 
 

@@ -223,6 +223,8 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif key == "lfsFile":
                 files[value["path"]] = self.server.blobs[value["oid"]]
+            elif key == "deletedFile":
+                del files[value["path"]]
         oid = repository.commit(revision, files, message)
         self._send(200, {"commitOid": oid, "commitUrl": f"{self.server.url}/{repo}/commit/{oid}"})
 

@@ -16,8 +16,8 @@ from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments, Si
 from simcse_hf.data.documents import SpanDataset
 from simcse_hf.evaluation.sts import ScoredPairs
 from simcse_hf.inference.shards import write_vectors
-from simcse_hf.objectives import described_objective
 from simcse_hf.ops.files import LOCK
+from simcse_hf.training.decide import main_class
 from simcse_hf.training.recipe import Recipe
 
 WORDS = VOCABULARY[5:25]
@@ -177,7 +177,7 @@ def logged(trainer, name):
 
 
 def rows_for(objective, tokenizer):
-    row_type = described_objective(objective).rows
+    row_type = main_class(objective).rows
     if row_type == "spans":
         return SpanDataset([sentences(6, seed=i) for i in range(16)], tokenizer, 12)
     if row_type == "nli":

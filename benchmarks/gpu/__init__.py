@@ -3,12 +3,17 @@
     python -m benchmarks gpu --output benchmarks/results/gpu.json
     python -m benchmarks gpu --device cpu --tiny --output outputs/gpu.json    # tries the code, measures nothing
 
+`--plan` measures in its place what no GPU has measured yet (plan.py), a part after the other:
+
+    python -m benchmarks gpu --plan --output benchmarks/results/gpu_plan.json
+
 No network and no data are needed: the encoders have the shapes of bert-base-uncased, all-MiniLM-L6-v2 and
 roberta-large with random weights, and the texts are random words, as long as the sentences of SimCSE's training file
 and NLI triplets (lengths.json). A smoke test of half a minute comes first. Then the works follow, the most informative
 first, and in each the contestants, one trainer at a time:
 
 - `plain`: this package without padding
+- `graphs`: the same, each step as one CUDA graph
 - `compiled`: this package with every batch padded to 32 tokens, compiled by torch
 - `padded`: this package with padding
 - `transformers`: transformers' own Trainer around a padded encoder
@@ -34,9 +39,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the libraries below are imported
 import sentence_transformers
 import torch
 
-from ..harness import Report, machine, markdown, matmul_rate
+from ..harness import Report, machine, markdown, matmul_rate, shown
 from ..synthetic import write_encoder
 from .encoding import ENCODERS, measure_encoding
+from .plan import KERNELS, PARTS, run_plan, table_of_plan
 from .smoke import smoke_test
 from .training import CONTESTANTS, WORKS, measure_training
 
@@ -52,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=60, help="timed training steps")
     parser.add_argument("--sentences", type=int, default=200_000, help="sentences to encode")
     parser.add_argument("--minutes", type=float, default=9.0, help="minutes after which no new contestant begins")
+    parser.add_argument("--plan", action="store_true", help="measure what no GPU has measured yet")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts of the plan")
+    parser.add_argument("--kernel", choices=KERNELS, help="attention of the plan; default: what the package chooses")
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
@@ -61,6 +70,9 @@ def run(options: argparse.Namespace, report: Report) -> None:
         raise SystemExit("no NVIDIA GPU was found; `--device cpu --tiny` tries the benchmark without one")
     else:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # the trainers refuse several GPUs in one process
+    if options.plan:
+        run_plan(options, report)
+        return
     deadline = time.monotonic() + 60 * options.minutes
     report.save(
         machine=machine(),
@@ -86,14 +98,11 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 
 def table(results: dict) -> str:
+    if "plan" in results:
+        return table_of_plan(results)
     header = ["work", "contestant", "sentences/s", "ms a step", "kernels", "busy", "MiB", "paper's run, s", "failed"]
     names = ["work", "contestant", "sentences_per_second", "ms_a_step", "kernels_a_step", "busy_share"]
     names += ["peak_memory_mib", "projected_seconds", "failed"]
-    rows = [[_cell(row.get(name)) for name in names] for row in results["rows"]]
-    checks = [[name, _cell(value)] for name, value in results["smoke_test"].items()]
+    rows = [[shown(row.get(name)) for name in names] for row in results["rows"]]
+    checks = [[name, shown(value)] for name, value in results["smoke_test"].items()]
     return f"{markdown(['smoke test', 'result'], checks)}\n\n{markdown(header, rows)}"
-
-
-def _cell(value: object) -> str:
-    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text[:80].replace("|", "/").replace("\n", " ")

@@ -1,6 +1,8 @@
 """Encoding of the GPU benchmark: from a file of texts to a file of vectors."""
 
 import argparse
+import cProfile
+import pstats
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +63,30 @@ def measure_encoding(name: str, model: Path, options: argparse.Namespace, deadli
             row["failed"] = repr(error)[:500]
         clean_up()
         yield row
+
+
+def profile_encoding(model: Path, device: str, count: int, words: int) -> dict[str, Any]:
+    """Measure a file to vectors and tokenizing alone, and where the host spends its time."""
+    source = model.with_suffix(".txt")
+    sentences = texts(LENGTHS["wikipedia"]["sentence"], count, words, seed=7)
+    source.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    run = _ours(model, device)
+    size = SIZES["ours"][-1]
+    run(source, size)  # allocates
+    seconds = _seconds(run, source, size)
+    start = time.perf_counter()
+    AutoTokenizer.from_pretrained(model)(sentences)
+    tokenizing = time.perf_counter() - start
+    profiler = cProfile.Profile()
+    profiler.runcall(run, source, size)
+    largest = sorted(pstats.Stats(profiler).stats.items(), key=lambda item: -item[1][2])[:15]  # type: ignore[attr-defined]
+    own = [[f"{Path(file).name}:{line} {name}", round(found[2], 3)] for (file, line, name), found in largest]
+    return {
+        "sentences_per_second": count / seconds,
+        "seconds": seconds,
+        "tokenizing alone, seconds": tokenizing,
+        "own seconds of functions": own,
+    }
 
 
 def _seconds(encode: Callable[[Path, int], None], source: Path, size: int) -> float:

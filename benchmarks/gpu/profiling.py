@@ -70,16 +70,19 @@ class Stopwatch(TrainerCallback):
             return
         try:
             self._profiler.stop()
-            events = self._profiler.profiler.kineto_results.events()
-            found = [
-                (e.start_ns(), e.start_ns() + e.duration_ns(), e.name())
-                for e in events
-                if "CUDA" in str(e.device_type())
-            ]
-            self.kernels, self.busy_share = kernels_and_share(found)
+            self.kernels, self.busy_share = kernels_and_share(device_events(self._profiler))
         except Exception as error:
             self.problem = repr(error)[:200]
         self._profiler = None
+
+
+def device_events(profiler: profile) -> list[tuple[int, int, str]]:
+    """List the start, the end and the name of what ran on the GPU, in nanoseconds."""
+    found = []
+    for event in profiler.profiler.kineto_results.events():
+        if "CUDA" in str(event.device_type()):
+            found.append((event.start_ns(), event.start_ns() + event.duration_ns(), event.name()))
+    return found
 
 
 def kernels_and_share(events: Iterable[tuple[int, int, str]], steps: int = PROFILED) -> tuple[float, float]:

@@ -45,11 +45,14 @@ def _flash_peer(model: Path, rows: Dataset, bf16: bool, batch: int, length: int)
 
 def _compiled(model: Path, rows: Dataset, bf16: bool, batch: int, length: int) -> Ours:
     arguments = {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}
+    if not torch.cuda.is_available():  # where nothing is measured
+        arguments = {"torch_compile": True, "torch_compile_backend": "eager"}
     return Ours(model, rows, bf16, batch, length, **arguments)
 
 
 CONTESTANTS: dict[str, Callable[..., Contestant]] = {
     "plain": Ours,
+    "graphs": lambda *arguments: Ours(*arguments, cuda_graphs=True),
     "compiled": _compiled,
     "sentence-transformers": Peer,
     "sentence-transformers, flash-attn": _flash_peer,
@@ -74,16 +77,17 @@ def measure_training(name: str, model: Path, options: argparse.Namespace, deadli
             yield row | {"left_out": True, "reason": "no time"}
             continue
         try:
-            row |= _measure(CONTESTANTS[kind], work, model, rows, batch, steps, options.tiny)
+            row |= measure_contestant(CONTESTANTS[kind], work, model, rows, batch, steps, options.tiny)
         except Exception as error:  # a failure, also for want of memory, must not lose the rates of the others
             row["failed"] = repr(error)[:500]
         clean_up()
         yield row
 
 
-def _measure(
+def measure_contestant(
     make: Callable[..., Contestant], work: Work, model: Path, rows: Dataset, batch: int, steps: int, tiny: bool
 ) -> dict[str, Any]:
+    """Measure a contestant: its rate, kernels, memory and loss."""
     on_gpu = torch.cuda.is_available()
     before = torch.cuda.memory_allocated() if on_gpu else 0
     if on_gpu:

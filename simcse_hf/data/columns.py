@@ -17,6 +17,8 @@ def is_list(cell: object) -> TypeGuard[Sequence]:
 
 def plain(cell: object) -> Any:
     """Return a cell as a value of Python: arrays become lists, and nan, NaT and pandas.NA become `None`."""
+    if type(cell) is str:  # nearly all of them
+        return cell
     if hasattr(cell, "tolist"):
         cell = cell.tolist()
     if is_list(cell):
@@ -27,6 +29,11 @@ def plain(cell: object) -> Any:
 def has_text(cell: object) -> bool:
     """Say whether a cell holds a text of more than white space."""
     return isinstance(cell, str) and cell != "" and not cell.isspace()
+
+
+def is_plain(text: object) -> bool:
+    """Say whether [`check_text`] need not look at a text, nor anybody put its place into words."""
+    return isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
 
 
 def check_text(text: object, where: str) -> str:

@@ -93,10 +93,9 @@ class PackedBatch(Batch):
         batch = dict(self)
         ids, index, rows, bounds = batch.pop("numbers").split(self.sizes)
         packing = Packing(self.shape, index.long(), rows.long(), bounds, *self.about)
-        mask = packing.unpack(torch.ones_like(packing.token_index))
-        padded = packing.unpack(ids.long()).masked_fill(mask == 0, self.pad_token_id)
+        padded = packing.unpack(ids.long()).masked_fill(~packing.mask, self.pad_token_id)
         batch["input_ids"] = padded.unflatten(0, self.rows_and_columns)
-        batch["attention_mask"] = mask.unflatten(0, self.rows_and_columns)
+        batch["attention_mask"] = packing.mask.long().unflatten(0, self.rows_and_columns)
         batch["packing"] = packing
         return batch
 

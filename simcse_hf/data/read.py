@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -227,20 +227,20 @@ def open_source(
     if isinstance(source, Dataset):
         return [dataset_table(source, name or "the dataset")]
     if hasattr(source, "columns"):  # a data frame
-        frame: Any = source
+        frame: Any = source if hasattr(source, "items") else pa.table(source).to_pandas()
         check_repeated(map(str, frame.columns), name or "the data frame")
         source = dict(frame.items())
     if isinstance(source, Mapping) and all(map(is_column, source.values())):
         source = rows_of_columns(source, name or "the columns")
     elif isinstance(source, IterableDataset):
         source = list(source.with_format(None))
-    if not isinstance(source, Iterable) or isinstance(source, (Mapping, Set, bytes, TorchDataset)):
+    if not isinstance(source, Iterable) or isinstance(source, (Mapping, set, frozenset, bytes, TorchDataset)):
         raise ValueError(
             f"{name or 'the source'} is a {type(source).__name__}: pass the name of a file or of a data set on the "
             "hub, a datasets.Dataset, such as data['train'] of a DatasetDict, a data frame, a dict of columns, texts "
             "or rows in a list or another iterable, or, for training, a datasets.IterableDataset."
         )
-    rows = list(source)
+    rows = [row._asdict() if hasattr(row, "_asdict") else row for row in source]  # of named tuples
     table = open_records(name or f"list of {len(rows)} rows", lambda: enumerate(rows, 1), "row")
     if not {"input_ids", "relations"}.isdisjoint(table.columns):  # which stay as they are
         columns = zip(*(cells for _, cells in table.rows(table.columns)), strict=True)

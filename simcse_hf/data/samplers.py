@@ -1,12 +1,15 @@
 """The order in which training rows are drawn: random, or with what belongs together or apart in a batch."""
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from torch.utils.data import Sampler
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 #: torch's `RandomSampler` makes a list of all row numbers, about 40 bytes for each. Up to this number of rows (0.7 GB
 #: in each process) training keeps its order; above, the order is that of [`PermutedSampler`].
@@ -107,10 +110,14 @@ class NoDuplicatesSampler(PermutedSampler):
         self.texts = texts
         self.block = block
         self.first = self._fill_batches(np.random.default_rng((seed, 0)))
-        if not len(self.first):
-            few = f"of {len(texts)} rows, no {block} have different texts, so that they would fill a batch"
-            raise ValueError(f"batch_sampler = 'no_duplicates': {few}: lower per_device_train_batch_size")
         self.num_rows = len(self.first)
+        found = (
+            f"batch_sampler = 'no_duplicates': of {len(texts):,} rows, {self.num_rows:,} fit into batches of {block}"
+        )
+        if not self.num_rows:
+            raise ValueError(f"{found} different texts: lower per_device_train_batch_size")
+        if len(texts) - self.num_rows >= block:
+            logger.warning_once(f"{found} with different texts. An epoch leaves out the others, another epoch others.")
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of an epoch."""
@@ -120,29 +127,23 @@ class NoDuplicatesSampler(PermutedSampler):
     def _fill_batches(self, rng: np.random.Generator) -> np.ndarray:
         """Fill whole batches in a new order of all rows."""
         rows = deque(rng.permutation(len(self.texts)).tolist())
-        waiting: defaultdict[int, deque[int]] = defaultdict(deque)  # rows by a text that the batch has
         drawn: list[int] = []
-        batch: list[int] = []
-        held: set[int] = set()  # the texts of the batch
-        while rows:
-            row = rows.popleft()
-            texts = set(self.texts[row].tolist()) - {0}
-            known = texts & held
-            if known:
-                waiting[min(known)].append(row)
-            else:
-                batch.append(row)
-                held |= texts
-            if len(batch) == self.block:
-                drawn += batch
-                batch = []
-                held = set()
-            if not (batch and rows):  # one row of each text that the batch does not have is tried again
-                for text in [text for text in waiting if text not in held]:
-                    rows.appendleft(waiting[text].popleft())
-                    if not waiting[text]:
-                        del waiting[text]
-        return np.array(drawn, np.int64)
+        while True:
+            batch: list[int] = []
+            held: set[int] = set()
+            later = []
+            while rows and len(batch) < self.block:
+                row = rows.popleft()
+                texts = set(self.texts[row].tolist()) - {0}
+                if held.isdisjoint(texts):
+                    batch.append(row)
+                    held |= texts
+                else:
+                    later.append(row)
+            if len(batch) < self.block:
+                return np.array(drawn, np.int64)
+            drawn += batch
+            rows.extendleft(reversed(later))
 
 
 class NeighborSampler(PermutedSampler):

@@ -1,7 +1,6 @@
 """Scored pairs of sentences: the one reader for training, dev sets and tasks."""
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,8 +14,8 @@ from scipy.cluster.hierarchy import DisjointSet
 from transformers.utils import logging
 
 from .columns import LABEL, SCORE, check_text, find_parts, first_few, has_text
-from .read import TextSource, dataset_table, load_from_hub, open_source, table_cleaners
-from .table import Table, csv_records, open_table, read_lines
+from .read import TextSource, dataset_table, find_paths, load_from_hub, open_source, table_cleaners
+from .table import Table, open_csv, open_table, read_lines
 
 logger = logging.get_logger(__name__)
 
@@ -118,32 +117,31 @@ def read_scored_pairs(
     """
     if isinstance(source, ScoredPairs):
         return source
-    if not isinstance(source, (str, os.PathLike)):
-        tables = open_source(source, name=name)
+    paths = find_paths(source)
+    if paths is None or len(paths) > 1:
+        tables = open_source(source, "test", name)
         where = ", ".join(map(str, tables))
-        return collect_pairs(name or where, where, chain.from_iterable(map(_scored_rows, tables)), drop_empty)
-    path = Path(source)
+        rows: Iterator = chain.from_iterable(map(_scored_rows, tables))
+        return collect_pairs(name or where.partition(":")[0], where, rows, drop_empty)
+    [path] = paths
     unpacked = Path(path.name.removesuffix(".gz"))
-    if isinstance(source, str) and unpacked.suffix not in TABLE_SUFFIXES and not path.exists():
-        return load_hub_pairs(source, "test", name or source.partition(":")[0])
     name = name or unpacked.stem
     if unpacked.suffix.lower() in (".jsonl", ".json", ".parquet"):
         return collect_pairs(name, str(path), _scored_rows(open_table(path)), drop_empty)
-
     lines = enumerate(read_lines(path), start=1)
-    unquoted = [(number, line.split("\t")) for number, line in lines if line.strip()]
-    header = unquoted[0][1] if unquoted else []
+    cells = [(number, line.split("\t")) for number, line in lines if line.strip()]
+    header = [cell.strip('"') for cell in cells[0][1]] if cells else []
     has_tabs = len(header) > 1
-    if has_tabs and (unpacked.suffix == ".txt" or not _find_places(header)):
-        return collect_pairs(name, str(path), _rows_of_cells(path, unquoted), drop_empty).joined()
+    if has_tabs and (unpacked.suffix == ".txt" or not find_parts(header, ["score"])):
+        return collect_pairs(name, str(path), _unquoted_rows(path, header, cells), drop_empty).joined()
     try:
-        records = list(csv_records(path, "\t" if has_tabs else ","))
+        rows = iter(list(_scored_rows(open_csv(path, "\t" if has_tabs else ","))))
     except ValueError as error:
         if not has_tabs:
             raise
         logger.warning(f"{error} Until then, all quotation marks in this file are read as part of the text.")
-        records = unquoted
-    return collect_pairs(name, str(path), _rows_of_cells(path, records), drop_empty)
+        rows = _unquoted_rows(path, header, cells)
+    return collect_pairs(name, str(path), rows, drop_empty)
 
 
 def _scored_rows(table: Table) -> Iterator[tuple[str, Sequence]]:
@@ -158,39 +156,29 @@ def _scored_rows(table: Table) -> Iterator[tuple[str, Sequence]]:
         yield table.at(number), cells
 
 
-def _find_places(header: Sequence[str]) -> list[int]:
-    """Return the places of the score and the sentences in a header; an empty list unless it names them all."""
-    names = [cell.strip('"') for cell in header]
-    places = [names.index(column) for column in find_parts(names, _PARTS).values()]
-    return places if len(places) == len(_PARTS) else []
-
-
-def _rows_of_cells(path: Path, records: list[tuple[int, list[str]]]) -> list[tuple[str, list[str]]]:
-    """Return the place, score and texts of each row, by a header or by the places of the layouts without one."""
-    header = records[0][1] if records else []
+def _unquoted_rows(
+    path: Path, header: list[str], lines: list[tuple[int, list[str]]]
+) -> Iterator[tuple[str, Sequence]]:
+    """Yield the place, score and texts of each line, by a header or by the places of the layouts without one."""
     width = len(header)
-    places = _find_places(header)
-    if places:
-        records = records[1:]
+    places = [header.index(column) for column in find_parts(header, _PARTS).values()]
+    if len(places) == len(_PARTS):
+        lines = lines[1:]
     elif width == 3:
         places = [0, 1, 2]
     elif width >= 7:  # genre, file, year, id, score, sentence1, sentence2, and sometimes sources
         places = [4, 5, 6]
         width = 7
-        records = [(line, cells[:width]) for line, cells in records]
-    elif records:
+        lines = [(number, cells[:width]) for number, cells in lines]
+    else:
         raise ValueError(
             f"{path}, line 1: expected the columns sentence1, sentence2 and score, or without a header the STS-B "
-            "layout (score in column 5 and texts in 6 and 7, tab-separated) or score, text, text (tab-separated), got "
-            f"{header}."
+            f"layout (score in column 5 and texts in 6 and 7) or score, text, text, got {header}."
         )
-    rows = []
-    for line, cells in records:
-        where = f"{path}, line {line}"
+    for number, cells in lines:
         if len(cells) != width:
-            raise ValueError(f"{where}: {len(cells)} columns instead of {width}.")
-        rows.append((where, [cells[place] for place in places]))
-    return rows
+            raise ValueError(f"{path}, line {number}: {len(cells)} columns instead of {width}.")
+        yield f"{path}, line {number}", [cells[place] for place in places]
 
 
 def load_hub_pairs(dataset: str, split: str, name: str, revision: str | None = None) -> ScoredPairs:
@@ -237,15 +225,17 @@ def collect_pairs(
     for place, (score, *sentences) in rows:
         if score is None or not str(score).strip():
             continue
-        texts = [check_text(sentence, place) for sentence in sentences if sentence is not None or not drop_empty]
-        if len(list(filter(has_text, texts))) < 2:
-            if not drop_empty:
-                raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
+        for sentence in sentences:
+            if sentence is not None or not drop_empty:
+                check_text(sentence, place)
+        if all(map(has_text, sentences)):
+            scores.append((place, score))
+            pairs.sentences1.append(sentences[0])
+            pairs.sentences2.append(sentences[1])
+        elif drop_empty:
             dropped.append(place)
-            continue
-        scores.append((place, score))
-        pairs.sentences1.append(texts[0])
-        pairs.sentences2.append(texts[1])
+        else:
+            raise ValueError(f"{place}: a sentence is empty. Remove the row, or leave its score blank.")
     if dropped:
         counted = f"{len(dropped)} of {len(dropped) + len(scores)} rows dropped for an empty cell"
         logger.warning(f"{where}: {counted}: {first_few(dropped)}.")

@@ -31,6 +31,7 @@ from .columns import (
     flatten,
     has_text,
     is_list,
+    is_plain,
     looks_like_sentence,
     plain,
     quote,
@@ -48,6 +49,8 @@ Row = tuple[int, Sequence]
 #: How Python decodes a byte that is not in the encoding of its file.
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _NAME_COLUMNS = "name the columns to take with --columns or load_text_dataset(..., columns=[...])"
+#: A column that is meant to weigh the rows.
+_WEIGHT = re.compile(r"(.*_)?weights?", re.IGNORECASE)
 #: Excel's separator line.
 _EXCEL = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 
@@ -176,6 +179,14 @@ class Table:
     source: Path | Dataset | None = None
     refuse_late_keys: bool = True
 
+    def __post_init__(self) -> None:
+        weights = list(filter(_WEIGHT.fullmatch, self.columns))
+        if weights:
+            logger.warning_once(
+                f"{self.name}: the column {quote(weights)} has no effect, because no objective weighs its rows: "
+                "repeat rows, or give data sets another share."
+            )
+
     def __str__(self) -> str:
         return self.name
 
@@ -280,7 +291,7 @@ def open_table(path: StrPath) -> Table:
     if format == "txt":
         table = Table(str(path), ["text"], partial(_lines, path), "line")
     elif format in ("csv", "tsv"):
-        table = _open_csv(path, "," if format == "csv" else "\t")
+        table = open_csv(path, "," if format == "csv" else "\t")
     elif format == "parquet":
         table = _open_parquet(path)
     else:
@@ -297,7 +308,8 @@ def _lines(path: Path, _: Sequence[str] = ()) -> Iterator[Row]:
             yield number, (line.removesuffix("\n").removesuffix("\r"),)
 
 
-def _open_csv(path: Path, delimiter: str) -> Table:
+def open_csv(path: Path, delimiter: str) -> Table:
+    """Open a file of cells between delimiters, whose first row is its header."""
     _, header = next(csv_records(path, delimiter), (1, []))
     names = [cell.strip() for cell in header]
     if not names:
@@ -439,8 +451,7 @@ class RowCleaner:
         for place, cell in enumerate(cells):
             texts = cell if place and is_list(cell) else [cell]
             for text in texts:
-                is_plain = isinstance(text, str) and text.isascii() and len(text) <= LONGEST_TEXT
-                if text is not None and not is_plain:
+                if text is not None and not is_plain(text):
                     check_text(text, f"{self.table.at(number)}, column {self.columns[place]!r}")
         if len(cells) == self.width and all(map(has_text, cells)):
             self.kept += 1
@@ -540,6 +551,7 @@ def stream_texts(path: StrPath, column: str | None = None, keep: Sequence[str] =
     """
     table, column = text_column(path, column, keep)
     for number, (text, *cells) in table.rows([column, *keep]):
-        where = table.at(number)
-        others = ["" if cell is None else check_text(str(cell), where) for cell in cells]
-        yield number, check_text(text, f"{where}, column {column!r}"), *others
+        if not is_plain(text):
+            check_text(text, f"{table.at(number)}, column {column!r}")
+        others = ["" if cell is None else check_text(str(cell), table.at(number)) for cell in cells]
+        yield number, text, *others

@@ -1,9 +1,9 @@
 """Tokenize a training set once: rows of texts become rows of token ids."""
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import chain, compress, islice, pairwise
+from itertools import chain, compress, islice
 from operator import ge
 from typing import Any
 
@@ -101,34 +101,38 @@ def as_sentences(tokens: Dataset, tokenizer: PreTrainedTokenizerBase, name: str)
         ValueError: If a mask has another length than its token ids or leaves out all of a text, or a row is padded and
             there is no mask. The message names the row.
     """
-    mask = "attention_mask" if "attention_mask" in tokens.column_names else None
-    if mask:
+    has_mask = "attention_mask" in tokens.column_names
+    if has_mask:
         tokens = apply_transform(tokens)
     is_flat = hasattr(getattr(tokens.features["input_ids"], "feature", None), "dtype")  # a list of lists has no dtype
-    if not len(tokens) or tokens.format["type"] == "custom" or not (is_flat or mask):
+    if not len(tokens) or tokens.format["type"] == "custom" or not (is_flat or has_mask):
         return tokens
     padding = {tokenizer.pad_token_id} - {tokenizer.eos_token_id}
 
     def sentences_of(rows: Mapping[str, Sequence], numbers: Sequence[int]) -> dict[str, list]:
-        column = []
-        for number, ids, kept in zip(numbers, rows["input_ids"], rows[mask or "input_ids"], strict=True):
-            texts, masks = ([ids], [kept]) if is_flat else (ids, kept)
+        masks_of_rows = rows["attention_mask"] if has_mask else rows["input_ids"]
+        sentences = []
+        for number, texts, masks in zip(numbers, rows["input_ids"], masks_of_rows, strict=True):
             where = f"{name}, row {number + 1}"
-            if list(map(len, texts)) != list(map(len, masks)) or (mask and not all(map(any, masks))):
-                raise ValueError(
-                    f"{where}: attention_mask must have a number for each token, and keep some of each text."
-                )
-            if mask:
-                texts = [list(compress(*text)) for text in zip(texts, masks, strict=True)]
-            elif padding & {*ids[:1], *ids[-1:]}:
-                raise ValueError(
-                    f"{where}: the tokens are padded. Add the column attention_mask, or leave padding out."
-                )
-            column.append(texts)
-        return {"input_ids": column}
+            if is_flat:
+                texts, masks = [texts], [masks]
+            if list(map(len, texts)) != list(map(len, masks)):
+                raise ValueError(f"{where}: attention_mask must have one number for each of the input_ids.")
+            kept = [list(compress(*text)) for text in zip(texts, masks, strict=True)] if has_mask else texts
+            if not all(kept):
+                raise ValueError(f"{where}: no token of a text is left (see attention_mask). Remove the row.")
+            if not has_mask and padding & {*texts[0][:1], *texts[0][-1:]}:
+                raise ValueError(f"{where}: the tokens are padded. Add the column attention_mask, or do not pad.")
+            sentences.append(kept)
+        return {"input_ids": sentences}
 
-    key = ["sentences", sorted(map(str, padding))]
-    return cached_map(tokens.with_format(None), sentences_of, key, with_indices=True, remove_columns=mask and [mask])
+    return cached_map(
+        tokens.with_format(None),
+        sentences_of,
+        ["sentences", sorted(map(str, padding))],
+        with_indices=True,
+        remove_columns=["attention_mask"] if has_mask else None,
+    )
 
 
 @dataclass
@@ -267,30 +271,19 @@ def number_texts(rows: Dataset) -> np.ndarray:
             `text_ids`.
 
     Returns:
-        `np.ndarray`: Digests of 64 bits of shape `(rows, most texts of a row)`, 0 where a row has no text.
+        `np.ndarray`: Numbers of 64 bits of shape `(rows, most texts of a row)`, 0 where a row has no text; see
+            [`number_of`].
     """
     column = "text_ids" if "text_ids" in rows.column_names else "input_ids"
-    widths = [np.zeros(0, np.int64)]
-    numbers = [np.zeros(0, np.int64)]
-    for batch in rows.select_columns([column]).with_format("arrow").iter(batch_size=_BATCH):
-        # The rows [[5, 6], [7]] and [[8]] are the tokens 5 6 7 8, with the texts' bounds 0 2 3 4.
-        lists = batch[column].combine_chunks()
-        texts = lists.flatten()
-        widths.append(np.diff(lists.offsets.to_numpy()))
-        if column == "text_ids":
-            numbers.append(texts.to_numpy())
-            continue
-        tokens = texts.flatten().to_numpy(zero_copy_only=False)
-        bounds = texts.offsets.to_numpy().astype(np.int64)
-        digests = bytearray()
-        for first, last in pairwise(bounds - bounds[0]):
-            own = tokens[first:last].tobytes()
-            digests += blake2b(own, digest_size=8).digest() if own else bytes(8)
-        numbers.append(np.frombuffer(digests, np.int64))
-    in_row = np.concatenate(widths)
-    has_text = np.arange(in_row.max(initial=0)) < in_row[:, None]
+    widths = []
+    numbers = array("q")
+    for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
+        for row in batch[column]:
+            widths.append(len(row))
+            numbers.extend(row if column == "text_ids" else map(number_of, row))
+    has_text = np.arange(max(widths, default=0)) < np.array(widths)[:, None]
     table = np.zeros(has_text.shape, np.int64)
-    table[has_text] = np.concatenate(numbers)
+    table[has_text] = numbers
     return table
 
 

@@ -187,11 +187,11 @@ class Encoder:
             **batching (`Batching`): See [`encode_token_ids`].
 
         Returns:
-            `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the CPU, as the pooler gives them. They may
-            hold NaN or infinity.
+            `torch.Tensor`: Float32 embeddings of shape `(texts, dim)` as the pooler gives them, on the model's device,
+            or on the CPU with `long_texts="mean"`. They may hold NaN or infinity.
         """
         pad = self.tokenizer.pad_token_id
         if (long_texts or self.long_texts) == "cut":
             return encode_token_ids(self.model, token_ids, pad, **batching)
         windows = list(chain.from_iterable(token_ids))
-        return mean_of_windows(encode_token_ids(self.model, windows, pad, **batching), token_ids)
+        return mean_of_windows(encode_token_ids(self.model, windows, pad, **batching).cpu(), token_ids)

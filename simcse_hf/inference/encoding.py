@@ -144,7 +144,7 @@ def encode_token_ids(
             own: it then encodes all of them itself.
 
     Returns:
-        `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the CPU, in the order of the texts.
+        `torch.Tensor`: Float32 embeddings of shape `(texts, dim)`, on the model's device, in the order of the texts.
 
     Raises:
         ValueError: If `token_budget` or `batch_size` is below 1.
@@ -190,7 +190,7 @@ def encode_token_ids(
             outputs = pool.map(compute, range(rounds)) if streams > 1 else map(compute, range(rounds))
             hidden = not show_progress_bar or rank != 0
             for number, places, output in tqdm(outputs, "Encoding", rounds, unit="batch", disable=hidden, **_BAR):
-                if embeddings is None:  # on the device until the end, because each copy would wait for it
+                if embeddings is None:  # on the device, because each copy would wait for it
                     embeddings = output.new_zeros(len(token_ids), output.shape[-1])
                 if number < len(batches):
                     embeddings.index_copy_(0, places, output)
@@ -201,7 +201,7 @@ def encode_token_ids(
         return torch.zeros(0, 0)
     if processes > 1:
         dist.all_reduce(embeddings)  # each row was filled by one process and is zero in the others
-    return embeddings.cpu()
+    return embeddings
 
 
 def packing_for(model: torch.nn.Module, lengths: np.ndarray, device: torch.device) -> dict[str, Packing]:

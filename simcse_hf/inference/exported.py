@@ -35,6 +35,10 @@ EMBEDDING = "sentence_embedding"
 Compute = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+class ForeignGraph(ValueError):
+    """A graph of another program than this package."""
+
+
 class ExportedModel(nn.Module):
     """A graph that `simcse-hf export` wrote, called like a contrastive model.
 
@@ -98,7 +102,7 @@ class ExportedModel(nn.Module):
         else:
             inputs, outputs, compute = _open_openvino(path, self.streams, self.dtype)
         if sorted(inputs) != sorted(INPUTS) or EMBEDDING not in outputs:
-            raise ValueError(
+            raise ForeignGraph(
                 f"{path} takes {', '.join(inputs)} and returns {', '.join(outputs)}. A graph that is read here takes "
                 f"{' and '.join(INPUTS)} and returns {EMBEDDING}. {_write_one('MODEL', self.backend)}"
             )

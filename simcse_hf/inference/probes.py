@@ -65,7 +65,7 @@ def probe_embedding(encoder: Encoder, max_length: int | None) -> torch.Tensor:
     encoder = Encoder(encoder.model, encoder.tokenizer)
     encoder.max_length = max_length
     embeddings = encoder.embed(encoder.tokenize([PROBE]), split_over_processes=False)
-    return F.normalize(embeddings[0], dim=-1)
+    return F.normalize(embeddings[0].cpu(), dim=-1)
 
 
 def check_fit(encoder: Encoder, fit: Fit, least: float) -> None:

@@ -1,6 +1,7 @@
 """Quantize embeddings: fewer dimensions, 8-bit codes or sign bits."""
 
 import numpy as np
+import torch
 
 from ..names import PRECISIONS
 from ..ops.checks import check_values
@@ -39,7 +40,7 @@ def check_ranges(ranges: np.ndarray, dim: int) -> None:
         raise ValueError("ranges must be finite, and each minimum at most its maximum")
 
 
-def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
+def quantize(embeddings: np.ndarray | torch.Tensor, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
     """Convert embeddings to the codes of sentence-transformers' `quantize_embeddings`.
 
     - int8: code = (value - minimum) / (maximum - minimum) * 255 - 128 for each dimension; uint8: that plus 128. We
@@ -49,7 +50,8 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
       minus 128. If the dimensions do not fill the last byte, zeros do.
 
     Args:
-        embeddings (`np.ndarray`): Float32 embeddings of shape `(n, dim)`.
+        embeddings (`np.ndarray` or `torch.Tensor`): Float32 embeddings of shape `(n, dim)`. They are checked and
+            converted on the device of a tensor.
         precision (`str`): One of `PRECISIONS`.
         ranges (`np.ndarray`, *optional*): For int8 and uint8, of shape `(2, dim)`; see `calibrate_ranges`.
 
@@ -60,21 +62,20 @@ def quantize(embeddings: np.ndarray, precision: str, ranges: np.ndarray | None =
         ValueError: If `precision` is unknown, an embedding is not finite, or `ranges` are missing or do not fit.
     """
     check_values(PRECISIONS, precision=precision)
-    embeddings = np.asarray(embeddings, dtype=np.float32)
-    check_finite(embeddings, "row {}".format)
-    if precision == "float32":
-        return embeddings
+    codes = torch.as_tensor(embeddings, dtype=torch.float32)
+    check_finite(codes, "row {}".format)
     if precision in SCALAR_PRECISIONS:
         if ranges is None:
             raise ValueError(f"{precision} needs ranges, the same for all embeddings: calibrate_ranges(a sample)")
-        ranges = np.asarray(ranges, dtype=np.float32)
-        check_ranges(ranges, embeddings.shape[1])
-        steps = (ranges[1] - ranges[0]) / 255
+        check_ranges(np.asarray(ranges), codes.shape[1])
+        lowest, highest = torch.as_tensor(ranges, dtype=torch.float32, device=codes.device)
+        steps = (highest - lowest) / 255
         steps[steps == 0] = 1  # a constant dimension: every value is its minimum
-        numbers = np.rint((embeddings - ranges[0]) / steps)
-        codes = np.clip(numbers, 0, 255).astype(np.uint8)
-    else:
-        codes = np.packbits(embeddings > 0, axis=1)
-    if precision in ("uint8", "ubinary"):
-        return codes
-    return (codes.astype(np.int16) - 128).astype(np.int8)
+        codes = ((codes - lowest) / steps).round().clamp(0, 255).to(torch.uint8)
+    elif precision != "float32":
+        codes = torch.from_numpy(np.packbits((codes > 0).cpu(), axis=1))
+    if precision in ("int8", "binary"):
+        codes = (codes - 128).view(torch.int8)  # less than 0 wraps around, and is negative again in int8
+    if codes.is_cuda:
+        codes = torch.empty_like(codes, device="cpu", pin_memory=True).copy_(codes)  # which is faster
+    return codes.cpu().numpy()

@@ -1,7 +1,7 @@
 """The folder of vectors that `simcse-hf encode` writes: shards, the array made of them, and their manifest."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -87,11 +87,10 @@ class Shard:
 
         Args:
             rows (`Sequence[Row]`): The texts.
-            vectors (`np.ndarray`): Their vectors, of shape `(rows, dim)`.
+            vectors (`np.ndarray`): Their vectors, of shape `(rows, dim)`, contiguous.
             as_bytes (`bool`): Write the bytes of the vectors alone, of which an array is made soon: five times as
                 fast. Otherwise write the columns `row`, `text` and `vector`.
         """
-        vectors = np.ascontiguousarray(vectors)
         if as_bytes:
             buffers = [None, pa.py_buffer(vectors)]
             column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(vectors[0].nbytes), len(vectors), buffers)
@@ -190,30 +189,34 @@ def read_shards(folder: StrPath) -> Iterator[np.ndarray]:
             yield vectors[start : start + size]
 
 
-def finish_run(folder: Path) -> list[str]:
+def join_shards(folder: Path, manifest: Manifest) -> Generator[Shard]:
     """Make one array of all shards, if that is the format, and remove them. One shard is in memory at a time.
 
-    Args:
-        folder (`Path`): A folder that holds all shards of a run, or the array already.
+    Each is appended as soon as it is whole, so that little is left to do after the last one.
 
-    Returns:
-        `list[str]`: The names of the files of vectors.
+    Args:
+        folder (`Path`): The folder.
+        manifest (`Manifest`): What [`read_manifest`] returned.
+
+    Yields:
+        `Shard`: The next shard, as long as it is not whole.
     """
-    manifest = read_manifest(folder)
-    files = files_of(folder, manifest)
-    array = files[0]
-    if array.path.name == ARRAY:
-        shards = shards_of(folder, manifest)
-        if not array.is_whole():
-            like = shards[0].read()
-            header = {"descr": like.dtype.str, "fortran_order": False, "shape": (array.rows, like.shape[1])}
-            with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
-                np.lib.format.write_array_header_1_0(stream, header)
-                for shard in shards:
-                    stream.write(shard.read().data)
-        for shard in shards:
-            shard.path.unlink(missing_ok=True)
-    return [file.path.name for file in files]
+    array = files_of(folder, manifest)[0]
+    if array.path.name != ARRAY:
+        return
+    shards = shards_of(folder, manifest)
+    if not array.is_whole():
+        with write_atomically(array.path) as temporary, open(temporary, "wb") as stream:
+            for shard in shards:
+                while not shard.is_whole():
+                    yield shard
+                part = shard.read()
+                if shard.number == 0:
+                    header = {"descr": part.dtype.str, "fortran_order": False, "shape": (array.rows, part.shape[1])}
+                    np.lib.format.write_array_header_1_0(stream, header)
+                stream.write(part.data)
+    for shard in shards:
+        shard.path.unlink(missing_ok=True)
 
 
 def remove_run(folder: Path) -> None:

@@ -27,6 +27,7 @@ from ..ops.errors import check_finite
 from ..ops.files import HubArguments, hub_commit
 from ..ops.identity import Identity, digest_model, digest_tokenizer, digest_value, weights_state
 from ..ops.similarity import similarity_matrix, similarity_pairs
+from ..ops.upload import commit_folder
 from ..postprocessing.flow import fit_flow
 from ..postprocessing.transform import METHODS, Fit, VectorTransform, save_transform
 from ..postprocessing.whitening import fit_whitening
@@ -310,10 +311,10 @@ class SimCSE(Encoder):
             split_over_processes=split_over_processes,
         )
         empty = torch.zeros(0, truncate_dim or self.dim)
-        embeddings = torch.cat([empty, *(vectors for _, vectors in stream)])
+        embeddings = torch.cat([empty, *(vectors.cpu() for _, vectors in stream)])
         check_finite(embeddings, lambda number: f"text {number} ({texts[number][:80]!r})")
         if precision != "float32":
-            embeddings = torch.from_numpy(quantize(embeddings.numpy(), precision))
+            embeddings = torch.from_numpy(quantize(embeddings, precision))
         if isinstance(sentences, str):
             embeddings = embeddings[0]
         if convert_to_tensor:
@@ -343,7 +344,7 @@ class SimCSE(Encoder):
 
         Yields:
             `tuple[T, torch.Tensor]`: What the caller calls a window, and its embeddings of shape `(texts, dim)`, on
-            the CPU. They may hold NaN or infinity.
+            the model's device. They may hold NaN or infinity.
 
         Raises:
             ValueError: As [`SimCSE.encode`].
@@ -645,7 +646,7 @@ class SimCSE(Encoder):
             private (`bool`, *optional*): Whether a new repository is private. The default is the owner's setting.
             token (`str`, *optional*): Access token. The default is the one of `hf auth login` or `HF_TOKEN`.
             commit_message (`str`, *optional*, defaults to `"Upload model"`): First line of the commit message.
-            **options (`Any`): Further arguments of `HfApi.upload_folder`, such as `revision` and `create_pr`.
+            **options (`Any`): Further arguments of `HfApi.create_commit`, such as `revision` and `create_pr`.
 
         Returns:
             `str`: The URL of the commit or of the pull request.
@@ -654,9 +655,7 @@ class SimCSE(Encoder):
         with tempfile.TemporaryDirectory() as directory:
             self.save_pretrained(directory)
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            commit = api.upload_folder(
-                repo_id=repo_id, folder_path=directory, commit_message=commit_message, **options
-            )
+            commit = commit_folder(api, directory, repo_id, commit_message=commit_message, **options)
         return commit.pr_url or commit.commit_url
 
     def _embeddings(self, items: Texts | Embeddings) -> torch.Tensor:

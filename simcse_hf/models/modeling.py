@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -39,6 +40,7 @@ from ..ops.identity import digest_weights
 from ..ops.loading import check_finite_weights, load_base, load_weights, without_bar
 from ..ops.packing import Packing
 from ..ops.unpadded import avoid_cudnn_attention, reads_left_to_right, run_encoder, supports_unpadded
+from ..ops.upload import commit_folder
 from . import adapters, checkpoint, pooling
 from .checkpoint import Checkpoint
 from .parts import AUXILIARY_MODULES, ContrastiveBase
@@ -546,6 +548,28 @@ class ContrastiveModel(ContrastiveBase):
             self.write_files(folder, state_dict, **kwargs)
         if upload.pop("push_to_hub", False):
             self.push_to_hub(**{"repo_id": Path(save_directory).name, **upload})
+
+    def _upload_modified_files(
+        self,
+        working_dir: StrPath,
+        repo_id: str,
+        files_timestamps: dict[str, float],
+        commit_message: str | None = None,
+        token: bool | str | None = None,
+        create_pr: bool = False,
+        revision: str | None = None,
+        commit_description: str | None = None,
+    ) -> Any:
+        """Upload the model for `push_to_hub`, and remove what an earlier one has left in the repository."""
+        return commit_folder(
+            HfApi(token=token, library_name="simcse_hf"),
+            working_dir,
+            repo_id,
+            revision=revision,
+            create_pr=create_pr,
+            commit_message=commit_message or "Upload model",
+            commit_description=commit_description,
+        )
 
     def write_files(self, folder: StrPath, state_dict: pooling.StateDict | None = None, **kwargs: Any) -> None:
         """Write all files of the model into a folder without an earlier one; see [`save_pretrained`].

@@ -1,6 +1,5 @@
 """Read and write the files by which sentence-transformers knows a model's pooling, dense layers and prompts."""
 
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Unpack
@@ -421,18 +420,3 @@ def _save_layer_weights(folder: Path, config: PreTrainedConfig, second_layer: in
     weights[[0, -1]] = 1.0
     sizes = {"word_embedding_dimension": config.hidden_size, "layer_start": first, "num_hidden_layers": layers}
     save_layer(folder, {"layer_weights": weights}, sizes)
-
-
-def copy_sentence_transformers_files(source: StrPath, target: StrPath) -> None:
-    """Copy what [`save_sentence_transformers_files`] and `save_pretrained` have written.
-
-    Args:
-        source (`str` or `os.PathLike`): The checkpoint to copy from.
-        target (`str` or `os.PathLike`): An existing directory.
-    """
-    for name in NAMES:
-        path = Path(source, name)
-        if path.is_dir():
-            shutil.copytree(path, Path(target, name), dirs_exist_ok=True)
-        elif path.exists():
-            shutil.copy(path, Path(target, name))

@@ -208,11 +208,11 @@ class TrainingRows:
         if self.text_numbers is None or self.num_sentences < 2:
             return
         pairs = np.unique(self.text_numbers[:, :2], axis=0)
-        same = 0
+        met = 0.0
         for column in pairs.T:
             _, counts = np.unique(column, return_counts=True)
-            same += (counts * (counts - 1)).sum()
-        met = same / len(pairs) * min(1.0, (self.global_batch - 1) / max(1, len(pairs) - 1))
+            met += (counts**2).mean() / counts.mean() - 1  # a text in 3 rows meets 2 others from each of them
+        met *= min(1.0, (self.global_batch - 1) / len(pairs))
         if met > MET:
             self.text_numbers = None  # a part of a sum has said so for all
             logger.warning(

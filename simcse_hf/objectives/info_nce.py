@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..ops.checks import check_values
 from ..ops.distributed import gather_rows, missing_columns, own_rows
-from .base import ABSENT, EncodedBatch, Loss, Objective, TrainingRows, as_full_precision, no_autocast
+from .base import ABSENT, EncodedBatch, Loss, Objective, Options, TrainingRows, as_full_precision, no_autocast
 
 #: Logits of a block of rows, 32 MB in float32, of which glibc returns every block to the system. More logits are
 #: computed in blocks, and again in the backward pass.
@@ -304,6 +304,7 @@ class SimCSEObjective(Objective):
     summary = "contrastive learning (SimCSE): InfoNCE with the other rows of the batch as negatives"
     papers: tuple[str, ...] = ("simcse",)
     vectors: tuple[str, ...] = ("guide",)
+    similarity = "cosine"
 
     def __init__(
         self,
@@ -344,9 +345,9 @@ class SimCSEObjective(Objective):
         if rows.num_sentences <= 2:
             rows.check_batch("a batch of one text has no negatives, so its loss is 0")
         if not self.needs_text_ids:
-            has_mask = "mask_duplicates" in self.options
-            other_cure = ", or the option mask_duplicates of the objective" if has_mask else ""
-            rows.warn_of_equal_texts(f"set batch_sampler to no_duplicates{other_cure}")
+            can_mask = "mask_duplicates" in self.options
+            first = "the option mask_duplicates of the objective, or " if can_mask else ""
+            rows.warn_of_equal_texts(f"set {first}batch_sampler to no_duplicates")
 
     def prepare(self, batch: EncodedBatch) -> Prepared:
         """Return what the loss compares, after any encoder passes and state updates of a training step.
@@ -373,34 +374,25 @@ class SimCSEObjective(Objective):
             ValueError: If `mask_duplicates` is set and the batch has no `text_ids`.
         """
         embeddings, queue, other_losses = self.prepare(batch)
-        known: Texts = {}
+        known: Options = {}
         if "relations" in batch.inputs:
             is_present = batch.inputs["relations"] != ABSENT
             known["present"] = F.pad(is_present, (1, 0), value=True)  # an anchor is always there
         if self.needs_text_ids:
-            known["ids"] = batch.text_ids
-        if "guide" in self.vectors and "guide" in batch.inputs:
-            known["guide"] = batch.inputs["guide"]
+            known["text_ids"] = batch.text_ids
+        if "guide" in self.vectors:
+            known["guide"] = batch.inputs.get("guide")
         of_widths = {}
         for width in self.widths:
-            loss = self._compare(embeddings[..., :width], known, None if queue is None else queue[:, :width])
+            extra = None if queue is None else queue[:, :width]
+            loss = self.info_nce(embeddings[..., :width], gather=self.training, extra_negatives=extra, **known)
             if self.bidirectional:
-                pairs = {name: x[:, :2].flip(1) for name, x in known.items()}
-                loss = (loss + self._compare(embeddings[:, :2, :width].flip(1), pairs)) / 2
+                pairs = {name: x[:, :2].flip(1) for name, x in known.items() if x is not None}
+                back = self.info_nce(embeddings[:, :2, :width].flip(1), gather=self.training, **pairs)
+                loss = (loss + back) / 2
             of_widths[f"loss_{width}"] = loss
         if len(of_widths) > 1:
             return {**of_widths, **other_losses}
         if other_losses:
             return {"info_nce": loss, **other_losses}
         return loss
-
-    def _compare(self, embeddings: Tensor, known: Texts, queue: Tensor | None = None) -> Tensor:
-        """Compare column 0 with the others."""
-        return self.info_nce(
-            embeddings,
-            gather=self.training,
-            extra_negatives=queue,
-            text_ids=known.get("ids"),
-            guide=known.get("guide"),
-            present=known.get("present"),
-        )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -93,7 +94,8 @@ class Packing:
             length (`int`, *optional*): Length of the batch. Defaults to the longest row.
             in_order (`bool`, *optional*, defaults to `False`): Whether the sentences stay in their order.
             multiple (`int`, *optional*, defaults to `1`): What the number of packed tokens is a multiple of. Above 1,
-                there are as many sentences for any lengths, and `longest` is the length of the batch.
+                there are as many sentences for any lengths, and `longest` is the length of the batch, or T if that is
+                less.
 
         Returns:
             [`Packing`]: With its tensors on the CPU.
@@ -115,10 +117,10 @@ class Packing:
         index = first_columns + np.arange(tokens)
         longest = found
         if multiple > 1:
-            longest = length
             # Each of the sentences that fill up has from one to `length` tokens, which says how many are enough.
             fillers = -(-(multiple - 1) // max(1, length - 1)) + batch - len(rows)
             whole = -(-(tokens + fillers) // multiple) * multiple
+            longest = min(length, whole)
             filling = np.full(fillers, (whole - tokens) // fillers)
             filling[: (whole - tokens) % fillers] += 1
             counts = np.concatenate([counts, filling])
@@ -142,6 +144,11 @@ class Packing:
             return self
         index, rows, bounds = send([self.token_index, self.rows, self.bounds], device)
         return Packing(self.shape, index, rows, bounds, self.longest, self.has_fillers, self.lengths_of_rows)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """True for the tokens of the batch, of shape `(batch, length)`."""
+        return self.unpack(torch.ones_like(self.token_index)).bool()
 
     @property
     def lengths(self) -> Tensor:

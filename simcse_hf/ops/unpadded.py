@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from .cpu import keep_mask
-from .flash import flash_attention, supports_flash
+from .kernels import attend_packed, band_mask, choose_kernel
 from .packing import Packing
 
 ATTENTION_NAME = "sdpa_unpadded"
@@ -35,7 +35,7 @@ _COUNTS_TOKENS = {
     "xlm-roberta": True,
 }
 _HAS_BERT_LAYERS = {"bert", "camembert", "electra", "roberta", "xlm-roberta"}
-SHORT = 64  # tokens up to which block products are faster than flash attention without dropout
+SHORT = 64  # tokens up to which flash attention loses: on a CPU without dropout, and often on a GPU
 
 
 def install_unpadded_attention(base_model: PreTrainedModel) -> None:
@@ -266,7 +266,7 @@ def attend(
             token of each sentence only.
         key (`torch.Tensor`): Keys of shape `(1, heads, T, size)`.
         value (`torch.Tensor`): Values of shape `(1, heads, T, size)`.
-        attention_mask (`torch.Tensor`, *optional*): True for tokens; with a packing, of shape `(batch, 1, 1, length)`.
+        attention_mask (`torch.Tensor`, *optional*): True for tokens; not read with a packing.
         packing (`Packing`, *optional*): Where the sentences lie.
         all_tokens (`torch.Tensor`, *optional*): The states of all tokens, of shape `(1, T, dim)`, in a last layer that
             got first tokens only: its keys and values are made from these.
@@ -287,13 +287,18 @@ def attend(
         value = module.value(all_tokens).unflatten(-1, heads).transpose(1, 2)
     # squeeze, because the gradient of an index is a tensor of zeros into which it is copied.
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-    window = None if sliding_window is None else sliding_window - 1
+    window = None
+    if sliding_window is not None and packing.longest > sliding_window:
+        window = sliding_window - 1
+    is_short = packing.longest <= SHORT
     if query.device.type != "cpu" or torch.compiler.is_compiling():
-        out = _attend_in_one_call(query, key, value, attention_mask, packing, scaling, dropout, window)
+        # One call for all sentences: few kernels matter more than the padding within one of them.
+        may_race = is_short and window is None and not torch.compiler.is_compiling()
+        kernel = choose_kernel(query.device, query.dtype, query.shape[-1], may_race)
+        out = attend_packed(kernel, packing, query, key, value, scaling=scaling, dropout=dropout, window=window)
         return out[None], None
-    sees_all = window is None or packing.longest <= window + 1
-    prefers_blocks = 0 < dropout < 1 or (dropout == 0 and packing.longest <= SHORT)
-    if sees_all and prefers_blocks:
+    prefers_blocks = 0 < dropout < 1 or (dropout == 0 and is_short)
+    if window is None and prefers_blocks:
         return _AttendInBlocks.apply(query, key, value, packing, scaling, dropout)[None], None
     # One call of torch's attention for each run of sentences of the same length.
     lengths, counts = packing.lengths.unique_consecutive(return_counts=True)
@@ -305,58 +310,10 @@ def attend(
     outputs = []
     for count, *parts in zip(counts.tolist(), queries, keys, values, strict=True):
         q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in parts)
-        mask = _band(k.shape[2], window, key.device)
+        mask = band_mask(k.shape[2], window, key.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None], None
-
-
-def _band(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Return the mask of local attention, or `None` if the window holds all tokens."""
-    if window is None or length <= window + 1:
-        return None
-    position = torch.arange(length, device=device)
-    return (position[:, None] - position).abs() <= window
-
-
-def _attend_in_one_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    packing: Packing,
-    scaling: float | None,
-    dropout: float,
-    window: int | None,
-) -> Tensor:
-    """Attend in one call for all sentences: few kernels matter more than the padding within one of them."""
-    first_only = len(query) != len(key)
-    if supports_flash(query):
-        bounds = packing.bounds
-        longest = packing.longest
-        if first_only:
-            bounds = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
-            longest = 1
-        return flash_attention(
-            query,
-            key,
-            value,
-            (bounds, packing.bounds),
-            (longest, packing.longest),
-            scaling=scaling,
-            dropout=dropout,
-            window=window,
-        )
-    band = _band(packing.shape[1], window, key.device)
-    if mask is not None and band is not None:
-        mask = mask & band
-    q = packing.unpack_sentences(query)[:, None] if first_only else packing.unpack(query)
-    k = packing.unpack(key)
-    v = packing.unpack(value)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    out = out.transpose(1, 2)
-    return packing.pack_sentences(out.squeeze(1)) if first_only else packing.pack(out)
 
 
 class _AttendInBlocks(torch.autograd.Function):

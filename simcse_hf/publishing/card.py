@@ -1,5 +1,6 @@
 """Writes the model card (README.md and `.eval_results`) of a saved model from the files in its directory."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,16 @@ from ..evaluation.report import Evaluation
 from ..models.resolve import settings_of_config
 from ..models.settings import SECTION
 from ..objectives import part_weights
-from ..ops.files import StrPath, explain_damage, read_json, read_template, write_text
+from ..ops.files import StrPath, digest, explain_damage, read_json, read_template, write_text
+from ..ops.identity import digest_value
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base, load_pretrained
 from ..ops.results import Result
+from ..ops.upload import PublicNames, hub_id
 from ..postprocessing.transform import FOLDER, find_transform
 from . import card_text
 from .card_measured import Weights, read_adaptation, read_comparisons, read_evaluations
 from .card_results import Table, dev_metric_ids, hub_scores, tables
-from .card_subject import Subject, hub_id, read_run
+from .card_subject import Subject, read_run
 
 logger = logging.get_logger(__name__)
 
@@ -189,12 +192,12 @@ def write_card(
         )
 
     # 2. What the files say about the model and its training.
-    repo_id = repo_id or _placeholder(directory)
+    repo_id = repo_id or f"your-name/{directory.resolve().name}"
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
     run = read_run(directory / "results.json", run)
     datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
     weights = Weights(directory)
-    model = read_subject(weights, repo_id, run, list(dict.fromkeys(datasets)))
+    model = read_subject(weights, repo_id, PublicNames()(run), list(dict.fromkeys(datasets)))
 
     # 3. What was measured.
     measured = read_evaluations(model, weights, evaluations)
@@ -228,6 +231,7 @@ def write_card(
         hyperparameters=card_text.hyperparameters(model),
         tables=tables(model, measured),
         comparisons=read_comparisons(weights, comparisons),
+        marker=f"{MARKER}\n{_of_files(directory)}",
     )
     write_text(path, str(written))
     _write_benchmarks(directory / EVAL_RESULTS, benchmarks)
@@ -349,14 +353,35 @@ def is_written_by_hand(path: Path) -> bool:
 
 
 def name_repository(directory: StrPath, repo_id: str) -> None:
-    """Put the repository's name into a card and `.eval_results` that were written before the name was known."""
+    """Write the card and `.eval_results` for a repository, in place of a card for another one or of other weights.
+
+    Args:
+        directory (`str` or `os.PathLike`): The directory of the model.
+        repo_id (`str`): The repository.
+    """
     directory = Path(directory)
-    if is_written_by_hand(directory / CARD):
-        return
-    for path in (directory / CARD, directory / EVAL_RESULTS):
-        if path.exists():
-            write_text(path, path.read_text(encoding="utf-8").replace(_placeholder(directory), repo_id))
+    card = directory / CARD
+    files = [directory / EVAL_RESULTS]
+    if not is_written_by_hand(card):
+        if not card.exists() or _of_files(directory) not in card.read_text(encoding="utf-8"):
+            write_card(directory, repo_id=repo_id)
+        files.append(card)
+    for path in files:
+        if not path.exists():
+            continue
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(rf"{_HUB}/[^/\s]+/[^/\s]+/blob/", f"{_HUB}/{repo_id}/blob/", text)
+        named = re.search(r'SimCSE\("(.+?)"\)', text)
+        if named is not None:
+            text = text.replace(f'"{named[1]}"', f'"{repo_id}"')
+            title, now = (name.rpartition("/")[2] for name in (named[1], repo_id))
+            for line in ("# {}", "- name: {}"):
+                text = text.replace(f"\n{line.format(title)}\n", f"\n{line.format(now)}\n")
+        write_text(path, text)
 
 
-def _placeholder(directory: Path) -> str:
-    return f"your-name/{directory.resolve().name}"
+def _of_files(directory: Path) -> str:
+    """Return a line of the card that says of which weights, settings and transform it is."""
+    names = ("config.json", "model*.safetensors", ADAPTER_CONFIG, ADAPTER_WEIGHTS, f"{FOLDER}/*")
+    files = sorted(path for name in names for path in directory.glob(name))
+    return f"<!-- Of the files {digest_value([digest(path) for path in files])} -->"

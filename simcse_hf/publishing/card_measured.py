@@ -11,8 +11,9 @@ from ..evaluation.report import Evaluation
 from ..inference.simcse import SimCSE
 from ..ops.files import StrPath, read_json_object
 from ..ops.identity import Identity
+from ..ops.upload import PublicNames
 from .card_results import Measured, protocol_of
-from .card_subject import Subject, public_name
+from .card_subject import Subject
 
 logger = logging.get_logger(__name__)
 
@@ -77,7 +78,8 @@ def read_adaptation(weights: Weights) -> dict:
     if not path.is_file():
         return {}
     adaptation = read_json_object(path, advice="Remove it, or adapt the model again.")
-    return adaptation if weights.made(path, [Identity.from_dict(adaptation.get("identity", {}))]) else {}
+    is_of_weights = weights.made(path, [Identity.from_dict(adaptation.get("identity", {}))])
+    return PublicNames()(adaptation) if is_of_weights else {}
 
 
 def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[str]:
@@ -95,10 +97,7 @@ def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[
         comparison = Comparison.read(path)
         if not weights.made(path, comparison.identities.values(), files is not None):
             continue
-        text = str(comparison)
-        for name in comparison.scores:  # as wide as before, without a local folder
-            text = text.replace(name, str(public_name(name)).ljust(len(name)))
-        texts.append(text)
+        texts.append(str(Comparison(**PublicNames()(vars(comparison)))))
     return texts
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig
 
 from ..models.settings import ContrastiveSettings, max_positions
@@ -22,7 +21,7 @@ class Subject:
         repo_id (`str`): Its name on the hub.
         config (`PreTrainedConfig`): Its config.
         settings (`ContrastiveSettings`): The settings that it was trained with.
-        run (`dict`): The content of `results.json`; empty without a record.
+        run (`dict`): The content of `results.json` without folders; empty without a record.
         adaptation (`dict`, *optional*): The content of `adaptation.json`; empty without one.
         transform (`VectorTransform`, *optional*): The whitening or flow that is saved with it.
         fit (`Fit`, *optional*): How that was fitted.
@@ -145,8 +144,8 @@ class Subject:
 
     @property
     def base_model(self) -> str | None:
-        """The model that training started from, without a folder of this machine."""
-        return public_name(self.run.get("base_model"))
+        """The model that training started from."""
+        return self.run.get("base_model")
 
 
 def read_run(path: Path, described: dict | None = None) -> dict:
@@ -178,22 +177,6 @@ def read_run(path: Path, described: dict | None = None) -> dict:
     if any(run.get(name) != described[name] for name in ("steps", "train_loss")):
         return described
     return run | described
-
-
-def hub_id(name: str | None) -> str | None:
-    """Return `name` if it can be the id of a hub model and is not a local directory."""
-    if not name or Path(name).exists():
-        return None
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return None
-    return name
-
-
-def public_name(name: str | None) -> str | None:
-    """Return a hub id as it is, and only the last part of a local path."""
-    return (hub_id(name) or Path(name).name) if name else None
 
 
 def known_objective(name: str) -> Objective | None:

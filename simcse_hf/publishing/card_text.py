@@ -9,7 +9,8 @@ from ..evaluation.threshold import describe_threshold
 from ..models.pooling import POOLERS
 from ..models.resolve import resolve_options
 from ..models.settings import THRESHOLD, ContrastiveSettings, dropout_rates
-from .card_subject import Subject, last_part, public_name
+from ..ops.upload import PublicNames
+from .card_subject import Subject, last_part
 from .papers import PAPERS, Paper
 
 _HEAD = """\
@@ -205,8 +206,7 @@ def training(model: Subject) -> str:
 def _rows(model: Subject) -> str:
     """Say how many rows of what there were, where they come from, and from which data set a batch comes."""
     number = model.run.get("train_rows")
-    texts = public_name(model.run.get("train_texts"))
-    sources = model.datasets or filter(None, [texts])
+    sources = model.datasets or filter(None, [model.run.get("train_texts")])
     origin = ", ".join(f"`{source}`" for source in sources)
     described = ""
     if number or origin:
@@ -228,7 +228,7 @@ def _objective(model: Subject) -> str:
     defaults = _default_options(model.settings)
     scoring = []
     others = []
-    for name, value in public_options(model.settings).items():
+    for name, value in PublicNames()(model.settings.objective_options).items():
         described = f"`{name}` {value:g}" if isinstance(value, float) else f"`{name}` {value}"
         if last_part(name) in ("temperature", "similarity"):
             scoring.append(described)
@@ -285,14 +285,6 @@ def _adapted(adaptation: dict) -> str:
     )
 
 
-def public_options(settings: ContrastiveSettings) -> dict[str, Any]:
-    """Return the objective's options without paths of this machine."""
-    options = {}
-    for name, value in settings.objective_options.items():
-        options[name] = public_name(value) if last_part(name) == "generator" else value
-    return options
-
-
 def _default_options(settings: ContrastiveSettings) -> dict[str, Any]:
     """Return the options of the objective if nobody chooses any; the temperature is that of the similarity in use."""
     chosen = {name: value for name, value in settings.objective_options.items() if last_part(name) == "similarity"}
@@ -314,7 +306,7 @@ def hyperparameters(model: Subject) -> list[tuple[str, object]]:
     unread = [] if settings.do_mlm else ["mlm_weight", "mlm_probability"]
     if not model.view:
         unread += ["view", "view_rate", "view_both"]
-    used = asdict(settings) | public_options(settings) | dropout_rates(model.config)
+    used = asdict(settings) | PublicNames()(settings.objective_options) | dropout_rates(model.config)
     defaults = asdict(ContrastiveSettings()) | _default_options(settings) | dropout_rates(type(model.config)())
     listed = dict(model.arguments)
     for name, value in used.items():

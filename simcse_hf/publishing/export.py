@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ..inference.exported import EMBEDDING, GRAPHS, ExportedModel
+from ..inference.exported import EMBEDDING, GRAPHS, INPUTS, ExportedModel
 from ..inference.simcse import SimCSE
 from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel
@@ -125,18 +125,20 @@ def export_onnx(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     path.parent.mkdir()
     # torch warns about its own internals
     with torch.no_grad(), warnings.catch_warnings(action="ignore"), silent():
-        torch.onnx.export(
+        program = torch.onnx.export(
             module,
             _example(simcse, rows=3, length=7),
-            path,
             dynamo=True,
             optimize=True,
-            input_names=["input_ids", "attention_mask"],
+            input_names=INPUTS,
             output_names=["last_hidden_state", EMBEDDING],
-            dynamic_shapes={"input_ids": axes, "attention_mask": axes},
-            external_data=simcse.model.get_memory_footprint() > _ONE_FILE_LIMIT,
+            dynamic_shapes=dict.fromkeys(INPUTS, axes),
             verbose=False,
         )
+        assert program is not None  # which it is where a file is named
+        for node in program.model.graph:
+            node.metadata_props.clear()  # which name the folders of this machine
+        program.save(path, external_data=simcse.model.get_memory_footprint() > _ONE_FILE_LIMIT)
     _check_against_torch(simcse, directory, "onnx")
     simcse.save_settings(directory)
     # The layers that are averaged are not among the outputs, so sentence-transformers could not average them.

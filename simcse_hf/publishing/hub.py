@@ -1,20 +1,22 @@
 """Pushes a saved model to the hub, in one commit or not at all."""
 
-import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
-from huggingface_hub import CommitOperationAdd, HfApi, errors, get_token
+from huggingface_hub import HfApi, errors, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
+from ..inference.exported import ForeignGraph
 from ..inference.simcse import SimCSE
 from ..ops.files import StrPath
-from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_base
+from ..ops.loading import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..ops.results import Result
-from .card import CARD, EVAL_RESULTS, name_repository, write_card
-from .card_subject import hub_id
+from ..ops.upload import commit_folder, public_files
+from .card import CARD, EVAL_RESULTS, name_repository
 from .secrets import holds_secret
 
 # Raised where HF_OIDC_RESOURCE is set and there is no identity token. huggingface_hub has it from 1.19 on.
@@ -23,11 +25,6 @@ _OIDC_ERRORS = (errors.OIDCError,) if hasattr(errors, "OIDCError") else ()
 # own error. The hub checks the front matter of the card before any upload, which is a ValueError.
 _PUSH_ERRORS: tuple[type[BaseException], ...] = (*HfHubHTTPError.__bases__, RuntimeError, ValueError, *_OIDC_ERRORS)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", ADAPTER_WEIGHTS)
-# Pickles, files that only resuming a run needs, and hidden or underscored names, which are private by convention.
-_NOT_PUSHED = re.compile(
-    r"\.(bin|pt|pth|pkl|pickle|ckpt|npz)$|(^|/)(checkpoint-\d+|seed-\d+|runs|__pycache__|[._][^/]*)(/|$)"
-)
-_PUSHED_ALTHOUGH_HIDDEN = re.compile(r"^\.eval_results/[^/]+\.yaml$")
 
 
 class PushError(ValueError):
@@ -37,10 +34,7 @@ class PushError(ValueError):
 
 
 def files_to_push(directory: StrPath) -> list[str]:
-    """List the files of a saved model that belong into a published one.
-
-    Pickles (`training_args.bin`, optimizer states), `checkpoint-*` and hidden names other than `.eval_results` are
-    left out.
+    """List the files of a saved model that belong into a published one, see [`public_files`].
 
     Args:
         directory (`str` or `os.PathLike`): The directory of the model.
@@ -55,13 +49,7 @@ def files_to_push(directory: StrPath) -> list[str]:
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the directory of the model.")
-    paths = []
-    for file in directory.rglob("*"):
-        path = file.relative_to(directory).as_posix()
-        is_private = _NOT_PUSHED.search(path) and not _PUSHED_ALTHOUGH_HIDDEN.search(path)
-        if file.is_file() and not is_private:
-            paths.append(path)
-    paths.sort()
+    paths = public_files(directory)
     required = {
         "a config (config.json)": ("config.json", ADAPTER_CONFIG),
         "weights (model.safetensors)": WEIGHTS,
@@ -82,12 +70,6 @@ def files_to_push(directory: StrPath) -> list[str]:
                 f"{file} contains an access token or a password, so nothing was pushed. Remove it from the file and "
                 "revoke it."
             )
-    base = adapter_base(directory)
-    if base is not None and hub_id(base) is None:
-        raise ValueError(
-            f"{directory} is an adapter of {base}, a folder that nobody else has. Push that model first and name it "
-            f"as base_model_name_or_path in {ADAPTER_CONFIG}, or push the merged model: train without save_adapter."
-        )
     return paths
 
 
@@ -103,7 +85,7 @@ def check_push(directory: StrPath, repo_id: str) -> list[str]:
 
     Raises:
         ValueError: If the hub accepts no such name, for the reasons given in [`files_to_push`], or if weights are
-            missing or not finite.
+            missing or not finite, or not those of a graph beside them.
     """
     try:
         validate_repo_id(repo_id)
@@ -111,6 +93,10 @@ def check_push(directory: StrPath, repo_id: str) -> list[str]:
         raise ValueError(f"{repo_id!r} is not a valid repository name: {error}") from error
     paths = files_to_push(directory)
     SimCSE(directory, device="cpu")
+    for backend, runtime in {"onnx": "onnxruntime", "openvino": "openvino"}.items():
+        if find_spec(runtime) and any(path.startswith(f"{backend}/") for path in paths):
+            with suppress(ForeignGraph):
+                SimCSE(directory, backend=backend)
     return paths
 
 
@@ -174,19 +160,15 @@ def push(
     # Without an owner the name would end up in the card's usage examples, where it means another repository.
     if "/" not in repo_id:
         raise ValueError(f"{repo_id!r} names no owner: give OWNER/NAME, as in your-name/{repo_id}")
-    branch = revision or "main"
-    if dry_run:
-        files = {path: Path(directory, path).stat().st_size for path in check_push(directory, repo_id)}
-        return Push(repo_id, branch, pushed=False, files=files)
-    url = push_model(
+    return push_model(
         directory,
         repo_id,
         private=private,
         revision=revision,
         create_pr=create_pr,
         commit_message=commit_message,
+        dry_run=dry_run,
     )
-    return Push(repo_id, branch, pushed=True, url=url)
 
 
 def push_model(
@@ -197,13 +179,14 @@ def push_model(
     revision: str | None = None,
     create_pr: bool = False,
     commit_message: str = "Upload model",
+    dry_run: bool = False,
     token: str | None = None,
-) -> str:
+) -> Push:
     """Push a saved model with its tokenizer and card, and create the repository if it does not exist.
 
-    All files go into one commit, so the branch never holds only some of them. A directory without a card gets one
-    from [`write_card`] first. Of `.eval_results`, only the scores on data sets that the hub has registered as
-    benchmarks are pushed.
+    All files go into one commit, so the branch never holds only some of them; files of an earlier model go with it. A
+    card that this package wrote is written for the repository. Records name no folders of this machine. Of
+    `.eval_results`, only the scores on data sets that the hub has registered as benchmarks are pushed.
 
     Args:
         directory (`str` or `os.PathLike`): A directory as the Trainer's `save_model` leaves it.
@@ -212,37 +195,40 @@ def push_model(
         revision (`str`, *optional*): The branch, which is created if it does not exist. Defaults to `main`.
         create_pr (`bool`, *optional*, defaults to `False`): Whether to open a pull request instead of committing.
         commit_message (`str`, *optional*, defaults to `"Upload model"`): The first line of the commit message.
+        dry_run (`bool`, *optional*, defaults to `False`): List what would be uploaded, and upload nothing.
         token (`str`, *optional*): The access token. Defaults to `HF_TOKEN` or the token of `hf auth login`.
 
     Returns:
-        `str`: The URL of the commit or of the pull request.
+        `Push`: The URL of the commit or of the pull request, or the files.
 
     Raises:
         ValueError: For the reasons given in [`check_push`].
         PushError: If the hub refuses the push or cannot be reached. The message says what to do.
     """
     directory = Path(directory)
-    check_push(directory, repo_id)
-    if (directory / CARD).exists():
-        name_repository(directory, repo_id)
-    else:
-        write_card(directory, repo_id=repo_id)
-    paths = files_to_push(directory)
-    results = EVAL_RESULTS.as_posix()
-    operations = [CommitOperationAdd(path, directory / path) for path in paths if path != results]
+    branch = revision or "main"
+    files = {path: (directory / path).stat().st_size for path in check_push(directory, repo_id)}
+    if dry_run:
+        return Push(repo_id, branch, pushed=False, files=files)
+    name_repository(directory, repo_id)
     api = HfApi(token=token, library_name="simcse_hf")
     try:
-        if results in paths and (content := _on_registered_benchmarks(api, directory / results)):
-            operations.append(CommitOperationAdd(results, content))
-        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if revision is not None and not create_pr:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        commit = api.create_commit(
-            repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id  # with its owner
+        name_repository(directory, repo_id)
+        results = directory / EVAL_RESULTS
+        contents = {EVAL_RESULTS.as_posix(): _on_registered_benchmarks(api, results)} if results.exists() else {}
+        commit = commit_folder(
+            api,
+            directory,
+            repo_id,
+            contents=contents,
+            revision=revision,
+            commit_message=commit_message,
+            create_pr=create_pr,
         )
     except _PUSH_ERRORS as error:
         raise PushError(f"{repo_id} was not pushed: {_advice(error, api)}") from error
-    return commit.pr_url or commit.commit_url
+    return Push(repo_id, branch, pushed=True, url=commit.pr_url or commit.commit_url)
 
 
 def _on_registered_benchmarks(api: HfApi, path: Path) -> bytes:

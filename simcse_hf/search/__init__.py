@@ -1,4 +1,4 @@
-"""Search: indexes of sentences that are built and searched, and hard negatives that are mined."""
+"""Search: indexes of sentences that are built and searched, near-duplicates, and hard negatives that are mined."""
 
 from ..indexes.description import describe
 from ..indexes.sentences import Match, SentenceIndex

@@ -1,4 +1,4 @@
-"""The commands `index`, `search` and `mine` as functions."""
+"""The commands `index`, `search`, `duplicates` and `mine` as functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -168,9 +168,7 @@ def index(
         raise ValueError(f"add, replace and delete keep the index as it was made: leave out {names}")
     if not changes and check_target(output) and not overwrite:
         raise ValueError(f"output {output} holds an index: set add to add to it, or overwrite to replace it")
-    shards = None
-    if vectors is not None:
-        column, shards = open_vectors(vectors, input, column)
+    column, shards = open_vectors(vectors, input, column)
 
     # 2. Change the index, or build one.
     if changes:
@@ -198,20 +196,24 @@ def index(
     return Indexed(str(output), len(built), built.backend)
 
 
-def open_vectors(folder: StrPath, input: StrPath, column: str | None) -> tuple[str | None, Iterator[ndarray]]:
+def open_vectors(
+    folder: StrPath | None, input: StrPath, column: str | None
+) -> tuple[str | None, Iterator[ndarray] | None]:
     """Open the embeddings that `encode` wrote for a file.
 
     Args:
-        folder (`str` or `os.PathLike`): The folder of the embeddings.
+        folder (`str` or `os.PathLike`, *optional*): The folder of the embeddings, if there is one.
         input (`str` or `os.PathLike`): The file of texts.
         column (`str`, *optional*): The column of texts, if it is given.
 
     Returns:
-        `tuple[str | None, Iterator[np.ndarray]]`: The column, and embeddings of shape `(n, dim)`, shard by shard.
+        `tuple[str | None, Iterator[np.ndarray] | None]`: The column, and embeddings of shape `(n, dim)` by shard.
 
     Raises:
         ValueError: If they are no embeddings of these texts.
     """
+    if folder is None:
+        return column, None
     manifest = read_manifest(folder)
     made_with = manifest["settings"]
     source = manifest["input"]
@@ -317,9 +319,7 @@ def duplicates(
     """
     encoder = load_model(model, **loading)
     least = resolve_threshold(encoder, threshold, "")
-    shards = None
-    if vectors is not None:
-        column, shards = open_vectors(vectors, input, column)
+    column, shards = open_vectors(vectors, input, column)
     built = SentenceIndex.build(encoder, input, column=column, vectors=shards, show_progress_bar=show_progress_bar)
     assert isinstance(built.vectors, ExactIndex) and least is not None
     return (Duplicate(*pair, built[pair[1]], built[pair[2]]) for pair in built.vectors.pairs(least))

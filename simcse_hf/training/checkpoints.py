@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import (
     PrinterCallback,
-    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -32,6 +31,7 @@ from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
 from .progress import RunBar, RunLog
+from .pushes import PushingTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -181,7 +181,7 @@ def staged(directory: Path, state: TrainerState, args: TrainingArguments) -> Ite
     wait_for_all()
 
 
-class WholeCheckpointTrainer(Trainer):
+class WholeCheckpointTrainer(PushingTrainer):
     """transformers' Trainer with checkpoints that are staged, see [`~checkpoints.staged`].
 
     A run that logs nothing and shows no bar leaves standard output to the program that trains.
@@ -224,9 +224,6 @@ class WholeCheckpointTrainer(Trainer):
             folder (`Path`): The folder of the checkpoint while it is staged.
         """
 
-    def prepare_push(self, checkpoint: Path) -> None:
-        """Get ready for transformers' push of a checkpoint that has got its name."""
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint in a staging folder, delete older ones when it is whole, and push it if asked for."""
         state, args = self.state, self.args
@@ -251,9 +248,7 @@ class WholeCheckpointTrainer(Trainer):
                     saved[name] = callback.state()
             self.add_to_checkpoint(folder)
         if args.push_to_hub:
-            checkpoint = directory / f"checkpoint-{state.global_step}"
-            self.prepare_push(checkpoint)
-            self._push_from_checkpoint(str(checkpoint))
+            self.push_checkpoint(directory / f"checkpoint-{state.global_step}")
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

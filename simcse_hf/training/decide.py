@@ -36,7 +36,7 @@ from ..models.settings import (
     max_positions,
     read_section,
 )
-from ..objectives import described_objective
+from ..objectives import Objective, objective_class, part_weights
 from ..ops.cpu import has_only_cpu
 from .training_args import SimCSETrainingArguments
 
@@ -96,7 +96,6 @@ class RowPlan:
         source (`str`): The name of the data set in messages.
         objective (`str`): The objective that learns from the rows.
         kind (`str`): What the rows are made of; see [`Objective`].
-        similarity (`str`, *optional*): What the objective compares embeddings by, if it does.
         options (`Mapping[str, Any]`): The options of the objective.
         lengths (`tuple[int, int, int]`): The most tokens of an anchor, a positive and a negative.
         prompts (`tuple[str, str, str]`): What is put before an anchor, a positive and a negative.
@@ -109,7 +108,6 @@ class RowPlan:
     source: str
     objective: str
     kind: str
-    similarity: str | None
     options: Values
     lengths: tuple[int, int, int]
     prompts: tuple[str, str, str]
@@ -427,11 +425,11 @@ def settings_to_save(
         written["similarity_fn_name"] = "cosine"
         layers["similarity_fn_name"] = decided_by["objective"]
         for name, plan in everything.items():
-            if plan.similarity:
-                written["similarity_fn_name"] = plan.similarity
-                options = [option for option in plan.options if option.rpartition(".")[2] == "similarity"]
-                for option in options[:1]:
-                    layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
+            similarity, option = similarity_of(plan)
+            if similarity:
+                written["similarity_fn_name"] = similarity
+                is_of_dataset = losses.get(name) and option != "objective"
+                layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if is_of_dataset else option]
                 break
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.
@@ -462,6 +460,24 @@ def with_values(args: Arguments, **values: Any) -> Arguments:
     for name, value in values.items():
         setattr(twin, name, value)
     return twin
+
+
+def main_class(objective: str) -> type[Objective]:
+    """Return the class of an objective, of a sum that of its first part."""
+    first, *_ = part_weights(objective)
+    return objective_class(first)
+
+
+def similarity_of(plan: RowPlan) -> tuple[str, str]:
+    """Return what the first part of an objective that compares embeddings compares them by, and what says so."""
+    parts = part_weights(plan.objective)
+    for part in parts:
+        option = f"{part}.similarity" if len(parts) > 1 else "similarity"
+        if option in plan.options:
+            return plan.options[option], option
+        if objective_class(part).similarity:
+            return objective_class(part).similarity, "objective"
+    return "", "objective"
 
 
 def default_loader_workers() -> int:
@@ -524,8 +540,8 @@ def _row_plan(
     prompts = own.get("prompts", args.prompts)
     if prompts is None:
         prompts = settings.prompts.get(settings.default_prompt_name, "")
-    said = described_objective(objective, loss["objective_options"])
-    its_view, its_rate = said.view
+    objective_type = main_class(objective)
+    its_view, its_rate = objective_type.view
     view = args.view or its_view
     rate = args.view_rate
     if args.view is None and "objective" in own:
@@ -537,13 +553,13 @@ def _row_plan(
     frozen = {}
     for name in ("teacher", "guide"):
         words = getattr(args, name)
-        if words and (name in said.vectors or "objective" not in own):  # one of several data sets may read none
+        is_read = any(name in objective_class(part).vectors for part in part_weights(objective))
+        if words and (is_read or "objective" not in own):  # one of several data sets may read none
             frozen[name] = [words] if isinstance(words, str) else list(words)
     return RowPlan(
         source=source,
         objective=objective,
-        kind=said.rows,
-        similarity=said.similarity,
+        kind=objective_type.rows,
         options=loss["objective_options"],
         lengths=by_column(own.get("max_seq_length", length), f"{source}: max_seq_length"),
         prompts=by_column(prompts, f"{source}: prompts"),

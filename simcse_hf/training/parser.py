@@ -32,6 +32,13 @@ _STRUCTURED = (*_NUMBERS, "prompts")
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 
 
+class _Loader(yaml.SafeLoader):
+    """Read YAML with dates as texts: no option takes a date, and a name such as 2024-13-45 is an impossible one."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
+
+
 def option(default: Any, text: str, **metadata: Any) -> Any:
     """Return the field of an argument.
 
@@ -223,11 +230,11 @@ def read_yaml(path: str, classes: Sequence[type]) -> dict:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
+        values = _Loader(text).get_single_data()
         written = yaml.BaseLoader(text).get_single_data()
     except OSError as error:
         raise ValueError(f"the recipe {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for impossible dates and other encodings
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also for other encodings
         raise ValueError(f"{path} is not valid YAML in UTF-8: {error}") from None
     if isinstance(values, dict):
         actions, _ = _actions_and_types(tuple(classes))

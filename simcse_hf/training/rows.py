@@ -169,41 +169,29 @@ class Rows:
 
         Returns:
             `PermutedSampler`, *optional*: The order; `None` if any random order serves.
+
+        Raises:
+            ValueError: If equal texts cannot be kept apart.
         """
         args = self.reader.args
         number = len(self.known)
+        has_classes = LABEL in self.kind.numbers and LABEL in self.known.column_names
         if args.batch_sampler == "no_duplicates":
-            return self._order_without_duplicates(batch_size * args.world_size)
+            if self.text_numbers is None or has_classes:
+                kind = "drawn in pairs of a class" if has_classes else "drawn anew in each epoch"
+                raise ValueError(
+                    f"batch_sampler = 'no_duplicates' orders rows by their texts, and those of {self.plan.source} are "
+                    f"{kind}: leave batch_sampler out"
+                )
+            return NoDuplicatesSampler(self.text_numbers, batch_size * args.world_size, args.rows_seed)
         if args.batch_neighbors and self.vectors:
             # Twice as many, because some were drawn before; and the row itself is among them.
             vectors = next(iter(self.vectors.values()))
             neighbors = vectors.neighbors(2 * args.batch_neighbors + 1)
             return NeighborSampler(neighbors, args.batch_neighbors, args.rows_seed)
-        if self.has_classes and isinstance(self.known, Dataset) and not self.vectors:
+        if has_classes and isinstance(self.known, Dataset) and not self.vectors:
             return ClassSampler(self.known.with_format("numpy")[LABEL][:], args.rows_seed)
         return PermutedSampler(number, args.rows_seed) if number > LARGEST_LISTED else None
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether each row has a class, whose texts are drawn in pairs."""
-        return LABEL in self.kind.numbers and LABEL in self.known.column_names
-
-    def _order_without_duplicates(self, block: int) -> NoDuplicatesSampler:
-        """Choose an order in which no text stands in two rows of a batch."""
-        if self.text_numbers is None or self.has_classes:
-            kind = "drawn in pairs of a class" if self.has_classes else "drawn anew in each epoch, or streamed"
-            raise ValueError(
-                f"batch_sampler = 'no_duplicates' orders rows by their texts, and those of {self.plan.source} are "
-                f"{kind}: leave batch_sampler out"
-            )
-        sampler = NoDuplicatesSampler(self.text_numbers, block, self.reader.args.rows_seed)
-        left_out = len(self.known) - len(sampler)
-        if left_out >= block:
-            logger.warning_once(
-                f"batch_sampler = 'no_duplicates': {left_out:,} of the {len(self.known):,} rows of {self.plan.source} "
-                f"fit into no batch of {block} different texts. An epoch leaves them out, and another epoch others."
-            )
-        return sampler
 
     @cached_property
     def text_numbers(self) -> np.ndarray | None:
@@ -259,9 +247,8 @@ class Rows:
             sample += rows[place]["input_ids"]
         check_known(sample, self.reader.tokenizer, self.source.name)
         numbers = None if args.process_index else self.text_numbers  # the first process warns of equal texts
-        meets_equal_texts = args.batch_sampler != "no_duplicates"
-        batch = batch_size * args.world_size
-        objective.check(TrainingRows(number, batch, rows.column_names, rows, numbers if meets_equal_texts else None))
+        meeting = numbers if args.batch_sampler != "no_duplicates" else None
+        objective.check(TrainingRows(number, batch_size * args.world_size, rows.column_names, rows, meeting))
         lengths = args.length_column_name
         if args.train_sampling_strategy == "group_by_length" and lengths not in rows.column_names:
             # transformers would take the number of texts for the length

@@ -25,7 +25,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy
+from transformers.trainer_utils import EvalLoopOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
@@ -51,12 +51,12 @@ from ..models.checkpoint import (
 )
 from ..models.gradcache import CachedBatch, check_gradcache
 from ..models.modeling import AutoModelForCL, ContrastiveModel
-from ..models.sentence_transformers import copy_sentence_transformers_files
 from ..models.settings import THRESHOLD, Values, dropout_rates
 from ..objectives.masked_lm import mask_batch, mask_tokens
 from ..ops.cpu import keep_freed_memory
 from ..ops.distributed import hold_together, on_first_process, same_noise
-from ..ops.files import STAGING, folder_problem, full_name, write_json
+from ..ops.files import STAGING, folder_problem, full_name, read_json_object, write_json
+from ..ops.kernels import CHOICES
 from ..ops.loading import load_pretrained
 from ..ops.memory import FullMemoryError, explain_full_memory
 from ..ops.unpadded import avoid_cudnn_attention
@@ -128,13 +128,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
             for `AutoModelForCL.from_pretrained`. `None` with `model_init`.
         args (`SimCSETrainingArguments` or `Run`, *optional*): The training arguments. What they leave open is decided
             in a copy, `trainer.args`. A recipe passes a run that it has decided.
-        train_dataset (`str`, `Dataset`, `list` or `dict`, *optional*): A file of texts or a data set on the hub; or
-            texts, with columns named as in `load_text_dataset`; or token ids in one column `input_ids` (see
-            `tokenize_dataset`); or several such data sets by name, each batch from one of them (see `datasets` and
-            `dataset_shares` of the arguments).
+        train_dataset (`str`, `Dataset`, `list`, `dict` or `Any`, *optional*): A file of texts, a data set on the hub,
+            or rows in any container that `load_text_dataset` takes, with columns named as there; or token ids as
+            `input_ids`, without padding or with an `attention_mask`; or several such data sets by name, each batch
+            from one of them (see `datasets` and `dataset_shares` of the arguments).
         eval_dataset (`Dataset`, `list` or `dict`, *optional*): Data of the same form, for `eval_loss`; or several by
             name. The dev set of scored pairs is `dev_set`.
-        dev_set (`str`, `os.PathLike` or `ScoredPairs`, *optional*): Scored pairs, or their file, for a
+        dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, or their file, for a
             [`SimilarityEvalCallback`]. For several dev sets, pass such callbacks with different names.
         processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; by default the model's own.
         callbacks (`list[TrainerCallback]`, *optional*): As in transformers.
@@ -346,6 +346,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
             self.resumed_from = resolve_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
             compare = partial(compare_settings, self.resumed_from, self.settings, self.args.allow_changes)
             self.changes = on_first_process(compare)
+            CHOICES.update(read_json_object(Path(self.resumed_from, SETTINGS)).get("attention", {}))
             # The caller's callbacks continue with their states, such as the patience of early stopping.
             saved = TrainerState.load_from_json(str(Path(self.resumed_from, "trainer_state.json"))).stateful_callbacks
             states = {name: state if isinstance(state, list) else [state] for name, state in saved.items()}
@@ -937,19 +938,8 @@ class SimCSETrainer(WholeCheckpointTrainer):
         if self.model.has_adapter():
             save_trained_weights(self.model, folder)
         record = {"settings": self.settings, "changes": self.changes, "decided_by": self.run.decided_by}
+        record["attention"] = CHOICES
         write_json(folder / SETTINGS, record)
-
-    def prepare_push(self, checkpoint: Path) -> None:
-        """Copy the files of sentence-transformers, as transformers copies its own, into the folder that is pushed.
-
-        Args:
-            checkpoint (`Path`): The checkpoint.
-        """
-        args = self.args
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        pushes = args.hub_strategy != HubStrategy.END and (args.hub_always_push or not is_busy)
-        if pushes and self.is_world_process_zero():
-            copy_sentence_transformers_files(str(checkpoint), str(args.output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, with our own layers and the state of the objective."""

@@ -12,6 +12,7 @@ from transformers.utils import logging
 from ..data.samplers import BATCH_SAMPLERS, SHARES
 from ..data.views import VIEWS
 from ..models.settings import Values
+from ..ops.checks import check_values
 from ..ops.cpu import bfloat16_slowdown, has_only_cpu, lacks_bfloat16
 from ..ops.launch import LAUNCHED, check_together
 from .parser import option
@@ -201,8 +202,16 @@ class SimCSETrainingArguments(TrainingArguments):
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
         # 2. Single values, and values that do not go together.
-        if self.view not in (None, *VIEWS):
-            raise ValueError(f"view must be one of {', '.join(VIEWS)}, got {self.view!r}")
+        check_values((None, *VIEWS), view=self.view)
+        check_values(SHARES, dataset_shares=self.dataset_shares)
+        check_values(BATCH_SAMPLERS, batch_sampler=self.batch_sampler)
+        check_values(
+            "an integer above 0",
+            per_device_train_batch_size=self.per_device_train_batch_size,
+            gradcache_chunk_size=self.gradcache_chunk_size,
+            lora_r=self.lora_r,
+        )
+        check_values("an integer of 0 or more", seed=self.seed, batch_neighbors=self.batch_neighbors)
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"mlm_probability must lie between 0 and 1, got {self.mlm_probability}")
         if self.neftune_noise_alpha is not None and self.gradcache_chunk_size is not None:
@@ -210,19 +219,6 @@ class SimCSETrainingArguments(TrainingArguments):
                 "neftune_noise_alpha does not work with gradcache_chunk_size, because its noise depends on the length "
                 "of a padded batch, and so on the chunks: leave one of the two out"
             )
-        smallest = {
-            "per_device_train_batch_size": 1,
-            "gradcache_chunk_size": 1,
-            "lora_r": 1,
-            "seed": 0,
-            "batch_neighbors": 0,
-        }
-        for name, least in smallest.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if self.batch_sampler not in BATCH_SAMPLERS:
-            raise ValueError(f"batch_sampler must be one of {', '.join(BATCH_SAMPLERS)}, got {self.batch_sampler!r}")
         is_chosen = self.batch_neighbors or self.train_sampling_strategy != "random"
         if self.batch_sampler == "no_duplicates" and is_chosen:
             raise ValueError(

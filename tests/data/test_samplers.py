@@ -124,5 +124,5 @@ def test_rows_that_fit_into_no_batch_are_left_out_and_all_epochs_have_as_many_ba
 def test_rows_whose_texts_repeat_too_often_to_fill_a_batch_are_refused():
     texts = np.stack([np.arange(1, 21), np.arange(20) % 3 + 100], axis=1)
     assert len(NoDuplicatesSampler(texts, 3, seed=0)) == 18
-    with pytest.raises(ValueError, match="of 20 rows, no 4 have different texts.*lower per_device_train_batch_size"):
+    with pytest.raises(ValueError, match="of 20 rows, 0 fit into batches of 4 .*lower per_device_train_batch_size"):
         NoDuplicatesSampler(texts, 4, seed=0)

@@ -1,13 +1,16 @@
 """The STS tasks: scored pairs in every layout, SentEval's folders, tables and hub data sets, and the aggregations."""
 
+from dataclasses import replace
+
 import data_helpers
 import numpy as np
 import pandas
 import pytest
 import scipy.stats
+from datasets import Dataset
 from evaluation_helpers import SHARED, random_pairs, write, write_rows, write_sts
 
-from simcse_hf.data import scored_pairs
+from simcse_hf.data import read, scored_pairs
 from simcse_hf.data.read import load_text_dataset
 from simcse_hf.evaluation import ScoredPairs, read_scored_pairs, sts
 from simcse_hf.evaluation.sts import STS_PAIRS, STS_SUBSETS, TaskNotFound, read_sts_task, score_subsets
@@ -35,6 +38,8 @@ RECORDS = [
             "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
             '1\ta cat\ta dog\t4.5\n2\the said "no"\tit is , red\t0',
         ),
+        ("x.csv", 'score,Positive,anchor\n4.5,a dog,a cat\n0.0,"it is , red","he said ""no"""\n'),
+        ("x.tsv", 'query\tdocument\tscore\na cat\ta dog\t4.5\n"he said ""no"""\tit is , red\t0\n'),
         ("x.csv", STSB + "g\tf\t2012\t3\t\tnot\tscored\n"),
         ("x.csv", STSB.replace("a cat", "  a \u00a0cat ")),
         ("x.csv", STSB.replace("a cat", "a\rcat")),
@@ -150,11 +155,15 @@ def test_the_pairs_argument_is_a_file_or_a_data_set_with_a_split(tmp_path, monke
     path = write(tmp_path / "mine.tsv", ["1\ta\tb", "2\tc\td"])
     assert read_scored_pairs(str(path)).name == "mine"
     asked = []
-    monkeypatch.setattr(scored_pairs, "load_hub_pairs", lambda *arguments: asked.append(arguments))
-    read_scored_pairs("someone/sts-nl")
-    read_scored_pairs("someone/sts-nl:validation")
-    assert [each[0] for each in asked] == ["someone/sts-nl", "someone/sts-nl:validation"]
-    assert {each[1:] for each in asked} == {("test", "someone/sts-nl")}
+
+    def load_from_hub(source, split, **options):
+        asked.append((source, split))
+        return Dataset.from_list(RECORDS)
+
+    monkeypatch.setattr(read, "load_from_hub", load_from_hub)
+    for name in ("someone/sts-nl", "someone/sts-nl:validation"):
+        assert read_scored_pairs(name) == replace(EXPECTED, name="someone/sts-nl")
+    assert asked == [("someone/sts-nl", "test"), ("someone/sts-nl:validation", "test")]
 
 
 @needs_shared

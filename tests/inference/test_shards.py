@@ -19,6 +19,7 @@ from process_helpers import held_elsewhere, launch
 from transformers import BertModel
 
 import simcse_hf
+from simcse_hf import AutoModelForCL
 from simcse_hf.inference.encode import EncodeJob, encode
 from simcse_hf.inference.quantization import calibrate_ranges, quantize
 from simcse_hf.inference.shards import Shard, read_manifest, read_shards, remove_run
@@ -86,6 +87,24 @@ def test_int8_uses_the_ranges_of_the_caller_or_of_the_first_texts_for_all_shards
     inside = np.clip(vectors, *ranges)
     steps = (ranges[1] - ranges[0]) / 255
     assert (np.abs(ranges[0] + (codes.astype(np.float32) + 128) * steps - inside) <= steps / 2 + 1e-5).all()
+
+
+def test_ranges_of_another_model_are_refused_and_those_of_its_queries_are_not(
+    model, source, tmp_path, save_checkpoint
+):
+    model.prompts["query"] = "the "
+    options = {"precision": "int8", "ranges": tmp_path / "out" / "_ranges.npy"}
+    encode(model, source, tmp_path / "out", precision="int8")
+    encode(model, source, tmp_path / "queries", prompt_name="query", **options)
+    other = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "other")
+    with pytest.raises(ValueError, match="ranges .*_ranges.npy are those of another model: other weights"):
+        encode(other, source, tmp_path / "other", **options)
+
+
+def test_the_manifest_names_the_model_without_its_folder(model, source, tmp_path):
+    encode(model, source, tmp_path / "out")
+    assert read_manifest(tmp_path / "out")["model"]["name_or_path"] == Path(model.name_or_path).name
+    assert str(tmp_path) not in (tmp_path / "out" / "_manifest.json").read_text()
 
 
 def test_a_resumed_run_names_damaged_ranges_and_measures_missing_ones_again(model, source, tmp_path):

@@ -61,6 +61,12 @@ def test_a_graph_gives_the_embeddings_of_torch_with_its_prompts_and_length(
     torch.testing.assert_close(exported.encode(TEXTS, **options), plain.encode(TEXTS, **options), rtol=0, atol=1e-5)
 
 
+def test_a_graph_names_no_folder_of_the_machine_that_wrote_it(graph):
+    backend, folder = graph
+    contents = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert not [word for word in (b"site-packages", b"torch/nn", str(folder.parent).encode()) if word in contents]
+
+
 def test_ten_thousand_equal_texts_have_one_embedding(graph, model):
     backend, folder = graph
     vectors = SimCSE(folder, backend=backend).encode(["a cat"] * 10_000)

@@ -260,10 +260,10 @@ def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train):
     head = (directory / "2_Dense" / "model.safetensors").read_bytes()
     going = threading.Event()
     trainer.push_in_progress.jobs = [huggingface_hub.hf_api.api.run_as_future(going.wait)]
-    trainer.prepare_push(directory / "checkpoint-2")
+    trainer.push_checkpoint(directory / "checkpoint-2")
     assert (directory / "2_Dense" / "model.safetensors").read_bytes() == head
     going.set()
     trainer._finish_current_push()
-    trainer.prepare_push(directory / "checkpoint-2")
+    trainer.push_checkpoint(directory / "checkpoint-2")
     assert (directory / "2_Dense" / "model.safetensors").read_bytes() != head
     trainer._finish_current_push()

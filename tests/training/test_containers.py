@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
@@ -80,6 +81,8 @@ CONTAINERS = {
     "a frame": lambda columns: pd.DataFrame(filled(columns)),
     "a frame with pandas.NA": lambda columns: pd.DataFrame(filled(columns, pd.NA), index=range(8, 16)),
     "a frame of nullable types": lambda columns: pd.DataFrame(filled(columns)).convert_dtypes(),
+    "named tuples": lambda columns: pd.DataFrame(filled(columns)).itertuples(),
+    "a table of Arrow": lambda columns: pa.table(filled(columns)),
     "a data set": lambda columns: Dataset.from_dict(filled(columns)),
     "a data set for numpy": lambda columns: Dataset.from_dict(filled(columns)).with_format("numpy"),
     "a data set for pandas": lambda columns: Dataset.from_dict(filled(columns)).with_format("pandas"),
@@ -217,7 +220,7 @@ def test_a_run_on_padded_token_ids_is_that_on_their_texts(tmp_path, tokenizer):
         (token_columns(False) | {"attention_mask": masks(False)[:5] + [[1, 1]] * 3}, "row 6: attention_mask"),
         (
             token_columns(False) | {"attention_mask": [*masks(False)[:7], [0] * 8]},
-            "row 8: attention_mask .* keep some",
+            "row 8: no token of a text is left",
         ),
         ({"input_ids": token_columns(False)["input_ids"]}, "row 1: the tokens are padded"),
         ({"input_ids": [*TOKENS[:3], padded([2, 5], left=True)]}, "row 4: the tokens are padded"),
@@ -269,6 +272,14 @@ def test_several_lists_of_texts_that_may_be_columns_or_data_sets_are_refused(tmp
     assert len(mixed.train_dataset) == 16
 
 
+def test_a_stream_of_token_ids_is_refused(tmp_path, tokenizer):
+    stream = Dataset.from_dict({"input_ids": TOKENS}).to_iterable_dataset()
+    with pytest.raises(ValueError, match="train_dataset is a stream of token ids: stream texts, or pass token ids as"):
+        make(tmp_path, tokenizer, stream)
+    evaluated = make(tmp_path, tokenizer, eval_dataset=stream).eval_dataset
+    assert tokens_of(evaluated) == [[ids] for ids in TOKENS]
+
+
 # --- labels ---
 
 
@@ -284,6 +295,14 @@ def test_whole_numbers_beside_a_missing_label_are_the_same_classes(tmp_path, tok
     rows = [{"text": text, "label": label} for text, label in zip(FIRST, labels, strict=True)]
     trainer = make(tmp_path, tokenizer, rows, model_of(**settings_of("class_labels")))
     assert trainer.train_dataset["label"][:] == [0, 1, 0, 1, 0, 1, 0]
+
+
+def test_classes_of_several_files_are_refused(tmp_path, tokenizer):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path in paths:
+        pd.DataFrame({"text": FIRST, "label": [1, 2] * 4}).to_csv(path, index=False)
+    with pytest.raises(ValueError, match=r"a\.csv and .*b\.csv: classes are read from one file"):
+        make(tmp_path, tokenizer, paths, model_of(**settings_of("class_labels")))
 
 
 # --- texts for a model ---

@@ -145,6 +145,7 @@ WRITTEN = [
     ("run_name", "12:30", "12:30"),
     ("run_name", "1.10", "1.10"),
     ("train_file", "2024-11-26", "2024-11-26"),
+    ("run_name", "2024-13-45", "2024-13-45"),
     ("train_file", "on", "on"),
     ("dataset_name", "0x10", "0x10"),
     ("model_revision", "1e5", "1e5"),

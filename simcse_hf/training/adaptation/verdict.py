@@ -13,8 +13,8 @@ from ..._version import __version__
 from ...evaluation.user_tasks import TaskResult, UserTask, paired_interval
 from ...ops.files import read_json_object, write_atomically
 from ...ops.results import Result
+from ...ops.upload import hub_id, public_name
 from ...publishing.card_measured import ADAPTATION
-from ...publishing.card_subject import hub_id, public_name
 from ...publishing.plots import COLOURS, MARKERS, new_figure
 from .arms import START, Arm
 
