@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
 from torch.utils.data import Sampler
 from transformers.utils import logging
 
@@ -58,6 +59,25 @@ class PermutedSampler(Sampler[int]):
         order = np.arange(self.num_rows, dtype=np.uint32 if self.num_rows <= 2**32 else np.uint64)
         rng.shuffle(order)
         return order
+
+
+class RepeatableSampler(PermutedSampler):
+    """Draw the orders of a sampler that reads torch's global generator, by the seed and the epoch only.
+
+    Args:
+        sampler (`Sampler`): The sampler.
+        seed (`int`): Chooses the orders.
+    """
+
+    def __init__(self, sampler: Sampler, seed: int) -> None:
+        super().__init__(len(sampler), seed)  # type: ignore[arg-type]  # those of transformers have a length
+        self.sampler = sampler
+
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of an epoch."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(rng.integers(2**63)))
+            return np.array(list(self.sampler))
 
 
 class ClassSampler(PermutedSampler):

@@ -154,11 +154,15 @@ class StreamedRows(torch.utils.data.IterableDataset):
     processes: int = 1
 
     def __post_init__(self) -> None:
+        #: The file of the state. Of a stream that is whole, the first process writes it for all.
+        self.state_file = STATE_FILE
         split = self.texts._distributed
         if split is not None:  # by `split_dataset_by_node`: these are the rows of this process
             if self.processes > 1 and (split.rank, split.world_size) != (self.rank, self.processes):
                 found = f"part {split.rank} of {split.world_size} in process {self.rank} of {self.processes}"
                 raise ValueError(f"train_dataset is {found}: pass its own part to each process, or the whole stream.")
+            if self.rank:
+                self.state_file = f"{self.rank}-{STATE_FILE}"
             self.rank, self.processes = 0, 1
         self._start = deepcopy(self.texts.state_dict())
         self.forget()
@@ -199,13 +203,14 @@ class StreamedRows(torch.utils.data.IterableDataset):
             state = {"pass": state["pass"] + 1, "row": 0, "done": 0, "source": self._start}
 
     def save_state(self, directory: str) -> None:
-        """Write the place of the last batch that was read into a checkpoint.
+        """Write the place of the last batch that was read into a checkpoint, where no other process writes it.
 
         Args:
             directory (`str`): The checkpoint.
         """
         state = {"seed": self.seed, "shuffle_buffer": self.shuffle_buffer, **self._state}
-        write_json(Path(directory, STATE_FILE), state)
+        if self.rank == 0:
+            write_json(Path(directory, self.state_file), state)
 
     def load_state(self, directory: str) -> None:
         """Continue after the last batch of a checkpoint.
@@ -216,10 +221,10 @@ class StreamedRows(torch.utils.data.IterableDataset):
         Raises:
             ValueError: If the checkpoint is of a run that did not stream, or that streamed in another order.
         """
-        path = Path(directory, STATE_FILE)
+        path = Path(directory, self.state_file)
         if not path.exists():
             advice = "Resume it without streaming, or start a new run from it."
-            raise ValueError(f"{directory} has no {STATE_FILE}: its run did not stream its text. {advice}")
+            raise ValueError(f"{directory} has no {path.name}: its run did not stream its text. {advice}")
         state = read_json_object(path, "seed", "shuffle_buffer", advice="Resume from an older checkpoint.")
         for name in ("seed", "shuffle_buffer"):
             if state.pop(name) != getattr(self, name):

@@ -83,10 +83,10 @@ def decoded_lines(path: Path, encoding: str = "utf-8", newline: str = "") -> Ite
             problem = None
             wrong = None if line.isascii() else _UNDECODED.search(line)
             if wrong:
+                likely = "UTF-16" if line.startswith(("\udcff\udcfe", "\udcfe\udcff")) else "WINDOWS-1252"
                 problem = (
                     f"byte 0x{ord(wrong[0]) - 0xDC00:02x} at character {wrong.start() + 1} is not {encoding.upper()}. "
-                    "The text may be WINDOWS-1252 or UTF-16: convert it, for example with "
-                    "`iconv -f WINDOWS-1252 -t UTF-8`."
+                    f"The text may be {likely}: convert it with `iconv -f {likely} -t UTF-8`."
                 )
             elif "\0" in line:
                 problem = "a NUL byte; convert UTF-16 text with `iconv -t UTF-8`."

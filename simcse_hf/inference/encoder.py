@@ -49,10 +49,6 @@ class Encoder:
         self.tokenizer = tokenizer
         check_values(LONG_TEXTS, long_texts=long_texts)
         self.long_texts = long_texts
-        if max_length is None:
-            max_length = length_limit(self.bare.config, self.settings, tokenizer)
-        else:
-            check_max_length(max_length, self.bare.config)
         self.max_length = max_length
         self.prompts: dict[str, str] = {"query": "", "document": ""} | self.settings.prompts
         self.default_prompt_name = self.settings.default_prompt_name
@@ -61,6 +57,20 @@ class Encoder:
     def bare(self) -> Any:
         """Return the model without what it is wrapped in for training."""
         return getattr(self.model, "module", self.model)
+
+    @property
+    def max_length(self) -> int | None:
+        """Return the number of tokens to which a text is cut, or `None` for no limit. `None` sets the model's own."""
+        return self._max_length
+
+    @max_length.setter
+    def max_length(self, length: int | None) -> None:
+        if length is None:
+            length = length_limit(self.bare.config, self.settings, self.tokenizer)
+        else:
+            check_max_length(length, self.bare.config)
+            length = int(length)  # also one of numpy, which no config takes
+        self._max_length = length
 
     @property
     def settings(self) -> ContrastiveSettings:

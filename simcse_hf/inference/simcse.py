@@ -566,7 +566,7 @@ class SimCSE(Encoder):
         return self
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
-        """Save everything that makes these embeddings: `SimCSE(save_directory)` gives the same ones.
+        """Save everything that makes these embeddings but `long_texts`: `SimCSE(save_directory)` gives the same ones.
 
         The directory gets the weights, the tokenizer with the maximum length, a whitening or flow, and the files by
         which `SentenceTransformer` gives the same embeddings where its modules can.
@@ -574,6 +574,10 @@ class SimCSE(Encoder):
         Args:
             save_directory (`str` or `os.PathLike`): Where to save. It is created if needed.
         """
+        if self.long_texts != "cut":
+            logger.warning(
+                f"long_texts={self.long_texts!r} is not saved: give it again to SimCSE({str(save_directory)!r})."
+            )
         with replace_model(save_directory) as folder:
             self.save_settings(folder)
             self.model.save_pretrained(folder)

@@ -10,7 +10,6 @@ For each setting the first of these layers that has a value decides:
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -147,12 +146,6 @@ def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, 
     values, layers = decide(given=given, checkpoint=saved, paper=paper)
     all_options, of_options = resolve_options(objective, options, saved_options)
     settings = ContrastiveSettings(**values, objective_options=all_options)
-    saved_tables = saved.get("dataset_objectives", {})
-    tables = settings.dataset_objectives
-    if "dataset_objectives" not in given:  # the options that are saved give way to those of the caller
-        tables = {name: own and {"objective": own["objective"]} for name, own in tables.items()}
-    decided, _ = resolve_tables(tables, saved_tables, settings, shared)
-    settings = replace(settings, dataset_objectives=decided)
     if options:  # refuse values that are not valid before anything is loaded
         for name, used in settings.losses().values():
             if all(part in OBJECTIVES for part in part_weights(name)):
@@ -160,47 +153,7 @@ def decide_settings(saved: Values, given: Values) -> tuple[ContrastiveSettings, 
     return settings, dict.fromkeys(SETTING_NAMES - {"objective_options"}, "default") | layers | of_options
 
 
-def resolve_tables(
-    tables: Mapping[str, Values],
-    saved: Mapping[str, Values],
-    settings: ContrastiveSettings,
-    shared: Values,
-    decided_by: Mapping[str, str] = {},
-) -> Decisions:
-    """Decide the objective and its options for each of several data sets.
-
-    Args:
-        tables (`Mapping[str, Mapping]`): `objective` and `objective_options` by the name of the data set, or nothing
-            for one that learns as the model does.
-        saved (`Mapping[str, Mapping]`): The tables of the checkpoint.
-        settings (`ContrastiveSettings`): The settings of the model. Without a table in the checkpoint, a data set has
-            the options of the model, if it has the objective of the model.
-        shared (`Mapping[str, Any]`): Options of the caller for every objective that reads them.
-        decided_by (`Mapping[str, str]`, *optional*): The layers that decided the options of the model.
-
-    Returns:
-        `Decisions`: The tables with every option, and the layers that decided these, as `"nli: temperature"`.
-    """
-    decided: Values = {}
-    layers = {}
-    main: Values = {"objective": settings.objective, "objective_options": settings.objective_options}
-    for name, own in tables.items():
-        decided[name] = own
-        if not own:
-            continue
-        objective = own["objective"]
-        before = saved.get(name) or main
-        options = before.get("objective_options", {}) if before["objective"] == objective else {}
-        given = {**_readable_options(objective, shared), **(own.get("objective_options") or {})}
-        options, of_options = resolve_options(objective, given, options)
-        decided[name] = {"objective": objective, "objective_options": options}
-        for option, layer in of_options.items():
-            is_of_model = layer == "checkpoint" and before is main
-            layers[f"{name}: {option}"] = decided_by.get(option, layer) if is_of_model else layer
-    return decided, layers
-
-
-def _readable_options(objective: str, options: Values) -> Values:
+def readable_options(objective: str, options: Values) -> Values:
     """Return the options that a part of an objective reads: all of them if its class is not imported."""
     known = {"matryoshka_dims"}
     for part in part_weights(objective):

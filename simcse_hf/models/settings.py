@@ -142,7 +142,8 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"prompts must be a table of texts by name, got {self.prompts!r}")
         for name, own in self.dataset_objectives.items():
-            if not isinstance(own, dict) or (own and not isinstance(own.get("objective"), str)):
+            is_table = isinstance(own, dict) and own.keys() in (set(), {"objective", "objective_options"})
+            if not is_table or not isinstance(own.get("objective", ""), str):
                 raise ValueError(f"dataset_objectives, {name!r}: it must be a table with an objective, got {own!r}")
         if not all(isinstance(layer, dict) for layer in self.dense_layers):
             raise ValueError(f"dense_layers must be a list of tables, got {self.dense_layers!r}")

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
     PrinterCallback,
     TrainerCallback,
@@ -24,9 +24,11 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import ExportableState, ProgressCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import logging
 
+from ..data.samplers import RepeatableSampler
 from ..models.modeling import preserve_random_state
 from ..ops.distributed import on_first_process, same_noise, wait_for_all
 from ..ops.files import STAGING, explain_full_disk, folder_problem, put_in_place, remove, write_manifest
@@ -189,6 +191,11 @@ class WholeCheckpointTrainer(PushingTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        if self.args.bf16_full_eval or self.args.fp16_full_eval:
+            raise ValueError(
+                "bf16_full_eval and fp16_full_eval would leave the weights in half precision after an evaluation: "
+                "leave them out"
+            )
         callbacks = self.callback_handler.callbacks
         if type(callbacks[-1]) is PrinterCallback:
             callbacks[-1] = RunLog()
@@ -204,6 +211,14 @@ class WholeCheckpointTrainer(PushingTrainer):
         """Evaluate as transformers does, without a draw from the noise of training: a loader draws a seed."""
         with preserve_random_state(self.args.device):
             return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        sampler = super()._get_train_sampler(train_dataset)
+        if isinstance(sampler, RandomSampler) and self.accelerator.use_seedable_sampler:
+            return sampler  # which Accelerate makes repeatable
+        if not isinstance(sampler, (RandomSampler, LengthGroupedSampler)):
+            return sampler
+        return RepeatableSampler(sampler, self.args.seed if self.args.data_seed is None else self.args.data_seed)
 
     def get_train_dataloader(self) -> DataLoader:
         """Make the loader; each process then draws noise of its own, such as its dropout masks."""

@@ -26,7 +26,8 @@ from ..models.resolve import (
     decide,
     import_parts,
     paper_settings,
-    resolve_tables,
+    readable_options,
+    resolve_options,
 )
 from ..models.settings import (
     LOSS_OPTIONS,
@@ -283,14 +284,30 @@ def decide_losses(args: SimCSETrainingArguments, start: Start, names: Sequence[s
         _check_datasets(tables, names)
     if not any("objective" in own for own in tables.values()):
         return {}, {}
+    settings = start.settings
+    of_model: Values = {"objective": settings.objective, "objective_options": settings.objective_options}
+    shared = {name: start.given[name] for name in LOSS_OPTIONS if name in start.given}
     losses: dict[str, Values] = {}
+    layers = {}
     for name in names:
         own = tables.get(name, {})
-        losses[name] = {key: own[key] for key in ("objective", "objective_options") if key in own}
-        if "objective" in own:
-            import_parts(own["objective"])
-    shared = {name: start.given[name] for name in LOSS_OPTIONS if name in start.given}
-    return resolve_tables(losses, start.settings.dataset_objectives, start.settings, shared, start.decided_by)
+        losses[name] = {}
+        if "objective" not in own:
+            continue
+        objective = own["objective"]
+        import_parts(objective)
+        # The options of the checkpoint are those of the data set of this name or, without one, those of the model.
+        before = settings.dataset_objectives.get(name) or of_model
+        saved = before["objective_options"] if before["objective"] == objective else {}
+        given = {**readable_options(objective, shared), **own.get("objective_options", {})}
+        options, of_options = resolve_options(objective, given, saved)
+        losses[name] = {"objective": objective, "objective_options": options}
+        layers[f"{name}: objective"] = "given"
+        for option, layer in of_options.items():
+            if layer == "checkpoint" and before is of_model:
+                layer = start.decided_by.get(option, layer)
+            layers[f"{name}: {option}"] = layer
+    return losses, layers
 
 
 def plan_rows(
@@ -423,13 +440,12 @@ def settings_to_save(
     # 2. A trained model is compared as its first objective compares.
     if "similarity_fn_name" not in start.given:
         written["similarity_fn_name"] = "cosine"
-        layers["similarity_fn_name"] = decided_by["objective"]
+        layers["similarity_fn_name"] = layers.get("objective", decided_by["objective"])
         for name, plan in everything.items():
             similarity, option = similarity_of(plan)
             if similarity:
                 written["similarity_fn_name"] = similarity
-                is_of_dataset = losses.get(name) and option != "objective"
-                layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if is_of_dataset else option]
+                layers["similarity_fn_name"] = decided_by[f"{name}: {option}" if losses.get(name) else option]
                 break
 
     # 3. Prompts are those of the run or, if it has none, of the first data set that has some.

@@ -15,7 +15,7 @@ import torch
 from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
@@ -187,6 +187,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         set_seed(seed)  # A fresh head is drawn when the model is loaded.
         self.model_init: Any = kwargs.get("model_init")
         start = _load_model(super().call_model_init() if model is None else model)
+        set_seed(seed)  # Loading has drawn a different number of weights than the caller may have.
         start.draw_fresh_layers(seed)  # also those of a model that the caller has loaded under another seed
         tokenizer = processing_class or load_pretrained(AutoTokenizer.from_pretrained, start.name_or_path)
 
@@ -285,7 +286,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
     def call_model_init(self, trial: Any = None) -> ContrastiveModel:
         """Call `model_init`, as each trial of `hyperparameter_search` does, and prepare its model for training."""
         model = _load_model(super().call_model_init(trial))
+        set_seed(self.args.seed)  # The objective is drawn as in a run with a model, and so is the noise.
         _prepare_model(model, self.run, self.reader.tokenizer)
+        set_seed(self.args.seed)
         return model
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
@@ -691,7 +694,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         default = super()._get_train_sampler(train_dataset)
-        if self.rows is None or not isinstance(default, RandomSampler):
+        if self.rows is None or default is None or self.args.train_sampling_strategy != "random":
             return default
         order = self.rows.order(self._train_batch_size)
         return default if order is None else order
@@ -755,6 +758,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Compute the loss of a batch, a mean over its rows, and add its parts to the log."""
+        inputs.pop("skip_logits", None)  # of use_liger_kernel, for models that make logits
         inputs = self._complete_inputs(inputs, model.training)
         if self.compute_loss_func is None:
             loss, output = super().compute_loss(model, inputs, return_outputs=True)
@@ -824,12 +828,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
             `torch.optim.Optimizer`: The optimizer.
 
         Raises:
-            ValueError: If a weight that is to be trained is not in the optimizer, as one that the caller made before
-                the Trainer added an adapter or an objective.
+            ValueError: If the whole model is frozen, or a weight that is to be trained is not in the optimizer, as one
+                that the caller made before the Trainer added an adapter or an objective.
         """
         optimizer = super().create_optimizer(*args, **kwargs)
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = {name: x for name, x in self.model.named_parameters() if x.requires_grad}
+        if all(name.startswith("objective.") for name in trained):
+            raise ValueError(
+                "all weights of the model are frozen (requires_grad is False), so no embedding would change: unfreeze "
+                "some of them, or load an adapter with is_trainable=True"
+            )
         lost = [name for name, x in trained.items() if id(x) not in held]
         # These hold others in the place of the parameters.
         is_wrapped = self.is_fsdp_enabled or self.is_deepspeed_enabled or "layerwise" in self.args.optim
@@ -907,6 +916,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
                 keep_dev_scores(self.dev_sets, self.state, str(self.args.output_dir))
         return output
 
+    def prediction_step(
+        self, model: nn.Module, inputs: Batch, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple:
+        """Predict as transformers does, which computes no loss of a batch without one of the `label_names`."""
+        names = self.label_names
+        self.label_names = [name for name in names if name in inputs]
+        try:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        finally:
+            self.label_names = names
+
     # --- saving and loading -----------------------------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -931,7 +951,7 @@ class SimCSETrainer(WholeCheckpointTrainer):
         """
         states: Any = self.state.stateful_callbacks
         states[RunWatch.RECORD] = self.watch.record()
-        if self.rows is not None and self.rows.stream is not None and self.is_world_process_zero():
+        if self.rows is not None and self.rows.stream is not None:
             self.rows.stream.save_state(str(folder))
         if not self.args.should_save:
             return

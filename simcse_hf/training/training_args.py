@@ -236,6 +236,11 @@ class SimCSETrainingArguments(TrainingArguments):
                 f"label_smoothing_factor = {self.label_smoothing_factor} has no effect, because contrastive "
                 "objectives have no labels: leave it out"
             )
+        if self.train_sampling_strategy == "batch_rebalance":
+            raise ValueError(
+                "train_sampling_strategy 'batch_rebalance' makes batches of different sizes, in which texts have "
+                "different numbers of negatives: use 'group_by_length', or leave it out"
+            )
 
         # 3. Tables.
         tables = {} if self.datasets is None else self.datasets

@@ -42,7 +42,7 @@ MALFORMED = {
     ],
     "x.txt": [
         (b"\xc3\x9cnd\ncaf\xe9 noir\n", "line 2: byte 0xe9 at character 4 .*WINDOWS-1252"),
-        ("One.\n".encode("utf-16"), "line 1: byte 0xff at character 1 .* UTF-16"),
+        ("One.\n".encode("utf-16"), "line 1: byte 0xff at character 1 .*iconv -f UTF-16 -t UTF-8"),
         (b"text\na\0b\n", "line 2: a NUL byte"),
     ],
     "x.jsonl": [

@@ -129,6 +129,27 @@ def test_a_stream_that_the_caller_has_split_is_not_split_again():
     assert len({row["input_ids"] for batch in batches(alone, 4) for row in batch}) == 8
 
 
+def uneven_parts(rank):
+    whole = IterableDataset.from_generator(
+        lambda sizes: ({"text": f"text {size} {i}"} for size in sizes for i in range(size)),
+        gen_kwargs={"sizes": [9, 14]},
+    )
+    stream = load_text_stream(split_dataset_by_node(whole, rank, 2))
+    return streamed(stream, rank=rank, processes=2)
+
+
+def test_each_process_continues_its_own_part_of_a_stream(tmp_path):
+    parts = [uneven_parts(rank) for rank in range(2)]
+    expected = [batches(part, 5)[3:] for part in map(uneven_parts, range(2))]
+    for part in parts:
+        batches(part, 3)
+        part.save_state(tmp_path)
+    for rank in range(2):
+        resumed = uneven_parts(rank)
+        resumed.load_state(tmp_path)
+        assert batches(resumed, 2) == expected[rank]
+
+
 @pytest.mark.parametrize(("rank", "processes"), [(1, 2), (0, 4)])
 def test_a_part_of_a_stream_that_belongs_to_another_process_is_refused(rank, processes):
     with pytest.raises(ValueError, match=f"part {rank} of {processes} in process 0 of 2"):

@@ -23,6 +23,8 @@ OF_MODELS = {
     "half a pair": (lambda model: model.encode(["fine", "half \ud83d"]), "sentence 1: .* surrogate pair"),
     "positions": (lambda model: model.encode("a cat", max_length=41), "max_seq_length is 41.* has 40 positions"),
     "length": (lambda model: model.encode("a cat", max_length=0), "max_"),
+    "positions set": (lambda model: setattr(model, "max_seq_length", 41), "max_seq_length is 41.* has 40 positions"),
+    "no room for a token set": (lambda model: setattr(model, "max_length", 2), "at least 3"),
     "room": (lambda model: model.encode(["a"], prompt="the dog sang", max_length=5), "no room is left"),
     "prompt": (lambda model: model.encode(["a"], prompt_name="sts"), "no prompt named 'sts'; .* query, document"),
     "no name of a prompt": (lambda model: model.encode(["a"], prompt_name=""), "no prompt named ''"),

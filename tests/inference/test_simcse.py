@@ -149,6 +149,17 @@ def test_no_batch_waits_for_the_device(pooler_type):
 # --- lengths ------------------------------------------------------------------------------------------------------
 
 
+def test_a_maximum_length_of_numpy_is_saved(make, tmp_path):
+    make(options={"max_length": np.int64(6)}).save_pretrained(tmp_path / "saved")
+    assert SimCSE(tmp_path / "saved", device="cpu").max_length == 6
+
+
+def test_a_maximum_length_of_none_is_the_limit_of_the_model(make):
+    simcse = make(options={"max_length": 6})
+    simcse.max_seq_length = None
+    assert simcse.max_length == 40
+
+
 def test_max_length_truncates_and_the_length_of_training_does_not(make):
     simcse = make(max_seq_length=5, options={"max_length": 6})
     torch.testing.assert_close(simcse.encode("a cat sat on the mat"), simcse.encode("a cat sat on"))

@@ -135,3 +135,10 @@ def test_each_window_has_the_prompt_and_the_template(make):
     assert len({(*x[:before], *x[-after:]) for x in windows}) == 1
     prompted = make().tokenize([LONG], "the man : ")[0]
     assert len({tuple(x[:4]) for x in prompted}) == 1 and max(map(len, prompted)) <= 12
+
+
+def test_save_pretrained_says_that_long_texts_are_not_saved(make, tmp_path, caplog):
+    make("cut").save_pretrained(tmp_path / "cut")
+    assert not caplog.records
+    make("mean").save_pretrained(tmp_path / "mean")
+    assert "long_texts='mean' is not saved" in caplog.text

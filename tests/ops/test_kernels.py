@@ -115,6 +115,14 @@ def test_attention_on_accelerators_equals_attention_on_the_cpu(monkeypatch, leng
     assert_same_outputs(attend(*inputs, packing, **options), expected, inputs)
 
 
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_a_token_sees_those_in_its_window(length):
+    packing = packing_of([length, 1])
+    inputs = torch.randn(3, length + 1, HEADS, SIZE, dtype=torch.float64)
+    expected = Attention().compute(*inputs, [packing.bounds] * 2, (length, length), 0.3, 0.0, window=2)
+    torch.testing.assert_close(attend(*inputs, packing, scaling=0.3, sliding_window=3), expected)
+
+
 @pytest.mark.parametrize("kernel", VARLEN)
 def test_a_row_that_is_filled_up_stays_within_the_bounds_of_the_operators(monkeypatch, kernel):
     replace_operators(monkeypatch, Attention())
@@ -221,24 +229,31 @@ def test_a_race_is_run_once_and_said_in_one_line(gpu, caplog):
     )
 
 
-@pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize(("length", "is_short"), [(64, True), (65, False)])
-def test_a_batch_with_a_longer_sentence_is_not_of_short_ones(monkeypatch, length, is_short):
-    """Above, the memory-efficient kernel adds the gradients of several blocks in any order."""
+@pytest.mark.parametrize(
+    ("length", "window", "compiles", "is_short"),
+    [
+        (64, None, False, True),
+        (65, None, False, False),
+        (64, None, True, False),
+        (9, 9, False, True),
+        (9, 8, False, False),
+    ],
+)
+def test_which_batches_are_of_short_sentences(monkeypatch, length, window, compiles, is_short):
+    """With more tokens, the memory-efficient kernel is not exact. It has no window, and was not tried compiled."""
     asked = []
     monkeypatch.setattr(unpadded, "choose_kernel", lambda *case: asked.append(case) or "padded")
-    inputs = torch.randn(3, length + 1, HEADS, SIZE, device=META)
-    attend(*inputs, packing_of([length, 1], META))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiles)
+    attend(*torch.randn(3, length + 1, HEADS, SIZE, device=META), packing_of([length, 1], META), sliding_window=window)
     assert asked == [(META, torch.float32, SIZE, is_short)]
 
 
 @pytest.mark.usefixtures("gpu")
-def test_compiled_code_has_flash_attention():
+def test_compiled_code_takes_the_choice_as_a_constant():
     def compute(x):
-        is_short = not torch.compiler.is_compiling()
-        return x + ["padded", "memory-efficient", "flash"].index(choose_kernel(CUDA, torch.float16, 64, is_short))
+        return x + ["padded", "flash"].index(choose_kernel(CUDA, torch.float16, 64, False))
 
-    assert torch.compile(compute, backend="eager", fullgraph=True)(torch.zeros(())) == 2
+    assert torch.compile(compute, backend="eager", fullgraph=True)(torch.zeros(())) == 1
 
 
 # --- the probe ------------------------------------------------------------------------------------------------------

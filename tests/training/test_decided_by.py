@@ -68,6 +68,17 @@ def decide_loss(loss, sources):
     return {f"{part}.{option}" if len(parts) > 1 else option: decided for (part, option), decided in found.items()}
 
 
+def compares(loss, options, layer):
+    """What the first comparing part of a loss compares by, and who decided it: an option, or who chose the loss."""
+    for part in part_weights(loss):
+        for name in ("similarity", f"{part}.similarity"):
+            if name in options:
+                return options[name]
+        if OBJECTIVES[part].similarity:
+            return OBJECTIVES[part].similarity, layer
+    return None
+
+
 def expected(case):
     """The value and the layer of everything that a case is about."""
     saved, tables = case["saved"], case["tables"]
@@ -107,16 +118,18 @@ def expected(case):
     found |= options
     for name, decided in own.items():
         found |= {f"{name}: {option}": each for option, each in decided.items()}
+        found[f"{name}: objective"] = (tables[name]["objective"], "given")
 
-    # 3. The similarity of inference is that of the first loss that has one.
-    losses = [own.get(name, model) for name in tables] or [model]
-    found["similarity_fn_name"] = ("cosine", "checkpoint" if saved else "default")
-    if saved:
-        found["similarity_fn_name"] = (saved["similarity_fn_name"], "checkpoint")
-    for loss in reversed(losses):
-        for option, decided in reversed(loss.items()):
-            if option.rpartition(".")[2] == "similarity":
-                found["similarity_fn_name"] = decided
+    # 3. The similarity of inference is that of the first loss whose first comparing part has one.
+    losses = [("given", tables[name]["objective"], own[name]) if name in own else None for name in tables] or [None]
+    found["similarity_fn_name"] = ("cosine", found["objective"][1])
+    model_layer = "given" if "objective" in given else "checkpoint" if "objective" in saved else "default"
+    for loss in losses:
+        layer, name, decided = loss or (model_layer, objective, model)
+        compared = compares(name, decided, layer)
+        if compared is not None:
+            found["similarity_fn_name"] = compared
+            break
 
     # 4. The pooler, the head and the length. In Python there is no command, and no paper for the length.
     paper = dict(OBJECTIVES[next(iter(part_weights(objective)))].defaults)
@@ -253,6 +266,7 @@ def with_layers(start, run):
     values |= values["objective_options"]
     for name, loss in values["dataset_objectives"].items():
         values |= {f"{name}: {option}": value for option, value in loss.get("objective_options", {}).items()}
+        values[f"{name}: objective"] = loss.get("objective")
     return {name: (values[name], layer) for name, layer in run.decided_by.items() if name in values}
 
 

@@ -13,6 +13,7 @@ from conftest import FAMILIES, VOCABULARY, random_batch, tiny_config, with_maske
 from datasets import Dataset
 from process_helpers import launch
 from safetensors.torch import load_file, save_file
+from trainer_helpers import assert_same_weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, TrainingArguments
 
 from simcse_hf import AutoModelForCL
@@ -205,6 +206,61 @@ def test_two_processes_take_the_step_of_one(tmp_path, tokenizer):
         assert found_loss == pytest.approx(loss, rel=1e-5)
         for name, expected in whole.items():
             torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=1e-5)
+
+
+# --- the order of the rows ---
+
+
+class Seen(MaskedLMTrainer):
+    """A trainer that notes the rows of each step."""
+
+    def training_step(self, model, inputs, *args):
+        lengths = inputs["attention_mask"].sum(1).tolist()
+        self.seen += [tuple(ids[:length]) for ids, length in zip(inputs["input_ids"].tolist(), lengths, strict=True)]
+        return super().training_step(model, inputs, *args)
+
+
+def by_length(folder, resume=None, **options):
+    """The rows that a run draws that groups 32 rows by their length, as `train mlm` does, and its weights."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    lengths = [4 + number % 9 for number in range(32)]
+    rows = [
+        {"input_ids": torch.randint(5, 20, (each,), generator=generator).tolist(), "length": each} for each in lengths
+    ]
+    order = {"train_sampling_strategy": "group_by_length", "length_column_name": "length"}
+    values = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no", **order, **options}
+    args = TrainingArguments(str(folder), **values)
+    trainer = Seen(
+        BertForMaskedLM(tiny_config()),
+        args,
+        AutoTokenizer.from_pretrained(folder),
+        0.15,
+        train_dataset=Dataset.from_list(rows),
+    )
+    trainer.seen = []
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer.seen, trainer.model.state_dict()
+
+
+def test_a_run_by_length_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    options = {"max_steps": 7, "save_strategy": "steps", "save_steps": 3}
+    _, whole = by_length(tmp_path, **options)
+    _, again = by_length(tmp_path, str(tmp_path / "checkpoint-6"), **options)
+    assert_same_weights(whole, again)
+
+
+def _own_rows(folder):
+    seen, _ = by_length(folder, max_steps=2)
+    torch.save(seen, folder / f"{os.environ['RANK']}.pt")
+
+
+def test_two_processes_draw_each_row_by_length_once(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    launch(_own_rows, tmp_path)
+    seen = torch.load(tmp_path / "0.pt") + torch.load(tmp_path / "1.pt")
+    assert len(seen) == len(set(seen)) == 32
 
 
 # --- words of a domain ---

@@ -15,6 +15,7 @@ from trainer_helpers import (
     model_of,
     pairs,
     refuses,
+    rows_for,
     sentences,
     texts,
     train_command,
@@ -273,3 +274,20 @@ def test_options_that_do_not_fit_the_texts_are_refused(start, method, words, rec
     Path("run.yaml").write_text(f"model_name_or_path: {start}\noutput_dir: out\nuse_cpu: true\n{recipe}\n")
     with refuses(named):
         train_command(method, ["run.yaml", *words.split()])
+
+
+@pytest.mark.parametrize(
+    ("objective", "changes"),
+    [
+        ("simcse", {}),
+        ("simcse", {"gradcache_chunk_size": 4}),
+        ("simcse", {"dev_set": pairs(), **EVALUATES}),
+        ("softmax", {}),  # whose classifier could learn
+    ],
+)
+def test_a_model_whose_weights_are_all_frozen_is_refused(objective, changes, tmp_path, tokenizer):
+    model = model_of(objective=objective, pooler_type="avg").requires_grad_(False)
+    trainer = make(tmp_path, tokenizer, rows_for(objective, tokenizer), model, **changes)
+    with refuses("all weights frozen requires_grad"):
+        trainer.train()
+    assert not trainer.state.log_history  # not even the start was evaluated

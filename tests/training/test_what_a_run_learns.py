@@ -61,6 +61,20 @@ def test_an_evaluation_changes_neither_the_weights_nor_the_noise(objective, tmp_
     assert_same_weights(before, weights(trainer.model))
 
 
+# --- the order of the rows ---
+
+ORDERS = [{"train_sampling_strategy": "group_by_length"}, {"accelerator_config": {"use_seedable_sampler": False}}]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["by length", "not seedable"])
+def test_a_run_is_resumed_in_a_later_epoch_with_the_order_of_that_epoch(tmp_path, tokenizer, order):
+    rows = Dataset.from_dict({"sent0": [sentences(1, place, words=3 + place % 6)[0] for place in range(32)]})
+    options = {"data": rows, "max_steps": 7, "save_strategy": "steps", "save_steps": 3, **order}
+    whole = trained(tmp_path / "whole", tokenizer, **options)
+    checkpoint = str(tmp_path / "whole/run/checkpoint-6")  # an epoch has four steps
+    assert_same_weights(whole, trained(tmp_path / "again", tokenizer, checkpoint, **options))
+
+
 # --- a loss of the caller ---
 
 

@@ -1,0 +1,375 @@
+"""Every argument of transformers' Trainer changes what it says and nothing else, or is refused.
+
+The tables name each field of `TrainingArguments` and each argument of `Trainer`. A tiny run with the argument is
+compared with one without it, in all bits. What cannot run here, offline and on one process of a CPU, has a reason. An
+argument that a later version of transformers adds fails the first test until somebody has classified it.
+"""
+
+import hashlib
+import inspect
+from dataclasses import fields
+
+import pytest
+import torch
+from conftest import PAD, tiny_config
+from datasets import Dataset
+from trainer_helpers import assert_same_weights, make, model_of, refuses, sentences, weights
+from transformers import BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
+
+from simcse_hf import AutoModelForCL, SimCSETrainer
+
+#: Rows of different lengths, whose last batch of an epoch is not full.
+ROWS = Dataset.from_dict(
+    {"sent0": [text[: 12 + i] for i, text in enumerate(sentences(30))], "sent1": sentences(30, 1)}
+)
+OTHERS = Dataset.from_dict({"sent0": sentences(12, 5), "sent1": sentences(12, 6)})
+#: What decides the weights; the losses and the scores after training follow from them.
+LEARNS = {"rows", "noise", "rates", "weights"}
+
+
+class Case:
+    """A run with `options` over `given`, which differs from one with `given` alone in these parts of what it did."""
+
+    def __init__(self, *changed, given=None, **options):
+        self.changed = set(changed)
+        self.given = given or {}
+        self.options = options
+
+
+class Refused:
+    """A value that is refused before the first step, with a message that names these words."""
+
+    def __init__(self, words, given=None, **options):
+        self.words = words
+        self.given = given or {}
+        self.options = options
+
+
+EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
+SAVING = {"save_strategy": "steps", "save_steps": 1}
+BEST = EVALUATES | SAVING | {"load_best_model_at_end": True}
+WORST = BEST | {"load_best_model_at_end": False, "metric_for_best_model": "loss", "greater_is_better": True}
+WORKER = {"dataloader_num_workers": 1}
+RESUMED = {"resumes": True}
+PADDED = {"padded": True}
+SMALL_BATCHES = {"per_device_eval_batch_size": 4}
+MEASURES = {"compute_metrics": lambda found, compute_result=True: {"width": float(found.predictions.shape[-1])}}
+READS_LOSS = {"compute_metrics": lambda found: {"given": float(found.losses is not None)}}
+READS_LIST = {"compute_metrics": lambda found: {"lists": float(isinstance(found.predictions, list))}}
+GPU = "needs a GPU"
+PROCESSES = "needs several processes, as in test_equal_runs.py and test_launch.py"
+HUB = "needs a hub, as in tests/publishing/test_hub.py"
+TRACKER = "names the run in a tracker"
+SHARDS = "shards over several devices"
+
+ARGUMENTS = {
+    # what is learned
+    "per_device_train_batch_size": Case("rows", "weights", per_device_train_batch_size=4),
+    "num_train_epochs": [
+        Case(num_train_epochs=7),  # `max_steps` counts
+        Case(*LEARNS, "log", num_train_epochs=2, given={"max_steps": -1, "num_train_epochs": 1}),
+    ],
+    "max_steps": Case(*LEARNS, "log", max_steps=4),
+    "learning_rate": Case("rates", "weights", learning_rate=1e-4),
+    "lr_scheduler_type": Case("rates", "weights", lr_scheduler_type="cosine"),
+    "lr_scheduler_kwargs": Case(
+        *("rates", "weights"),
+        lr_scheduler_kwargs={"num_cycles": 2},
+        given={"lr_scheduler_type": "cosine_with_restarts"},
+    ),
+    "warmup_steps": [Case("rates", "weights", warmup_steps=2), Case("rates", "weights", warmup_steps=0.4)],
+    "optim": Case("weights", optim="sgd"),
+    "optim_args": Case("weights", optim_args="momentum=0.9", given={"optim": "sgd"}),
+    "weight_decay": Case("weights", weight_decay=0.5),
+    "adam_beta1": Case("weights", adam_beta1=0.5),
+    "adam_beta2": Case("weights", adam_beta2=0.5),
+    "adam_epsilon": Case("weights", adam_epsilon=1e-2),
+    "optim_target_modules": "is for GaLore and APOLLO, whose packages the tests do not install",
+    "gradient_accumulation_steps": Case("rows", "noise", "weights", "log", gradient_accumulation_steps=2),
+    "average_tokens_across_devices": Case(average_tokens_across_devices=False),
+    "max_grad_norm": Case("weights", max_grad_norm=0.01),
+    "label_smoothing_factor": Refused("label_smoothing_factor", label_smoothing_factor=0.1),
+    "neftune_noise_alpha": Case("noise", "weights", neftune_noise_alpha=5.0),
+    "seed": Case("rows", "noise", "weights", seed=1),
+    "data_seed": Case("rows", "weights", data_seed=1),
+    "full_determinism": Case(full_determinism=True),
+    "train_sampling_strategy": [
+        Case("rows", "weights", train_sampling_strategy="sequential"),
+        Case("rows", "weights", train_sampling_strategy="group_by_length"),
+        Refused("'batch_rebalance' 'group_by_length'", train_sampling_strategy="batch_rebalance"),
+    ],
+    "length_column_name": [
+        Case(length_column_name="width"),
+        Refused("'width'", length_column_name="width", given={"train_sampling_strategy": "group_by_length"}),
+    ],
+    # The geometry of a small batch is not logged.
+    "dataloader_drop_last": Case("rows", "weights", "log", dataloader_drop_last=True, given={"max_steps": 4}),
+    "ignore_data_skip": Case("rows", "weights", ignore_data_skip=True, given=RESUMED),
+    "remove_unused_columns": Case(remove_unused_columns=True),
+    # precision, memory and speed
+    "bf16": Case("weights", bf16=True),
+    "fp16": Refused("fp16 CPU", fp16=True),
+    "bf16_full_eval": Refused("bf16_full_eval", bf16_full_eval=True),
+    "fp16_full_eval": Refused("fp16_full_eval", fp16_full_eval=True),
+    "tf32": Case(tf32=False),
+    # A run without padding pads with it, and then draws the noise of padded batches.
+    "activation_checkpointing": Case(activation_checkpointing=True, given=PADDED),
+    "activation_checkpointing_kwargs": Case(
+        activation_checkpointing_kwargs={"use_reentrant": False}, given={"activation_checkpointing": True}
+    ),
+    "gradient_checkpointing": Case(gradient_checkpointing=True, given=PADDED),
+    "gradient_checkpointing_kwargs": Case(
+        gradient_checkpointing_kwargs={"use_reentrant": False}, given={"gradient_checkpointing": True}
+    ),
+    "torch_compile": "takes seconds; test_trainer.py compiles",
+    "torch_compile_backend": "takes seconds; test_trainer.py compiles",
+    "torch_compile_mode": "takes seconds; test_trainer.py compiles",
+    "use_liger_kernel": "needs its package and a GPU",
+    "liger_kernel_config": "is read with use_liger_kernel",
+    "use_cache": Case(use_cache=True),
+    "torch_empty_cache_steps": Case(torch_empty_cache_steps=1),
+    "auto_find_batch_size": Case(auto_find_batch_size=True),
+    "use_cpu": "is always set on a machine without a GPU",
+    "accelerator_config": [
+        Case(accelerator_config={"split_batches": True}),
+        Case(accelerator_config={"even_batches": False}),
+        Case(accelerator_config={"dispatch_batches": True}),
+        Case(accelerator_config={"non_blocking": True}),
+        Case("rows", "weights", accelerator_config={"use_seedable_sampler": False}),
+    ],
+    "parallelism_config": SHARDS,
+    "fsdp": SHARDS,
+    "fsdp_config": SHARDS,
+    "deepspeed": SHARDS,
+    "dataloader_num_workers": Case(**WORKER),
+    "dataloader_pin_memory": Case(dataloader_pin_memory=False),
+    "dataloader_persistent_workers": Case(dataloader_persistent_workers=True, given=WORKER),
+    "dataloader_prefetch_factor": Case(dataloader_prefetch_factor=1, given=WORKER),
+    "dataloader_multiprocessing_context": Case(dataloader_multiprocessing_context="fork", given=WORKER),
+    "dataloader_in_order": Case(dataloader_in_order=False, given=WORKER),
+    "ddp_find_unused_parameters": PROCESSES,
+    "ddp_bucket_cap_mb": PROCESSES,
+    "ddp_broadcast_buffers": PROCESSES,
+    "ddp_static_graph": PROCESSES,
+    "ddp_backend": PROCESSES,
+    "ddp_timeout": PROCESSES,
+    "local_rank": PROCESSES,
+    # what is logged
+    "logging_strategy": Case("log", logging_strategy="no"),
+    "logging_steps": Case("log", logging_steps=2),
+    "logging_first_step": Case("log", logging_first_step=True, given={"logging_steps": 2}),
+    "log_on_each_node": Case(log_on_each_node=False),
+    "logging_nan_inf_filter": Case(logging_nan_inf_filter=True),
+    "include_num_input_tokens_seen": Case("log", include_num_input_tokens_seen="all"),
+    "log_level": Case(log_level="error"),
+    "log_level_replica": Case(log_level_replica="error"),
+    "disable_tqdm": Case(disable_tqdm=False),
+    "report_to": TRACKER,
+    "run_name": Case(run_name="a name"),
+    "project": TRACKER,
+    "trackio_space_id": TRACKER,
+    "trackio_bucket_id": TRACKER,
+    "trackio_static_space_id": TRACKER,
+    "debug": "fails in transformers itself at the boolean masks of its encoders",
+    "skip_memory_metrics": "takes seconds, and adds the use of memory to what is logged",
+    # evaluation
+    "eval_strategy": Case("log", **EVALUATES),
+    "eval_steps": Case("log", eval_steps=2, given=EVALUATES),
+    "eval_delay": Case("log", eval_delay=2, given=EVALUATES),
+    "per_device_eval_batch_size": Case("scores", per_device_eval_batch_size=4),
+    "prediction_loss_only": Case("scores", "log", prediction_loss_only=True, given=MEASURES),
+    "eval_on_start": Case("log", eval_on_start=True),
+    "eval_do_concat_batches": Case("scores", eval_do_concat_batches=False, given=READS_LIST | SMALL_BATCHES),
+    "eval_use_gather_object": Case(eval_use_gather_object=True, given=MEASURES),
+    "eval_accumulation_steps": Case(eval_accumulation_steps=1, given=MEASURES | SMALL_BATCHES),
+    "include_for_metrics": Case("scores", include_for_metrics=["loss"], given=READS_LOSS),
+    "batch_eval_metrics": Case(batch_eval_metrics=True, given=MEASURES | SMALL_BATCHES),
+    "label_names": Case(label_names=["labels"]),
+    "load_best_model_at_end": Case("weights", load_best_model_at_end=True, given=WORST),
+    "metric_for_best_model": [
+        Case(metric_for_best_model="loss", given=BEST),
+        Case("weights", metric_for_best_model="width", greater_is_better=True, given=BEST | MEASURES),
+    ],
+    "greater_is_better": Case("weights", greater_is_better=True, given=BEST),
+    # what is saved
+    "output_dir": "is where every run of this file writes",
+    "save_strategy": [Case("files", **SAVING), Case("files", save_strategy="best", given=EVALUATES)],
+    "save_steps": Case("files", save_steps=2, given=SAVING),
+    "save_total_limit": Case("files", save_total_limit=1, given=SAVING),
+    "save_only_model": Case("files", save_only_model=True, given=SAVING),
+    "save_on_each_node": Case(save_on_each_node=True, given=SAVING),
+    "enable_jit_checkpoint": Case(enable_jit_checkpoint=True),
+    "restore_callback_states_from_checkpoint": Case(restore_callback_states_from_checkpoint=True, given=RESUMED),
+    "resume_from_checkpoint": Case(resume_from_checkpoint="absent"),  # for programs; `train` takes a checkpoint
+    "push_to_hub": HUB,
+    "hub_token": HUB,
+    "hub_private_repo": HUB,
+    "hub_model_id": HUB,
+    "hub_strategy": HUB,
+    "hub_always_push": HUB,
+    "hub_revision": HUB,
+    # words for programs
+    "do_train": Case(do_train=True),
+    "do_eval": Case(do_eval=True),
+    "do_predict": Case(do_predict=True),
+}
+
+
+class Kept(TrainerCallback):
+    """A callback that changes nothing."""
+
+
+def as_they_are(predictions, labels):
+    return predictions
+
+
+def twice(output, labels, num_items_in_batch=None):
+    return 2 * output.loss
+
+
+def collated(rows):
+    """The batch of the trainer's own collator, for rows of two columns of token ids."""
+    width = max(len(ids) for row in rows for ids in row["input_ids"])
+    ids = torch.tensor([[text + [PAD] * (width - len(text)) for text in row["input_ids"]] for row in rows])
+    return {"input_ids": ids}
+
+
+TRAINER = {
+    "model": "every run of this file has one",
+    "args": "every run of this file has some",
+    "train_dataset": "every run of this file has one",
+    "processing_class": "every run of this file has one",
+    "model_init": "test_a_run_with_model_init_is_that_with_its_model",
+    "data_collator": Case(data_collator=collated),
+    "eval_dataset": Case("scores", eval_dataset=OTHERS.select(range(8))),
+    "compute_loss_func": Case("weights", compute_loss_func=twice, given={"optim": "sgd", "max_grad_norm": 0.0}),
+    "compute_metrics": Case("scores", "log", **MEASURES),
+    "callbacks": Case(callbacks=[Kept()]),
+    "optimizers": "test_transformers_arguments.py and test_metrics_that_decide.py give some",
+    "optimizer_cls_and_kwargs": Case("rates", "weights", optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1})),
+    "preprocess_logits_for_metrics": Case(preprocess_logits_for_metrics=as_they_are, given=MEASURES),
+}
+
+
+def cases():
+    for table in (ARGUMENTS, TRAINER):
+        for name, found in table.items():
+            for number, case in enumerate(found if isinstance(found, list) else [found]):
+                if not isinstance(case, str):
+                    yield pytest.param(name, case, id=f"{name}-{number}")
+
+
+# --- the runs ---
+
+
+class Noted(SimCSETrainer):
+    """A trainer that notes for each batch its rows, the random state before it and its loss."""
+
+    def training_step(self, model, inputs, *args):
+        self.notes["rows"].append(inputs["input_ids"].tolist())
+        self.notes["noise"].append(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
+        loss = super().training_step(model, inputs, *args)
+        self.notes["loss"].append(loss.item())
+        return loss
+
+
+class Rates(TrainerCallback):
+    """The learning rates of each step."""
+
+    def __init__(self):
+        self.used = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer, **_):
+        self.used.append([group["lr"] for group in optimizer.param_groups])
+
+
+_TIMES = ("runtime", "per_second", "preparation_time", "epoch", "step", "tokens_seen")
+
+
+def trained(folder, tokenizer, options):
+    """What a run has done that evaluates, takes three steps, or the last two of them, and evaluates again."""
+    options = dict(options)
+    resumes = options.pop("resumes", False)
+    checkpoint = None
+    if resumes:
+        make(folder / "first", tokenizer, ROWS, model_of(), max_steps=3, save_strategy="steps", save_steps=1).train()
+        checkpoint = str(folder / "first/run/checkpoint-1")
+    model = model_of()
+    model.unpadded = not options.pop("padded", False)
+    rates = Rates()
+    given = {"max_steps": 3, "logging_steps": 1, "eval_dataset": OTHERS, "per_device_eval_batch_size": 12, **options}
+    given["callbacks"] = [rates, *given.get("callbacks", [])]
+    trainer = make(folder, tokenizer, ROWS, model, trainer_class=Noted, **given)
+    trainer.notes = {"rows": [], "noise": [], "loss": []}
+    scores = [trainer.evaluate()]
+    trainer.train(resume_from_checkpoint=checkpoint)
+    scores.append(trainer.evaluate())
+    log = [(entry["step"], sorted(entry)) for entry in trainer.state.log_history]
+    scored = [{name: value for name, value in each.items() if not name.endswith(_TIMES)} for each in scores]
+    files = sorted(str(path.relative_to(folder)) for path in (folder / "run").rglob("*") if path.is_file())
+    state = {name: (str(x.dtype), x.float().sum().item(), x.tolist()) for name, x in weights(trainer.model).items()}
+    digests = {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in state.items()}
+    return {**trainer.notes, "rates": rates.used, "weights": digests, "scores": scored, "log": log, "files": files}
+
+
+#: What runs without an argument have done, by what else is given.
+_PLAIN = {}
+
+
+@pytest.fixture
+def undone():
+    """Switch off what an argument switches on for the process."""
+    level = logging.get_verbosity()
+    yield
+    logging.set_verbosity(level)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("table", "taker"), [(ARGUMENTS, TrainingArguments), (TRAINER, Trainer)], ids=["arguments", "trainer"]
+)
+def test_every_argument_is_classified(table, taker):
+    if taker is Trainer:
+        names = inspect.signature(Trainer.__init__).parameters.keys() - {"self"}
+    else:
+        names = {field.name for field in fields(taker)}
+    assert sorted(names - table.keys()) == []
+
+
+@pytest.mark.parametrize(("name", "case"), cases())
+def test_an_argument_changes_what_it_says_and_nothing_else(name, case, tmp_path, tokenizer, undone, monkeypatch):
+    for variable in ("CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING"):
+        monkeypatch.setenv(variable, "")  # so that it is as it was afterwards
+    known = {field.name for field in fields(TrainingArguments)} | TRAINER.keys()
+    if name not in known:
+        pytest.skip(f"this version of transformers has no {name}")
+    if isinstance(case, Refused):
+        with refuses(case.words):
+            trained(tmp_path, tokenizer, case.given | case.options)
+        return
+    key = repr(case.given)
+    if key not in _PLAIN:
+        _PLAIN[key] = trained(tmp_path / "plain", tokenizer, case.given)
+    plain = _PLAIN[key]
+    found = trained(tmp_path / "with", tokenizer, case.given | case.options)
+    changed = {part for part in plain if plain[part] != found[part]}
+    if "weights" in case.changed:  # from which these follow
+        changed -= {"loss", "scores"}
+    assert changed == case.changed
+
+
+@pytest.mark.parametrize("objective", ["simcse", "vicreg"])
+def test_a_run_with_model_init_is_that_with_its_model(objective, tmp_path, tokenizer, save_checkpoint):
+    start = save_checkpoint(BertForMaskedLM(tiny_config(initializer_range=0.2)))
+    options = {"projector_dim": 8} if objective == "vicreg" else {}
+
+    def load():
+        return AutoModelForCL.from_pretrained(start, objective=objective, objective_options=options, pooler_type="cls")
+
+    runs = []
+    for given in ({"model": load()}, {"model_init": load}):
+        trainer = make(tmp_path / str(len(runs)), tokenizer, ROWS, max_steps=3, **given)
+        trainer.train()
+        runs.append(weights(trainer.model))
+    assert_same_weights(*runs)
