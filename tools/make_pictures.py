@@ -94,18 +94,19 @@ def draw_dropout(start: SimCSE, trained: SimCSE, sentences: list[str]) -> Any:
         first, second = two_passes(model, sentences)
         cosines = (first @ second.T).numpy()
         others = cosines[~np.eye(len(cosines), dtype=bool)]
-        bins = np.linspace(-0.4, 1, 57)
+        bins = np.linspace(-1, 1, 81)
         axes.hist(others, bins, density=True, label="different sentences", alpha=0.6, color=COLOURS[7])
         axes.hist(cosines.diagonal(), bins, density=True, label="one sentence, two masks", alpha=0.6, color=COLOURS[0])
-        axes.set(title=name, xlabel="cosine", yticks=[])
+        axes.set(title=name, xlabel="cosine", xlim=(-0.75, 1.02), ylabel="density")
     panels[0].legend(loc="upper left")
     return figure
 
 
 def draw_sphere(models: dict[str, SimCSE], pairs: list[tuple[str, str]]) -> Any:
     """Draw paraphrases as joined points on the unit circle, along the two main directions of the embeddings."""
-    figure = new_figure(9.6, 3.7)
+    figure = new_figure(9.6, 4)
     panels = figure.subplots(1, 3)
+    colours = matplotlib.colormaps["tab20"].colors  # one for each pair
     for axes, (name, model) in zip(panels, models.items(), strict=True):
         vectors = model.encode([text for pair in pairs for text in pair]).double().numpy()
         flat = vectors @ np.linalg.svd(vectors, full_matrices=False)[2][:2].T
@@ -116,8 +117,8 @@ def draw_sphere(models: dict[str, SimCSE], pairs: list[tuple[str, str]]) -> Any:
         uniformity = torch.exp(-2 * squared).mean().log().item()
         axes.add_artist(matplotlib.patches.Circle((0, 0), 1, fill=False, color="#cccccc"))
         for number, (a, b) in enumerate(flat.reshape(-1, 2, 2)):
-            look = {"color": COLOURS[number % len(COLOURS)]}
-            axes.plot([a[0], b[0]], [a[1], b[1]], marker="o", markersize=5, linewidth=1, alpha=0.8, **look)
+            look = {"color": colours[number], "marker": "o", "markersize": 5, "linewidth": 1.5}
+            axes.plot([a[0], b[0]], [a[1], b[1]], **look)
         axes.set(title=f"{name}\nalignment {alignment:.2f}, uniformity {uniformity:.2f}", aspect="equal")
         axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), xticks=[], yticks=[])
     return figure
@@ -134,9 +135,9 @@ def draw_temperature(models: dict[float, SimCSE], sentences: list[str]) -> Any:
         left.plot(cosines, share, **look)
         vectors = model.encode(sentences)
         values = (vectors @ vectors.T)[~torch.eye(len(sentences), dtype=torch.bool)]
-        right.hist(values.numpy(), np.linspace(-0.6, 1, 81), density=True, histtype="step", linewidth=1.5, **look)
+        right.hist(values.numpy(), np.linspace(-1, 1, 81), density=True, histtype="step", linewidth=1.5, **look)
     left.set(xlabel="cosine of a negative to the anchor", ylabel="push, relative to a cosine of 0.8")
-    right.set(xlabel="cosines of different sentences after training", yticks=[])
+    right.set(xlabel="cosines of different sentences after training", ylabel="density", xlim=(-0.85, 1.02))
     left.legend(loc="upper left")
     return figure
 
@@ -175,7 +176,7 @@ def main() -> None:
                 "concepts_temperature": draw_temperature(models, sentences),
                 "training": draw_training(runs),
             }.items():
-                figure.savefig(DOCS / f"{name}.png", dpi=110, facecolor="white")
+                figure.savefig(DOCS / f"{name}.png", dpi=110, facecolor="white", bbox_inches="tight")
 
 
 if __name__ == "__main__":

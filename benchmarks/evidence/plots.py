@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from simcse_hf.publishing.plots import COLOURS, MARKERS, STYLE, legend_below, new_figure, series_style
+from simcse_hf.publishing.plots import COLOURS, MARKERS, STYLE, new_figure, series_style
 
 from .domains import CONTROL, PRETRAINED
 
@@ -25,28 +25,33 @@ NAMED_STEPS = (0, 10, 25, 60, 200, 500)
 
 
 def draw_starts(results: dict) -> Figure:
-    """Draw dev score, alignment and uniformity by step: the mean of the seeds, and a band over all of them."""
+    """Draw dev score, alignment and uniformity by step: the mean of the seeds, and a band over all of them.
+
+    The upper row compares ways to train from one start, and the lower row one way to train from several starts.
+    """
     panels = {"dev": "STS-B dev, Spearman × 100", "alignment": "alignment", "uniformity": "uniformity"}
-    figure = new_figure(12, 4.6)
-    axes = figure.subplots(1, 3)
-    trained = [
-        (name, run) for name, run in results["runs"].items() if any("curve" in r for r in run["seeds"].values())
-    ]
-    for number, (name, run) in enumerate(trained):
+    trained = {}
+    for name, run in results["runs"].items():
         curves = [{point["step"]: point for point in r["curve"]} for r in run["seeds"].values() if "curve" in r]
-        look, label_of_run = series_style(number), f"{name} ({len(curves)})"
-        for axis, (key, label) in zip(axes, panels.items(), strict=True):
-            by_step = {step: [curve[step][key] for curve in curves] for step in curves[0]}
-            steps, values = list(by_step), list(by_step.values())
-            axis.plot(steps, list(map(statistics.mean, values)), label=label_of_run, **look)
-            low, high = list(map(min, values)), list(map(max, values))
-            axis.fill_between(steps, low, high, color=look["color"], alpha=0.2)
-            axis.set_ylabel(label)
-            axis.set_xlabel("optimizer step (in brackets: the number of seeds)")
-    for axis in axes:  # most happens in the first steps
-        axis.set_xscale("symlog", linthresh=10)
-        axis.set_xticks(NAMED_STEPS, [str(step) for step in NAMED_STEPS])
-    legend_below(figure, axes[0])
+        if curves:
+            trained[f"{name} ({len(curves)} seeds)"] = curves
+    ways = [name for name in trained if "500 steps" in name or name.startswith("supervised")]
+    starts = [name for name in trained if "SimCSE, 60 steps" in name and name not in ways]
+    figure = new_figure(12, 7.4)
+    for part, names in zip(figure.subfigures(2), (ways, starts), strict=True):
+        axes = part.subplots(1, 3)
+        for number, name in enumerate(names):
+            look = series_style(number)
+            for axis, (key, label) in zip(axes, panels.items(), strict=True):
+                by_step = {step: [curve[step][key] for curve in trained[name]] for step in trained[name][0]}
+                steps, values = list(by_step), list(by_step.values())
+                axis.plot(steps, [*map(statistics.mean, values)], label=name.replace(": SimCSE, 60 steps", ""), **look)
+                axis.fill_between(steps, [*map(min, values)], [*map(max, values)], color=look["color"], alpha=0.2)
+                axis.set(xlabel="optimizer step", ylabel=label)
+        for axis in axes:  # most happens in the first steps
+            axis.set_xscale("symlog", linthresh=10)
+            axis.set_xticks(NAMED_STEPS, [str(step) for step in NAMED_STEPS])
+        part.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     return figure
 
 

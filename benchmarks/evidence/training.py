@@ -10,7 +10,8 @@ from transformers import AutoConfig, TrainerCallback, TrainerControl, TrainerSta
 from simcse_hf import AutoModelForCL, SimCSETrainer, SimCSETrainingArguments
 from simcse_hf.evaluation.report import spread
 from simcse_hf.models.modeling import ContrastiveModel
-from simcse_hf.training.pretraining import MLM_DEFAULTS, PretrainingArguments, pretrain
+from simcse_hf.training.parser import DEFAULTS
+from simcse_hf.training.pretraining import pretrain
 from simcse_hf.training.script_arguments import dropout_settings
 
 from ..harness import STS_TASKS, Report, markdown
@@ -119,26 +120,26 @@ def continue_masked_lm(
         `dict[str, Any]`: What `simcse_hf.training.pretraining.pretrain` writes to `results.json`.
     """
     folder, path = bench.work_dir / name, bench.work_dir / f"{name}.txt"
-    settings = MLM_DEFAULTS | {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments
+    settings = {"output_dir": str(folder), "save_steps": SAVE_STEPS} | arguments
     # A tenth of the sentences is held out.
-    number = settings["max_steps"] * settings["per_device_train_batch_size"] * 10 // 9
-    sentences = bench.rows(text, number)
+    batch = (DEFAULTS["mlm"] | settings)["per_device_train_batch_size"]
+    sentences = bench.rows(text, settings["max_steps"] * batch * 10 // 9)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(sentences["sent0"]) + "\n", encoding="utf-8")
     was_killed = any(folder.glob("checkpoint-*/trainer_state.json"))
     if not was_killed:
         shutil.rmtree(folder, ignore_errors=True)
-    encoder = str(bench.encoder(start))
-    options = PretrainingArguments(train_file=str(path), model_name_or_path=encoder, max_seq_length=LENGTH)
-    args = TrainingArguments(
-        **settings,
-        bf16=bench.bf16,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        resume_from_checkpoint="true" if was_killed else None,
-    )
-    return pretrain(options, args)
+    own = {
+        "train_file": str(path),
+        "model_name_or_path": str(bench.encoder(start)),
+        "max_seq_length": LENGTH,
+        "bf16": bench.bf16,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "resume_from_checkpoint": "true" if was_killed else None,
+    }
+    return pretrain(settings | own).to_dict()
 
 
 def run_missing(report: Report, specs: dict[str, Spec], seeds: list[int], run: Any) -> None:

@@ -29,8 +29,6 @@ def draw_alignment_uniformity(paths: dict) -> "Figure":
             start = style | {"markersize": 11, "fillstyle": "none"}
             axes.plot(uniformity[0], alignment[0], **start)
         axes.plot(uniformity, alignment, label=name, **style)
-        end = (uniformity[-1], alignment[-1])
-        axes.annotate(f" {number + 1}", end, weight="bold", color=style["color"])
     axes.margins(0.12)
     axes.set(xlabel="uniformity (lower is better)", ylabel="alignment (lower is better)")
     legend_below(figure, axes)
@@ -107,9 +105,8 @@ def series_style(number: int) -> dict[str, Any]:
 
 
 def legend_below(figure: "Figure", axes: Any) -> None:
-    """Put the numbered legend of some axes below the figure, in as many columns as fit."""
+    """Put the legend of some axes below the figure, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    labels = [f"{number} {name}" for number, name in enumerate(labels, start=1)]
-    longest = max(map(len, labels)) + 6  # with the line before it; 12 characters take an inch
+    longest = max(map(len, labels)) + 4  # with the line before it; 12 characters take an inch
     columns = max(1, int(figure.get_figwidth() * 12 / longest))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)

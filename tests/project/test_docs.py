@@ -128,5 +128,5 @@ def test_every_other_command_of_a_page_exists_with_its_options(path, reference):
 
 
 def test_the_navigation_of_the_site_has_every_page():
-    listed = re.findall(r"(\w+\.md)", yaml.dump(yaml.unsafe_load(text_of(ROOT / "mkdocs.yml").split("nav:")[-1])))
+    listed = re.findall(r" (\w+\.md)", yaml.dump(yaml.unsafe_load(text_of(ROOT / "mkdocs.yml").split("nav:")[-1])))
     assert sorted(listed) == [path.name for path in PAGES]
