@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..objectives.base import ABSENT
-from .tokenize import number_of
+from .token_ids import number_of
 
 
 def pad(

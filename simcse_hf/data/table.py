@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 from transformers.utils import logging
 
 from ..ops.files import StrPath
@@ -37,6 +36,9 @@ from .columns import (
     quote,
     resolve_columns,
 )
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.get_logger(__name__)
 
@@ -176,7 +178,7 @@ class Table:
     columns: list[str]
     rows: Callable[[Sequence[str]], Iterator[Row]]
     unit: str
-    source: Path | Dataset | None = None
+    source: "Path | Dataset | None" = None
     refuse_late_keys: bool = True
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..ops.identity import digest_rows
 from .templates import special_tokens
-from .tokenize import to_token_ids
+from .token_ids import to_token_ids
 from .views import TextView, TokenView
 
 

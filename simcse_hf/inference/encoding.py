@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.collator import length_sorted_batches, pad
 from ..data.templates import read_template
-from ..data.tokenize import to_token_ids
+from ..data.token_ids import to_token_ids
 from ..ops.checks import check_values
 from ..ops.cpu import FastLinear, keep_freed_memory
 from ..ops.distributed import world

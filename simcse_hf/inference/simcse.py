@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from ..data.columns import holds_texts, list_texts
 from ..data.table import stream_texts, text_column
-from ..data.tokenize import check_known
+from ..data.token_ids import check_known
 from ..indexes.description import PROBE, Role, least_cosine
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer

@@ -5,17 +5,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from .errors import changes
 from .similarity import similarity_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Numbers of a larger weight that a digest reads at least, unless it reads all.
 _READ_NUMBERS = 65_536
@@ -145,7 +147,7 @@ def digest_texts(texts: Iterable[str]) -> tuple[int, str]:
     return number, total.hexdigest()
 
 
-def digest_rows(rows: Dataset) -> str:
+def digest_rows(rows: "Dataset") -> str:
     """Return a digest of the rows of a data set, in their order; names of columns do not count."""
     total = blake2b(digest_size=16)
     for batch in rows.with_format("arrow").iter(batch_size=_ROWS):

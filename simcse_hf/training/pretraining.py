@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from ..data.read import load_text_dataset
-from ..data.tokenize import check_known, to_token_ids
+from ..data.token_ids import check_known, to_token_ids
 from ..models.checkpoint import replace_model, save_tokenizer
 from ..models.settings import SECTION, check_max_length
 from ..models.vocabulary import LEAST_COUNT, extend_vocabulary, measure_words

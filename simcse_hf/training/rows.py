@@ -34,7 +34,8 @@ from ..data.samplers import (
     PermutedSampler,
 )
 from ..data.stream import StreamedRows
-from ..data.tokenize import RowTokenizer, as_sentences, check_known, number_texts, tokenize_dataset
+from ..data.token_ids import check_known
+from ..data.tokenize import RowTokenizer, as_sentences, number_texts, tokenize_dataset
 from ..data.view_dataset import SeededDataset, ViewDataset, ViewDescription
 from ..data.views import make_view, view_class
 from ..inference.encoding import full_length

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 from unittest.mock import Mock
 
 import pytest
 
-from simcse_hf.cli.main import COMMANDS, exit_status, main
+from simcse_hf.cli.main import COMMANDS, PACKAGE, exit_status, main
 from simcse_hf.publishing.hub import PushError
 
 HELP = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["postprocess", "fit", "--help"]]
@@ -49,6 +50,15 @@ def test_public_names_are_imported_on_first_use_and_listed_before():
         "assert not hasattr(simcse_hf, 'SimCES')"
     )
     python("-c", program)
+
+
+def test_a_model_is_loaded_without_what_only_training_needs():
+    program = (
+        "import sys; from simcse_hf import SimCSE; from simcse_hf.data.sample import sample_files\n"
+        "SimCSE(sample_files()[1], pooler_type='avg').encode(['a cat'])\n"
+        "print(sorted({'datasets', 'pandas', 'transformers.trainer', 'simcse_hf.training'} & sys.modules.keys()))"
+    )
+    assert python("-c", program, cwd=Path(PACKAGE).parent).stdout == "[]\n"
 
 
 def test_traceback_shows_where_an_error_arose(capsys):

@@ -8,7 +8,8 @@ from datasets import Dataset
 from transformers import CanineTokenizer
 
 from simcse_hf import ContrastiveCollator
-from simcse_hf.data.tokenize import check_known, tokenize_dataset
+from simcse_hf.data.token_ids import check_known
+from simcse_hf.data.tokenize import tokenize_dataset
 
 TRIPLETS = {
     "sent0": ["a cat sat", "dog", "a cat sat on the mat ."],
