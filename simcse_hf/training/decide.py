@@ -367,8 +367,9 @@ def decide_arguments(
     if not is_stream and not args.use_cpu:
         default["dataloader_num_workers"] = default_loader_workers()
     mode = getattr(schedule, "mode", None)
-    follows_metric = args.schedule_reads_metric or mode in ("min", "max")
-    if args.needs_best_metric or follows_metric:
+    by_name = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    follows_metric = by_name or mode in ("min", "max")
+    if args.load_best_model_at_end or args.save_strategy == "best" or follows_metric:
         default["metric_for_best_model"] = headline or "loss"
     metric = (default | given).get("metric_for_best_model")
     if metric is not None:
@@ -392,7 +393,7 @@ def decide_arguments(
                 f"a schedule with the mode {own['mode']!r} follows {values['metric_for_best_model']}: it needs an "
                 f"eval_strategy, and the mode {wanted!r} or another greater_is_better"
             )
-        if args.schedule_reads_metric:
+        if by_name:
             values["lr_scheduler_kwargs"] = own
     values["remove_unused_columns"] = False  # the collator takes the columns that the objective reads
     return with_values(args, **values), layers

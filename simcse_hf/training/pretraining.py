@@ -36,6 +36,7 @@ from ..ops.files import STAGING, write_json
 from ..ops.launch import check_together
 from ..ops.loading import load_pretrained, load_weights
 from .checkpoints import StopOnSignal, WholeCheckpointTrainer, resolve_checkpoint
+from .dev_sets import check_dev_sets
 from .output_folder import check_output_dir, clear_output_dir
 from .parser import DEFAULTS, check_files, fill, option
 from .run_results import RESULTS
@@ -366,6 +367,7 @@ def _pretrain(options: PretrainingArguments, args: TrainingArguments) -> MaskedL
     check_known(rows["input_ids"], tokenizer, path)
 
     # 3. Train.
+    check_dev_sets([], args, losses=["loss"])
     trainer = MaskedLMTrainer(model, args, tokenizer, options.mlm_probability, train_dataset=rows)
     trainer.eval_dataset = trainer.mask_once(tokenize(held_out))
     clear_output_dir(args)  # now that nothing is wrong with the new run

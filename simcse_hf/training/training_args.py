@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 from transformers import TrainingArguments
-from transformers.trainer_utils import SaveStrategy
 from transformers.utils import logging
 
 from ..data.samplers import BATCH_SAMPLERS, SHARES
@@ -159,17 +158,6 @@ class SimCSETrainingArguments(TrainingArguments):
     def rows_seed(self) -> int:
         """The seed of what is drawn from training rows: their order, views and spans."""
         return self.seed if self.data_seed is None else self.data_seed
-
-    @property
-    def schedule_reads_metric(self) -> bool:
-        """Whether the learning rate follows `metric_for_best_model`."""
-        return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-
-    @property
-    def needs_best_metric(self) -> bool:
-        """Whether the run compares its evaluations by `metric_for_best_model`."""
-        saves_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
-        return saves_best or self.schedule_reads_metric
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -153,6 +153,12 @@ def test_an_encoder_that_is_stored_in_half_precision_is_trained_in_float32(dtype
     assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "float32"
 
 
+def test_a_metric_that_masked_lm_does_not_compute_is_refused(run):
+    sizes = "--train_tokenizer --vocab_size 60 --hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2"
+    with pytest.raises(ValueError, match="'accuracy' is no metric of this run: take one of 'loss'"):
+        run(f"{sizes} --metric_for_best_model accuracy --eval_strategy steps --eval_steps 1 --max_steps 1")
+
+
 # --- steps of several batches ---
 
 
