@@ -30,10 +30,4 @@ class RunLog(TrainerCallback):
 
 
 class RunBar(RunLog, ProgressCallback):
-    """Show the lines above transformers' bar, which has the name of the run."""
-
-    def on_train_begin(self, args, state, control, **event):  # type: ignore[no-untyped-def]
-        """Show the bar on the first process."""
-        super().on_train_begin(args, state, control, **event)
-        if self.training_bar is not None and args.run_name:
-            self.training_bar.set_description(args.run_name)
+    """Show the lines above transformers' bar."""

@@ -526,16 +526,13 @@ class SimCSETrainer(WholeCheckpointTrainer):
         in_epoch = -(-rows // in_step)
         steps = math.ceil(in_epoch * args.num_train_epochs)
         if args.max_steps <= 0 and steps < _FEW_STEPS:
-            size = _SMALL_BATCH
-            while 2 * size * _FEW_STEPS <= rows * args.num_train_epochs:
-                size *= 2
-            in_epoch_of_small = -(-rows // size)
-            epochs = max(args.num_train_epochs, -(-_FEW_STEPS // in_epoch_of_small))
-            on_device = max(1, size * args.train_batch_size // in_step)
+            small = max(_SMALL_BATCH, int(rows * args.num_train_epochs) // _FEW_STEPS)
+            epochs = max(args.num_train_epochs, math.ceil(_FEW_STEPS * small / rows))
+            on_device = max(1, small * args.train_batch_size // in_step)
             logger.warning(
                 f"{rows} rows in batches of {in_step} make {in_epoch} step(s) in an epoch and {steps} in all, which "
                 f"is little to learn from. per_device_train_batch_size={on_device} with num_train_epochs={epochs:g} "
-                f"makes {math.ceil(in_epoch_of_small * epochs)}."
+                f"makes {_FEW_STEPS} steps."
             )
 
     def _check_sharding(self) -> None:

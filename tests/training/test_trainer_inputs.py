@@ -86,9 +86,9 @@ def test_the_models_default_prompt_is_used_in_training_and_evaluation(tmp_path, 
 @pytest.mark.parametrize(
     "rows, batch, advice",
     [
-        (640, 512, "per_device_train_batch_size=32 with num_train_epochs=3 makes 60"),
-        (2000, 512, "per_device_train_batch_size=64 with num_train_epochs=3 makes 96"),
-        (40, 16, "per_device_train_batch_size=16 with num_train_epochs=17 makes 51"),
+        (640, 512, "per_device_train_batch_size=38 with num_train_epochs=3 makes 50 steps"),
+        (2000, 512, "per_device_train_batch_size=120 with num_train_epochs=3 makes 50 steps"),
+        (40, 16, "per_device_train_batch_size=16 with num_train_epochs=20 makes 50 steps"),
     ],
 )
 def test_few_steps_are_reported_with_a_batch_and_epochs_that_make_more(

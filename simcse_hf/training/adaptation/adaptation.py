@@ -417,6 +417,7 @@ class _Adaptation:
         if arm.stages:
             folder = self.work / f"{arm.name}-{seed}"
             if not folder.is_dir():
+                logger.info(f"Training the arm {arm.name} with seed {seed}.")
                 train_arm(arm, seed, folder, self.options)
             return SimCSE(folder)
         model = SimCSE(arm.model, pooler_type=arm.pooler, postprocess=False)

@@ -173,7 +173,6 @@ def train_stage(
         "learning_rate": stage.learning_rate,
         "seed": seed,
         "use_cpu": not torch.cuda.is_available(),
-        "run_name": f"{stage.method}, seed {seed}",
         **_BAR_ONLY,
         **options,
     }
