@@ -136,7 +136,7 @@ REFUSED = {
     "inside Matryoshka": (cached_run(objective="esimcse", matryoshka_dims=[8]), "'esimcse' makes passes of its own"),
     "decoder": (cached_run(objective="tsdae"), "'tsdae' makes passes of its own"),
     "compiled": (cached_run({"torch_compile": True}), "torch_compile"),
-    "chunk of 0": (cached_run({"gradcache_chunk_size": 0}), "gradcache_chunk_size must be at least 1, got 0"),
+    "chunk of 0": (cached_run({"gradcache_chunk_size": 0}), "gradcache_chunk_size must be an integer above 0, got 0"),
 }
 
 
