@@ -682,6 +682,7 @@ class ContrastiveModel(ContrastiveBase):
             with preserve_random_state(model.device):  # peft draws an adapter before it is loaded
                 adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(found.name)
+        model.commit = found.commit
         model.given_settings = given
         model.decided_by = decided_by
         checkpoint.load_own_layers(model, found, head, lacking, info)
