@@ -5,6 +5,7 @@ r"""From a function to a command: its parameters are the options, and its docstr
 | `x: str` | `--x X`, which must be given |
 | `x: int = 5` | `--x X` |
 | `x: bool = False` and `x: bool = True` | `--x` and `--no_x` |
+| `x: bool \| str = False` | `--x`, or `--x X` |
 | `x: Literal["a", "b"]`, or the name of such a type in `simcse_hf.names` | `--x {a,b}` |
 | `x: Sequence[str]` | `--x A B`, or `--x A --x B` |
 | `x: Mapping[str, str]` | `--x KEY=VALUE`, repeatable |
@@ -203,7 +204,10 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
     kind = _members(parameter.type)[0]
     settings: dict[str, Any] = {}
     prefix = ""
-    if kind is bool:
+    if kind is bool and len(_members(parameter.type)) > 1:  # alone, or with a word
+        reads = partial(_read_word, _members(parameter.type)[1:])
+        settings = {"nargs": "?", "const": True, "type": reads, "metavar": name.upper()}
+    elif kind is bool:
         prefix, action = ("no_", "store_false") if parameter.default is True else ("", "store_true")
         settings = {"action": action}
     elif get_origin(kind) is Mapping:

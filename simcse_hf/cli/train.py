@@ -5,8 +5,10 @@ the method are passed on as they are. The same words work under `accelerate laun
 """
 
 import argparse
+import json
 import os
 import sys
+from contextlib import nullcontext, redirect_stdout
 
 from ..ops.messages import show_messages
 from .options import CommandParser
@@ -49,25 +51,33 @@ def train_main(argv: list[str]) -> int:
         print_help(method, _METHODS[method], argv[1])
         return 0
     from ..training.pretraining import pretrain
+    from ..training.progress import RunLog
     from ..training.recipe import Recipe
+    from ..training.run_results import Results
 
-    show_messages()
+    as_json, quiet = "--json" in argv, "--quiet" in argv
+    argv = [word for word in argv if word not in ("--json", "--quiet")]
+    show_messages(quiet)
+    RunLog.is_shown = not quiet
     words = sys.argv
     sys.argv = [f"simcse-hf train {method}", *argv[1:]]  # what `--help` and results.json call the program
     try:
-        recipe = Recipe.read(method, argv[1:])
-        if method == "mlm":
-            shown = str(pretrain(recipe.completed().given))
-        else:
-            results = recipe.train()
-            # The trainer has said the verdict of one run.
-            shown = results.where() if results.seeds is None else str(results)
+        # The trainer says the verdict of one run.
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            recipe = Recipe.read(method, argv[1:])
+            results = pretrain(recipe.completed().given) if method == "mlm" else recipe.train()
     finally:
         sys.argv = words
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(shown)
-        if recipe.is_sample and method != "mlm" and results.seeds is None:
+    if int(os.environ.get("RANK", "0")) > 0:
+        return 0
+    if as_json:
+        print(json.dumps(results.to_dict(), ensure_ascii=False))
+    elif isinstance(results, Results) and results.seeds is None:
+        print(results.where())
+        if recipe.is_sample:
             from ..training.sample_run import describe_sample_run
 
             print(describe_sample_run(results.folder))
+    else:
+        print(results)
     return 0

@@ -42,7 +42,8 @@ def print_help(method: str, purpose: str, recipe: str) -> None:
     for path in sorted(_RECIPES.glob("*.yaml")):
         if f"train {method} " in path.read_text(encoding="utf-8").partition("\n")[0]:
             recipes.append(path.stem)
-    listing = f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(recipes)}."
+    listing = f"RECIPE is a YAML file of options, or the name of one that the package has: {', '.join(recipes)}. "
+    listing += "--json, --quiet and --overwrite are those of every command."
     epilog = fill(listing, 80, break_on_hyphens=False)
     for path in (Path(recipe), _RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"):
         if path.is_file():

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ..ops.errors import require_extra
-from ..ops.files import HubArguments, StrPath, full_name, write_json
+from ..ops.files import HubArguments, StrPath, digest, find_file, full_name, read_json_object, write_json
 from ..ops.loading import ADAPTER_CONFIG, ADAPTER_SETTINGS, ADAPTER_WEIGHTS, adapter_base
 from .parts import ContrastiveBase
 from .pooling import StateDict
@@ -110,6 +110,11 @@ def merged_weights(model: ContrastiveBase, weights: StateDict) -> StateDict:
     return merged
 
 
+def weights_of_base(base: StrPath) -> dict[str, str]:
+    """Return a digest of each file of weights in the folder of an adapter's model; none for a model of the hub."""
+    return {path.name: digest(path) for path in sorted(Path(base).glob("*.safetensors"))}
+
+
 def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> None:
     """Load an adapter and merge it into the encoder.
 
@@ -119,7 +124,8 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
         hub (`HubArguments`): The arguments that locate its files.
 
     Raises:
-        ValueError: If the adapter lacks weights, or does not fit the encoder.
+        ValueError: If the adapter lacks weights, does not fit the encoder, or was trained on other weights than those
+            that are in the folder of its model now.
     """
     peft = require_extra("peft", "lora", f"{source} is an adapter, which")
     encoder = model.base_model
@@ -139,6 +145,13 @@ def load_adapter(model: ContrastiveBase, source: StrPath, hub: HubArguments) -> 
     if wrong:
         where = f"base_model_name_or_path in {ADAPTER_CONFIG}"
         raise ValueError(f"{source}: the adapter does not fit its model ({wrong}): name its own one as {where}.")
+    base = adapter_base(source, **hub) or ""
+    settings = find_file(source, ADAPTER_SETTINGS, **hub)
+    trained_on = read_json_object(settings).get("base") if settings else None
+    if trained_on and Path(base).is_dir() and trained_on != weights_of_base(base):
+        raise ValueError(
+            f"{source} is an adapter of other weights than those in {base} now: bring them back, or train it again."
+        )
     adapted.merge_and_unload()
     vars(encoder).pop("peft_config", None)  # which some versions leave
 
@@ -165,7 +178,9 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
     config: Any = copy.copy(encoder.peft_config[name])
     config.inference_mode = True
     config.task_type = "FEATURE_EXTRACTION"
-    config.base_model_name_or_path = full_name(model.name_or_path)
+    base = full_name(model.name_or_path)
+    config.base_model_name_or_path = base
+    config.revision = model.commit
     weights = get_peft_model_state_dict(encoder, adapter_name=name, save_embedding_layers=False)
     if model.has_own_pooler and model.settings.pooler_type == "cls":
         modules = config.modules_to_save or ()
@@ -177,7 +192,8 @@ def save_adapter(model: ContrastiveBase, directory: StrPath, merged: StateDict) 
     tensors = {f"base_model.model.{key}": x.detach().contiguous() for key, x in weights.items()}
     save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(directory))
-    write_json(directory / ADAPTER_SETTINGS, {SECTION: model.settings.to_section()})
+    settings = {SECTION: model.settings.to_section(), "base": weights_of_base(base or "")}
+    write_json(directory / ADAPTER_SETTINGS, settings)
 
 
 def check_adapter(model: ContrastiveBase) -> None:

@@ -19,6 +19,7 @@ from transformers.utils import (
     WEIGHTS_NAME,
     logging,
 )
+from transformers.utils.hub import extract_commit_hash
 
 from ..ops.files import (
     HubArguments,
@@ -80,6 +81,7 @@ class Checkpoint:
         files (`SentenceTransformersFiles`): What the files of sentence-transformers say.
         tokenizer_limit (`int`, *optional*): The `model_max_length` of its tokenizer, if that is a number.
         base (`str`, *optional*): If it is an adapter of peft, the model that it belongs to.
+        commit (`str`, *optional*): Its commit on the hub.
     """
 
     name: StrPath
@@ -92,6 +94,7 @@ class Checkpoint:
     files: SentenceTransformersFiles
     tokenizer_limit: int | None
     base: str | None = None
+    commit: str | None = None
 
     @classmethod
     def find(
@@ -150,7 +153,8 @@ class Checkpoint:
         else:
             section = {**section, "pooling": _with_changes(section.get("pooling", {}), files, limit)}
             saved = resolve_settings(section)
-        return cls(name, located, own_config, name, hub, section, saved, files, limit, base)
+        commit = extract_commit_hash(path, None)
+        return cls(name, located, own_config, name, hub, section, saved, files, limit, base, commit)
 
     @cached_property
     def weight_names(self) -> frozenset[str]:

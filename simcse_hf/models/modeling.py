@@ -418,6 +418,15 @@ class ContrastiveModel(ContrastiveBase):
         state = self.state_dict()
         return digest_weights((name, x) for name, x in state.items() if name.split(".")[0] in AUXILIARY_MODULES)
 
+    def digest_encoder(self) -> str:
+        """Return a digest of the encoder, with an adapter merged, by which the record of a run knows its model."""
+        weights = self.state_dict()
+        if self.has_adapter():
+            weights = adapters.merged_weights(self, weights)
+        prefix = f"{self.base_model_prefix}."
+        own = [(name, x) for name, x in weights.items() if name.startswith(prefix) and ".pooler." not in name]
+        return digest_weights(sorted(own))
+
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler, without objective and masked-LM head."""
         if self.has_adapter():
@@ -673,6 +682,7 @@ class ContrastiveModel(ContrastiveBase):
             with preserve_random_state(model.device):  # peft draws an adapter before it is loaded
                 adapters.load_adapter(model, found.name, select_hub_arguments(kwargs))
             model.config.name_or_path = model.name_or_path = str(found.name)
+        model.commit = found.commit
         model.given_settings = given
         model.decided_by = decided_by
         checkpoint.load_own_layers(model, found, head, lacking, info)

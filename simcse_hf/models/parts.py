@@ -162,6 +162,8 @@ class ContrastiveBase(PreTrainedModel):
     second_encoder: PreTrainedModel | None
     #: The `model_max_length` of the tokenizer, if it is known.
     tokenizer_limit: int | None = None
+    #: The commit on the hub that it was loaded from.
+    commit: str | None = None
     #: Whether `save_pretrained` saves the adapter in place of the merged model.
     save_adapter = False
 

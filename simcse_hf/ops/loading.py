@@ -52,8 +52,12 @@ def load_base(load: Callable[..., Any], source: StrPath, base: str, *args: Any, 
     Raises:
         ValueError: If there is no such model.
     """
+    path = find_file(source, ADAPTER_CONFIG, **select_hub_arguments(kwargs))
     for name in ("revision", "subfolder"):
         kwargs.pop(name, None)
+    revision = path and read_json_object(path).get("revision")
+    if revision:  # the commit that the adapter was trained on
+        kwargs["revision"] = revision
     try:
         return load(base, *args, **kwargs)
     except OSError as error:
@@ -111,7 +115,9 @@ def load_pretrained(load: Callable[..., Any], source: StrPath, *args: Any, **kwa
         loaded = load_base(partial(load_pretrained, load), source, base, *args, **kwargs)
         path = find_file(source, ADAPTER_SETTINGS, **select_hub_arguments(kwargs))
         if path and isinstance(loaded, PreTrainedConfig):
-            loaded.update(read_json_object(path))
+            settings = read_json_object(path)
+            settings.pop("base", None)
+            loaded.update(settings)
     if isinstance(loaded, PreTrainedTokenizerBase):
         # Decoders are trained without padding. Masks are made from lengths, so the end of a text is not padding.
         if loaded.pad_token is None and loaded.eos_token is not None:

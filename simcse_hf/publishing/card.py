@@ -12,8 +12,9 @@ from transformers import AutoConfig
 from transformers.utils import logging
 
 from ..evaluation.report import Evaluation
+from ..inference.simcse import SimCSE
 from ..models.resolve import settings_of_config
-from ..models.settings import SECTION
+from ..models.settings import SECTION, THRESHOLD
 from ..objectives import part_weights
 from ..ops.files import StrPath, digest, explain_damage, read_json, read_template, write_text
 from ..ops.identity import digest_value
@@ -194,9 +195,9 @@ def write_card(
     # 2. What the files say about the model and its training.
     repo_id = repo_id or f"your-name/{directory.resolve().name}"
     previous = ModelCard.load(path).data.to_dict() if path.exists() else {}
-    run = read_run(directory / "results.json", run)
-    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
     weights = Weights(directory)
+    run = weights.trained(read_run(directory / "results.json", run))
+    datasets = datasets or [*previous.get("datasets", ()), *run.get("hub_datasets", ())]
     model = read_subject(weights, repo_id, PublicNames()(run), list(dict.fromkeys(datasets)))
 
     # 3. What was measured.
@@ -276,7 +277,13 @@ def read_subject(weights: Weights, repo_id: str, run: dict, datasets: Sequence[s
             "unknown. Load the model with AutoModelForCL and save it first."
         )
 
-    # 2. What its other files say.
+    # 2. What its other files say. A threshold of other embeddings is not shown.
+    if hasattr(config, THRESHOLD):
+        try:
+            SimCSE(directory, device="cpu").threshold  # noqa: B018
+        except ValueError as error:
+            logger.warning(f"The card does not show a threshold: {error}")
+            delattr(config, THRESHOLD)
     transform, fit = find_transform(directory, {}) if (directory / FOLDER).exists() else (None, None)
     return Subject(
         repo_id=_plain(repo_id),

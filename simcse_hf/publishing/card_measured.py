@@ -9,6 +9,7 @@ from transformers.utils import logging
 from ..evaluation.compare import Comparison
 from ..evaluation.report import Evaluation
 from ..inference.simcse import SimCSE
+from ..models.modeling import AutoModelForCL
 from ..ops.files import StrPath, read_json_object
 from ..ops.identity import Identity
 from ..ops.upload import PublicNames
@@ -55,7 +56,7 @@ class Weights:
         for each in recorded:
             if each.weights is None:
                 continue
-            changed = each.changes(self._identity(each.dtype), _MAY_CHANGE)
+            changed = each.changes(self.identity(each.dtype), _MAY_CHANGE)
             if not changed:
                 return True
             reasons.append(f"{each.name_or_path}: {', '.join(changed)}")
@@ -66,7 +67,19 @@ class Weights:
         logger.warning(f"{message}. The card does not show the file.")
         return False
 
-    def _identity(self, dtype: str) -> Identity:
+    def trained(self, run: dict) -> dict:
+        """Return the record of a run, or an empty one if other weights lie in the folder now."""
+        known = run.get("weights")
+        if known is None or AutoModelForCL.from_pretrained(self.folder).digest_encoder() == known:
+            return run
+        logger.warning(
+            f"{self.folder}/results.json is about the training of other weights than those in {self.folder}. The card "
+            "does not show it."
+        )
+        return {}
+
+    def identity(self, dtype: str) -> Identity:
+        """Return the identity of the model, loaded in a data type."""
         if dtype not in self._known:
             self._known[dtype] = SimCSE(self.folder, device="cpu", dtype=_DTYPES.get(dtype)).identity()
         return self._known[dtype]
@@ -91,14 +104,37 @@ def read_comparisons(weights: Weights, files: Sequence[StrPath] | None) -> list[
 
     Returns:
         `list[str]`: The tables as preformatted text.
+
+    Raises:
+        ValueError: If a named file was made with other weights, or a model in it has changed since.
     """
     texts = []
     for path in map(Path, sorted(weights.folder.glob("comparison*.json")) if files is None else files):
         comparison = Comparison.read(path)
         if not weights.made(path, comparison.identities.values(), files is not None):
             continue
+        changed = _changed(comparison)
+        if changed:
+            message = f"{path} compares with other weights than those of {', '.join(changed)} now: compare again"
+            if files is not None:
+                raise ValueError(message)
+            logger.warning(f"{message}. The card does not show the file.")
+            continue
         texts.append(str(Comparison(**PublicNames()(vars(comparison)))))
     return texts
+
+
+def _changed(comparison: Comparison) -> list[str]:
+    """Return the files and folders of a comparison that hold other weights now than when they were compared."""
+    changed = []
+    for name, before in comparison.identities.items():
+        path = Path(name)
+        if before.weights is None or not path.exists():
+            continue
+        now = Weights(path).identity(before.dtype) if path.is_dir() else Evaluation.read(path).identity
+        if before.changes(now, _MAY_CHANGE):
+            changed.append(name)
+    return changed
 
 
 def read_evaluations(model: Subject, weights: Weights, files: Sequence[StrPath] | None) -> list[Measured]:

@@ -109,7 +109,7 @@ def index(
     prompt: str | None = None,
     prompt_name: str | None = None,
     vectors: StrPath | None = None,
-    add: bool = False,
+    add: bool | StrPath = False,
     replace: str | None = None,
     delete: Sequence[int] = (),
     delete_where: Mapping[str, str] | None = None,
@@ -134,7 +134,8 @@ def index(
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
-        add (`bool`, *optional*, defaults to `False`): Add to the index that is in `output`.
+        add (`bool` or `str`, *optional*, defaults to `False`): Add the texts of `input`, or of this file, to the index
+            that is in `output`.
         replace (`str`, *optional*): Add to the index, and delete the texts that hold the value of a new one in this
             kept column, such as an id.
         delete (`Sequence[int]`, *optional*): Delete the texts of the index with these numbers.
@@ -159,6 +160,10 @@ def index(
     """
     # 1. Refuse what cannot be written, before hours of encoding.
     fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
+    if not isinstance(add, bool):
+        if input:
+            raise ValueError("input and add both name a file: name it once")
+        input, add = add, True
     only_deletes = (delete or delete_where) and not (add or replace or vectors or column)
     if not output or not (input or only_deletes):
         raise ValueError("input or output is missing: name a file of texts, and the folder of the index")

@@ -68,7 +68,9 @@ class PretrainingArguments:
     max_position_embeddings: int = option(512, "Number of positions of a new encoder.")
     max_seq_length: int = option(128, "Number of tokens to which longer sentences are cut.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
-    overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
+    overwrite_output_dir: bool = option(
+        False, "Delete the earlier run in --output_dir and start again; also --overwrite.", aliases=["--overwrite"]
+    )
 
 
 MLM_ARGUMENTS = (PretrainingArguments, TrainingArguments)

@@ -142,6 +142,7 @@ def make_results(
     args: SimCSETrainingArguments,
     state: TrainerState,
     dev_sets: Sequence[DevSetCallback],
+    weights: str | None = None,
 ) -> Results:
     """Make the results of a run after training, and write them into `output_dir` in the first process.
 
@@ -150,6 +151,7 @@ def make_results(
         args (`SimCSETrainingArguments`): The arguments of the run.
         state (`TrainerState`): Its state.
         dev_sets (`Sequence[DevSetCallback]`): Its dev sets.
+        weights (`str`, *optional*): The digest of its encoder.
 
     Returns:
         [`Results`]: The results.
@@ -165,6 +167,7 @@ def make_results(
         train_seconds=last_logged(state, "train_runtime"),
         command=hide_secrets(sys.argv),
         versions=versions,
+        weights=weights,
     )
     if state.is_world_process_zero:
         results = replace(results, change=dev_change([(folder, results)]))

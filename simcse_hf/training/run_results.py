@@ -209,6 +209,10 @@ class RunDescription(TypedDict):
 _OF_DEV_SETS = ("dev_set", "dev_metric", "initial", "best", "final", "start", "saved", "chosen_among")
 
 
+#: What it says beside the description of the run.
+_OWN = ("model", "train_seconds", "command", "versions", "seeds", "weights")
+
+
 @dataclass(frozen=True)
 class Results:
     """The results of a training run: the content of its `results.json`.
@@ -222,6 +226,8 @@ class Results:
         command (`list[str]`): The command line.
         versions (`Mapping[str, str]`): Versions of the packages.
         seeds (`Mapping[str, Any]`, *optional*): With several seeds, the results of all, see [`~seeds.summarise`].
+        weights (`str`, *optional*): The digest of the encoder, by which a card knows the model; `None` if it is
+            sharded, or saved as an adapter.
     """
 
     dev: DevHistory | None
@@ -232,6 +238,7 @@ class Results:
     command: list[str] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, Any] | None = None
+    weights: str | None = None
 
     def to_dict(self) -> Values:
         """Return the content of results.json."""
@@ -243,6 +250,7 @@ class Results:
             "command": self.command,
             "versions": dict(self.versions),
             "change": self.change and asdict(self.change),
+            "weights": self.weights,
         }
         return content if self.seeds is None else {**content, "seeds": dict(self.seeds)}
 
@@ -262,7 +270,7 @@ class Results:
         content = read_json_object(Path(folder, RESULTS), advice="Delete it and repeat the command.")
         dev = DevHistory.from_dict(content)
         change = content.pop("change", None)
-        own = {name: content.pop(name, None) for name in ("model", "train_seconds", "command", "versions", "seeds")}
+        own = {name: content.pop(name, None) for name in _OWN}
         of_dev = {*_OF_DEV_SETS, content["dev_metric"]}
         run: Any = {name: value for name, value in content.items() if name not in of_dev}
         return cls(dev=dev, run=run, change=change and Change(**change), **own)

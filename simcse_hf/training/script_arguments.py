@@ -148,7 +148,9 @@ class DataArguments:
         "pairs, reranking or retrieval.",
         action="extend",
     )
-    overwrite_output_dir: bool = option(False, "Delete the earlier run in --output_dir and start again.")
+    overwrite_output_dir: bool = option(
+        False, "Delete the earlier run in --output_dir and start again; also --overwrite.", aliases=["--overwrite"]
+    )
     seeds: list[int] | None = option(
         None,
         "Train several times, in --output_dir/seed-N: a number of runs (3: seeds 42, 43, 44) or a list of "

@@ -415,7 +415,9 @@ class SimCSETrainer(WholeCheckpointTrainer):
 
     def _say_results(self) -> None:
         """Write the results, and say what the dev set scored."""
-        self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets)
+        is_whole = not (self.is_fsdp_enabled or self.is_deepspeed_enabled or self.model.save_adapter)
+        weights = self.model.digest_encoder() if is_whole else None
+        self.results = make_results(self.describe_run(), self.args, self.state, self.dev_sets, weights)
         if not self.is_world_process_zero():
             return
         verdict = self.results.verdict()

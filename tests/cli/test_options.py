@@ -65,6 +65,7 @@ def example(
     filters: Mapping[str, str] | None = None,
     normalize: bool = True,
     overwrite: bool = False,
+    add: bool | str = False,
     show_progress_bar: bool = True,
 ) -> Result:
     """Show what each type becomes.
@@ -81,6 +82,7 @@ def example(
         normalize (`bool`, *optional*, defaults to `True`): Scale embeddings
             to unit length.
         overwrite (`bool`, *optional*, defaults to `False`): Replace it.
+        add (`bool` or `str`, *optional*, defaults to `False`): Add it, or this file.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar.
 
     Returns:
@@ -123,8 +125,10 @@ def test_words_become_values_of_the_types(command):
         "filters": {"year": "2001", "by": "a=b"},
         "normalize": False,
         "overwrite": True,
+        "add": False,
         "show_progress_bar": True,
     }
+    assert [call(command, f"m {words}")["add"] for words in ("--add", "--add file", "")] == [True, "file", False]
     assert call(command, "m --threshold saved")["threshold"] == "saved"
 
 
@@ -158,6 +162,7 @@ def test_help_is_the_docstring(command, capsys):
         "--threshold THRESHOLD the lowest score; default: none",
         "--filters KEY=VALUE conditions, see --count",
         "--no_normalize do not scale embeddings to unit length",
+        "--add [ADD] add it, or this file",
     ):
         assert words in shown, words
     assert "Returns" not in shown and "progress_bar" not in shown

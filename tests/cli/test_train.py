@@ -112,6 +112,35 @@ def test_a_missing_file_is_found_before_anything_is_deleted_or_loaded(method, wo
     assert Path("out/results.json").exists() and Path("out/checkpoint-1").exists()
 
 
+METHOD_OPTIONS = {
+    "unsup": "--per_device_train_batch_size 4 --save_strategy no",
+    "mlm": "--hidden_size 32 --num_hidden_layers 1 --num_attention_heads 2 --vocab_size 60 --train_tokenizer",
+}
+
+
+@pytest.mark.parametrize("method", METHOD_OPTIONS)
+def test_quiet_json_and_overwrite_are_those_of_every_command(method, save_checkpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = save_checkpoint(BertModel(tiny_config()))
+    Path("texts.txt").write_text(
+        "".join(f"a {size} cat {animal}\n" for size in "abcdefg" for animal in ["sat", "ran"] * 4)
+    )
+    line = f"train {method} --train_file texts.txt --output_dir out --max_steps 2 --use_cpu --report_to none "
+    line += f"--logging_steps 1 {METHOD_OPTIONS[method]}"
+    if method == "unsup":
+        line += f" --model_name_or_path {model} --pooler_type avg"
+    assert status(*line.split(), "--quiet", "--json") == 0
+    printed = capsys.readouterr()
+    results = json.loads(printed.out)
+    assert results == {**results, **json.loads(Path("out/results.json").read_text())}
+    assert "step " not in printed.err and "INFO" not in printed.err
+    assert status(*line.split()) == 2
+    assert "--overwrite_output_dir" in capsys.readouterr().err
+    assert status(*line.split(), "--overwrite") == 0
+    printed = capsys.readouterr()
+    assert "step     1" in printed.err and "{" not in printed.out
+
+
 @pytest.mark.slow
 def test_accelerate_launch_trains_outside_a_checkout(save_checkpoint, tmp_path):
     """The command needs only the installed package and no examples, recipes or data from the repository."""

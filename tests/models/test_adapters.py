@@ -140,3 +140,48 @@ def test_no_folder_of_this_machine_is_named_as_base_of_an_adapter_for_others(sta
     assert front_matter.base_model is None and front_matter.base_model_relation == "adapter"
     with pytest.raises(ValueError, match="is an adapter of .*start, a folder that nobody else has"):
         push_model(folder, "org/name")
+
+
+# --- an adapter knows the model that it was trained on ------------------------------------------------------------
+
+
+def save_lora(start, folder, tokenizer):
+    model = AutoModelForCL.from_pretrained(start)
+    model.base_model.add_adapter(config_of("LoraConfig", {"r": 4, "init_lora_weights": False}))
+    model.save_adapter = True
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def train_again(folder):
+    model = AutoModelForCL.from_pretrained(folder)
+    train(model)
+    model.save_pretrained(folder)
+
+
+def test_an_adapter_is_refused_after_its_base_was_trained_again_or_replaced(start, tmp_path, tokenizer):
+    adapter = save_lora(start, tmp_path / "adapter", tokenizer)
+    before = SimCSE(adapter, device="cpu").encode("a cat")
+    moved = tmp_path / "moved"
+    start.rename(moved)
+    config = adapter / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(start), str(moved)))
+    assert torch.equal(SimCSE(adapter, device="cpu").encode("a cat"), before)
+    train_again(moved)
+    with pytest.raises(ValueError, match=f"{adapter} is an adapter of other weights than those in {moved} now"):
+        SimCSE(adapter, device="cpu")
+
+
+def test_an_adapter_of_a_model_of_the_hub_is_added_to_the_commit_that_it_was_trained_on(
+    start, tmp_path, tokenizer, hub
+):
+    push_model(start, "org/base")
+    adapter = save_lora("org/base", tmp_path / "adapter", tokenizer)
+    before = SimCSE(adapter, device="cpu").encode("a cat")
+    train_again(start)
+    push_model(start, "org/base")
+    assert torch.equal(SimCSE(adapter, device="cpu").encode("a cat"), before)
+    push_model(adapter, "org/adapter")
+    assert torch.equal(SimCSE("org/adapter", device="cpu").encode("a cat"), before)
+    assert "base" not in SimCSE(adapter, device="cpu").model.config.to_dict()

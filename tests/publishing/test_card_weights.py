@@ -4,9 +4,12 @@ import json
 
 import pytest
 from card_helpers import evaluation, written
-from conftest import tiny_config
+from conftest import NEEDS_PEFT, tiny_config
+from datasets import Dataset
+from inference_helpers import random_texts
 
-from simcse_hf import AutoModelForCL, SimCSE
+from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments
+from simcse_hf.evaluation.threshold import save_threshold
 from simcse_hf.publishing import write_card
 from simcse_hf.publishing.card import EVAL_RESULTS
 
@@ -108,3 +111,72 @@ def test_a_model_may_be_measured_in_half_precision_and_with_shorter_texts(direct
     other["identity"]["weights"] = "0" * 32
     written(directory / "evaluation.json", other)
     assert "50.12" not in write_card(directory).read_text()
+
+
+# --- what the model was made from and with has changed ------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(save_checkpoint, tokenizer, tmp_path):
+    """The folder of a model that was trained there, with the record of the run."""
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
+    args = SimCSETrainingArguments(
+        output_dir=str(tmp_path / "run"), use_cpu=True, disable_tqdm=True, max_steps=2, save_strategy="no",
+        per_device_train_batch_size=4, report_to="none",
+    )  # fmt: skip
+    rows = Dataset.from_dict({"sent0": random_texts(12)})
+    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(start), args, rows, processing_class=tokenizer)
+    trainer.train()
+    trainer.save_model()
+    return tmp_path / "run"
+
+
+def test_the_run_of_the_weights_before_is_not_that_of_the_weights_now(trained, other, caplog):
+    assert "Training took 2 steps" in write_card(trained).read_text() and not caplog.text
+    SimCSE(other, device="cpu").save_pretrained(trained)
+    assert "Training took" not in write_card(trained).read_text()
+    assert "results.json is about the training of other weights than those in" in caplog.text
+
+
+@NEEDS_PEFT
+def test_the_run_of_an_adapter_is_that_of_the_merged_model(save_checkpoint, tokenizer, tmp_path, caplog):
+    start = save_checkpoint(AutoModelForCL.from_config(tiny_config(), pooler_type="avg"), "start")
+    options = {"output_dir": str(tmp_path / "run"), "use_cpu": True, "disable_tqdm": True, "report_to": "none"}
+    args = SimCSETrainingArguments(**options, max_steps=2, save_strategy="no", lora_r=2)
+    rows = Dataset.from_dict({"sent0": random_texts(12)})
+    trainer = SimCSETrainer(AutoModelForCL.from_pretrained(start), args, rows, processing_class=tokenizer)
+    trainer.train()
+    trainer.save_model()
+    assert "Training took 2 steps" in write_card(tmp_path / "run").read_text() and not caplog.text
+
+
+@pytest.mark.parametrize("baseline", ["a result file", "a folder"])
+def test_a_comparison_with_a_baseline_that_has_changed_is_not_shown(baseline, directory, other, tmp_path, caplog):
+    name = str(other)
+    if baseline == "a result file":
+        name = str(written(tmp_path / "base.json", evaluation(other)))
+    document = compared(directory)
+    text = json.dumps(document | {"identities": {"before": identity_of(other), "after": identity_of(directory)}})
+    (directory / "comparison.json").write_text(text.replace('"before"', json.dumps(name)))
+    assert "### Comparison with other models" in write_card(directory).read_text() and not caplog.text
+    AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(other)
+    if baseline == "a result file":
+        written(tmp_path / "base.json", evaluation(other))
+    assert "### Comparison" not in write_card(directory).read_text()
+    assert f"comparison.json compares with other weights than those of {name} now: compare again" in caplog.text
+    with pytest.raises(ValueError, match="compares with other weights"):
+        write_card(directory, comparisons=[directory / "comparison.json"])
+
+
+def test_a_threshold_of_other_weights_is_not_shown(directory, caplog):
+    threshold = {
+        "cosine": 0.5, "goal": "f1", "source": "pairs.csv", "chosen_on": 80, "measured_on": 80, "confidence": 0.95,
+        "precision": [90.0, 80.0, 95.0], "recall": [90.0, 80.0, 95.0],
+    }  # fmt: skip
+    save_threshold(SimCSE(directory, device="cpu"), threshold)
+    assert "a cosine of at least 0.5000" in write_card(directory).read_text() and not caplog.text
+    config = (directory / "config.json").read_text()
+    AutoModelForCL.from_config(tiny_config(initializer_range=0.3)).save_pretrained(directory)
+    (directory / "config.json").write_text(config)
+    assert "a cosine of at least" not in write_card(directory).read_text()
+    assert "The card does not show a threshold" in caplog.text

@@ -39,6 +39,18 @@ def test_an_index_is_built_added_to_and_searched_by_name(model, checkpoint, tmp_
     assert_same(single.results, by_hand(model, "the cat"))
 
 
+@pytest.mark.parametrize("words", ["--add {more}", "--input {more} --add", "--add --input {more}"])
+def test_a_file_is_added_in_every_order_of_the_words(words, model, checkpoint, tmp_path, capsys):
+    folder, more = tmp_path / "index", tmp_path / "more.txt"
+    SentenceIndex.build(model, SENTENCES).save(folder)
+    more.write_text("one more\nand another\n")
+    assert status("index", "--output", str(folder), *words.format(more=more).split(), "--json", "--quiet") == 0
+    assert json.loads(capsys.readouterr().out)["sentences"] == 82
+    assert index(output=folder, add=more).sentences == 84
+    with pytest.raises(ValueError, match="input and add both name a file: name it once"):
+        index(more, folder, add=more)
+
+
 def test_kept_columns_are_returned_and_filtered_by(model, checkpoint, tmp_path, capsys):
     folder = str(tmp_path / "index")
     table = str(write_table(tmp_path / "table.jsonl"))

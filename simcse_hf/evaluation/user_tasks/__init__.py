@@ -1,6 +1,5 @@
 """Tasks from a user's own files: classification, clustering, pairs, reranking and retrieval."""
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,14 +13,8 @@ __all__ = [
     "read_task",
 ]
 
-#: The module with the reader of each kind. It is imported for a task, because scikit-learn takes a second to import.
-KINDS = {
-    "classification": "labelled",
-    "clustering": "labelled",
-    "pairs": "ranking",
-    "reranking": "ranking",
-    "retrieval": "ranking",
-}
+#: The kinds of tasks from a user's own files.
+KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
 
 
 def read_task(kind: str, path: str | Path) -> UserTask:
@@ -43,8 +36,18 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
-    module = importlib.import_module(f".{KINDS[kind]}", __name__)
-    return getattr(module, f"read_{kind}")(path)
+    if kind in ("classification", "clustering"):
+        from . import labelled  # scikit-learn takes a second to import
+
+        return {"classification": labelled.read_classification, "clustering": labelled.read_clustering}[kind](path)
+    from . import ranking
+
+    readers = {
+        "pairs": ranking.read_pairs,
+        "reranking": ranking.read_reranking,
+        "retrieval": ranking.read_retrieval,
+    }
+    return readers[kind](path)
 
 
 def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
