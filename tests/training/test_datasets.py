@@ -65,6 +65,13 @@ def test_a_data_set_that_fills_no_batch_is_refused():
         sampler("proportional", block=8)
 
 
+def test_several_data_sets_are_refused_where_one_process_makes_the_batches_of_all(tmp_path, tokenizer):
+    with pytest.raises(
+        ValueError, match="dispatch_batches cuts one batch for all processes, but not that of a mixture"
+    ):
+        make(tmp_path, tokenizer, accelerator_config={"dispatch_batches": True})
+
+
 # --- a run ---
 
 
