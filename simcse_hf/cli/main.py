@@ -6,6 +6,7 @@ import traceback
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 
 from .. import __version__
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in argv  # before or after the command's name
     argv = [word for word in argv if word != "--traceback"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a letter that its encoding lacks is written as an escape
+            stream.reconfigure(errors="backslashreplace")
     # Before torch is imported. Its threads would wait by spinning, and take the cores from other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "--quiet" in argv:  # before tqdm is imported: some bars are those of other libraries

@@ -39,6 +39,15 @@ def test_help_and_version_import_no_heavy_library():
     python("-c", program)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_text_in_another_alphabet_is_printed_with_escapes(encoding):
+    program = "import sys\nfrom simcse_hf.cli.main import main\nmain([])\nprint('кот')\nprint('кот', file=sys.stderr)"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+    assert rb"\u043a\u043e\u0442" in done.stdout
+    assert rb"\u043a\u043e\u0442" in done.stderr
+
+
 def test_public_names_are_imported_on_first_use_and_listed_before():
     program = (
         "import sys, simcse_hf\n"
