@@ -1,8 +1,9 @@
 """An exported graph in place of the encoder: ONNX Runtime or OpenVINO computes the embeddings on the CPU."""
 
+import functools
 import os
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Unpack
 
 import numpy as np
@@ -169,6 +170,16 @@ def _open_onnx(path: str) -> tuple[Sequence[str], Sequence[str], Compute]:
     return [x.name for x in session.get_inputs()], [x.name for x in session.get_outputs()], compute
 
 
+@functools.cache
+def openvino_core(openvino: ModuleType) -> Any:
+    """Return the one core of OpenVINO that this process has, and keep it.
+
+    Each core sets a stack for the handlers of signals. When it is freed, it restores the stack that it found. If
+    core A is freed before a later core B, B restores the stack of A, which is gone: the next signal ends the process.
+    """
+    return openvino.Core()
+
+
 def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Sequence[str], Sequence[str], Compute]:
     """Return the names of the inputs and outputs of a graph, and a function that computes embeddings."""
     openvino = require_extra("openvino", "openvino", "the backend openvino")
@@ -177,7 +188,7 @@ def _open_openvino(path: str, streams: int, dtype: torch.dtype) -> tuple[Sequenc
         "NUM_STREAMS": streams,
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
     }
-    compiled = openvino.Core().compile_model(path, "CPU", options)
+    compiled = openvino_core(openvino).compile_model(path, "CPU", options)
 
     def compute(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         # A request of its own for each call, so that threads may share the model.

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from ..inference.exported import EMBEDDING, GRAPHS, INPUTS, ExportedModel
+from ..inference.exported import EMBEDDING, GRAPHS, INPUTS, ExportedModel, openvino_core
 from ..inference.simcse import SimCSE
 from ..models.checkpoint import save_own_files
 from ..models.modeling import ContrastiveModel
@@ -165,7 +165,7 @@ def export_openvino(simcse: SimCSE, directory: str | os.PathLike) -> Path:
     openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
     onnx_graph = export_onnx(simcse, directory)
     path = Path(directory, GRAPHS["openvino"])
-    openvino.save_model(openvino.Core().read_model(onnx_graph), path, compress_to_fp16=False)
+    openvino.save_model(openvino_core(openvino).read_model(onnx_graph), path, compress_to_fp16=False)
     shutil.rmtree(onnx_graph.parent)
     _check_against_torch(simcse, path.parents[1], "openvino")
     return path

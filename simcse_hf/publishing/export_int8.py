@@ -18,7 +18,7 @@ from ..data.table import stream_texts
 from ..evaluation.embeddings import SentenceEmbeddings
 from ..evaluation.scoring import read_tasks, score_tasks
 from ..evaluation.sts import STS_TASKS
-from ..inference.exported import INT8_GRAPHS, weights_of
+from ..inference.exported import INT8_GRAPHS, openvino_core, weights_of
 from ..inference.simcse import SimCSE
 from ..ops.errors import require_extra
 from ..ops.files import StrPath
@@ -308,7 +308,7 @@ def _quantize_openvino(
 ) -> None:
     openvino = require_extra("openvino", "openvino", "the export to OpenVINO")
     nncf = require_extra("nncf", "openvino", "the export to OpenVINO in int8")
-    model = openvino.Core().read_model(plain)
+    model = openvino_core(openvino).read_model(plain)
     if method == "dynamic":
         model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
     else:

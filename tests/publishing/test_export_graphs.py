@@ -4,6 +4,8 @@ import copy
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 from threading import current_thread
 from types import SimpleNamespace
 
@@ -95,6 +97,24 @@ def test_openvino_is_called_once_before_threads_share_it(graph, monkeypatch):
     )
     SimCSE(folder, backend=backend)
     assert callers == [current_thread()]
+
+
+FREE_IN_ORDER = """
+import gc, signal, sys
+from simcse_hf import SimCSE
+signal.signal(signal.SIGUSR1, lambda *_: None)
+first, second = (SimCSE(sys.argv[1], backend=sys.argv[2]) for _ in range(2))
+del first; gc.collect()
+del second; gc.collect()
+signal.raise_signal(signal.SIGUSR1)
+print("alive")
+"""
+
+
+def test_a_process_outlives_a_signal_after_it_freed_two_graphs(graph):
+    backend, folder = graph
+    program = [sys.executable, "-c", FREE_IN_ORDER, str(folder), backend]
+    assert subprocess.run(program, capture_output=True, text=True).stdout == "alive\n"
 
 
 def test_a_folder_of_an_earlier_version_is_loaded(graph, model, tmp_path):
