@@ -10,7 +10,8 @@ PACKAGE := $(VENV)/.package
 INSTALLED := $(VENV)/.installed
 
 OFFLINE := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
-SUITE := -m pytest --numprocesses 2 --dist loadfile
+# A worker that crashes ends the suite: pytest-xdist waits for ever for the tests of one that it has replaced.
+SUITE := -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
 PYTEST := $(OFFLINE) $(BIN)/python $(SUITE)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

@@ -246,6 +246,8 @@ class WholeCheckpointTrainer(PushingTrainer):
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
         directory = Path(self._get_output_dir(trial))
+        if args.push_to_hub:
+            self.finish_push_of_old_files()
         with staged(directory, state, args) as folder:
             self.save_model(str(folder), _internal_call=True)
             if not args.save_only_model:

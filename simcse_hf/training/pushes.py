@@ -23,14 +23,13 @@ class PushingTrainer(Trainer):
     def push_checkpoint(self, checkpoint: Path) -> None:
         """Push a checkpoint in the background, as `hub_strategy` says. It becomes the model in the output directory.
 
+        Nothing is pushed while an earlier push goes on. With `hub_always_push` the checkpoint has waited for its end.
+
         Args:
             checkpoint (`Path`): The checkpoint.
         """
         args = self.args
-        running = cast(PushInProgress | None, self.push_in_progress)
-        is_busy = running is not None and not running.is_done()
-        pushes = args.hub_strategy != HubStrategy.END and (args.hub_always_push or not is_busy)
-        if not pushes or not self.is_world_process_zero():
+        if args.hub_strategy == HubStrategy.END or self._is_pushing() or not self.is_world_process_zero():
             return
         self.callback_handler.on_push_begin(args, self.state, self.control)
         with replace_model(str(args.output_dir), getattr(self.model, "save_adapter", False)) as folder:
@@ -39,14 +38,23 @@ class PushingTrainer(Trainer):
                     (folder / path).parent.mkdir(exist_ok=True)
                     shutil.copy(checkpoint / path, folder / path)
         message = f"Training in progress, step {self.state.global_step}"
-        jobs = [self._commit(commit_message=message, run_as_future=True)]
+        jobs: list[Any] = [self._commit(commit_message=message, run_as_future=True)]
         if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             place = "last-checkpoint" if args.hub_strategy == HubStrategy.CHECKPOINT else checkpoint.name
             message = f"{message}, checkpoint"
             jobs.append(self._commit(checkpoint, place, commit_message=message, run_as_future=True))
-        if not is_busy:
-            self.push_in_progress = PushInProgress()  # type: ignore[assignment]
-        cast(Any, self.push_in_progress).jobs.extend(jobs)
+        self.push_in_progress = PushInProgress(cast(Any, jobs))  # type: ignore[assignment]
+
+    def finish_push_of_old_files(self) -> None:
+        """Wait for a push in the background whose files the next checkpoint would replace or delete."""
+        args = self.args
+        pushes_checkpoints = args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
+        if args.hub_always_push or (pushes_checkpoints and args.save_total_limit is not None):
+            self._finish_current_push()
+
+    def _is_pushing(self) -> bool:
+        running = cast(PushInProgress | None, self.push_in_progress)
+        return running is not None and not running.is_done()
 
     def push_to_hub(
         self,
@@ -73,11 +81,11 @@ class PushingTrainer(Trainer):
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
+        self._finish_current_push()  # it reads the files that are saved now
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
         cast(Any, self).create_model_card(**card)
-        self._finish_current_push()
         message = commit_message or "End of training"
         return self._commit(token=token, branch=revision, commit_message=message, run_as_future=not blocking)
 

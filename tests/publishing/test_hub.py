@@ -13,7 +13,6 @@ from datasets import Dataset
 from hub_server import Refusal
 from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml, parse_eval_result_entries
 from safetensors.torch import load
-from transformers import TrainerCallback
 
 from simcse_hf import AutoModelForCL, SimCSE, SimCSETrainer, SimCSETrainingArguments, index
 from simcse_hf.cli.main import exit_status
@@ -200,16 +199,6 @@ def test_transformers_own_ways_to_push_give_a_loadable_model(family, hub, saved,
         assert torch.equal(SimCSE(name).encode(TEXTS), SimCSE(model.name_or_path).encode(TEXTS))
 
 
-class WaitForPush(TrainerCallback):
-    """Four steps finish before the first upload, which reads the files only when its turn comes."""
-
-    def __init__(self, trainer):
-        self.trainer = trainer
-
-    def on_save(self, *_, **__):
-        self.trainer._finish_current_push()
-
-
 @pytest.fixture
 def train(tokenizer, tmp_path):
     def run(family, strategy, **options):
@@ -221,7 +210,6 @@ def train(tokenizer, tmp_path):
         texts = Dataset.from_dict({"sent0": ["a cat sat", "the dog ran", "a bird sang", "old house"]})
         model = AutoModelForCL.from_config(tiny_config(family))
         trainer = SimCSETrainer(model, args, texts, processing_class=tokenizer)
-        trainer.add_callback(WaitForPush(trainer))
         trainer.train()
         return trainer, tmp_path / "run"
 
@@ -250,6 +238,26 @@ def test_every_hub_strategy_pushes_a_model_that_loads(strategy, family, hub, tra
         kept = load(files[f"{folder}/model.safetensors"])
         assert all(torch.equal(kept[name], tensor) for name, tensor in load(files["model.safetensors"]).items())
         assert f"{folder}/optimizer.pt" in files and f"{folder}/2_Dense/model.safetensors" in files
+
+
+def test_the_files_of_a_running_push_stay_until_it_has_ended(hub, train):
+    trainer, directory = train("distilbert", "checkpoint", save_total_limit=1)
+    files = [directory / "2_Dense" / "model.safetensors", directory / "checkpoint-4" / "model.safetensors"]
+    contents = [file.read_bytes() for file in files]
+
+    def end_of_a_slow_push():
+        threading.Event().wait(0.3)
+        return [file.read_bytes() for file in files]
+
+    push = huggingface_hub.hf_api.api.run_as_future(end_of_a_slow_push)
+    trainer.push_in_progress.jobs = [push]
+    for weight in trainer.model.parameters():
+        weight.data += 1
+    trainer.state.global_step = 5
+    trainer._save_checkpoint(trainer.model, None)
+    assert push.result() == contents
+    trainer._finish_current_push()
+    assert not files[1].exists()
 
 
 def test_a_running_push_is_not_mixed_with_the_next_checkpoint(hub, train):
