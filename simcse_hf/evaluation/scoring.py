@@ -160,6 +160,14 @@ def evaluate(
     Raises:
         ValueError: If options do not fit together, or data, embeddings or the threshold are wrong.
         FileNotFoundError: If a file does not exist.
+
+    Examples:
+        >>> from simcse_hf import evaluate
+        >>> evaluation = evaluate("outputs/my-model", pairs=["sts-dev.csv"], task=["classification=tickets.csv"])
+        >>> round(evaluation.results["sts-dev"]["spearman"])
+        65
+        >>> evaluation.results["classification"]["accuracy"] > 80
+        True
     """
     # 1. Refuse options that do not fit together
     if data_dir is None and not (pairs or task or mteb):
