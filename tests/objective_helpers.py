@@ -55,7 +55,8 @@ def slow_info_nce(
 ):  # fmt: skip
     """InfoNCE, term by term: the mean over the queries of `rows`, each with its positive and every negative.
 
-    `negatives` are those of the option of `simcse`. With `ids`, a text is no negative of those that `pairs`, by default all rows, say to mean the same.
+    `negatives` are those of the option of `simcse`. With `ids`, a text is no negative of those that `pairs`, by
+    default all rows, say to mean the same.
     """
     compare, losses = cosine if kind == "cosine" else torch.dot, []
     for own in range(len(embeddings)) if rows is None else rows:

@@ -233,8 +233,8 @@ class InfoNCE(nn.Module):
             candidates (`torch.Tensor`): Their vectors, row by row, and behind them the extra negatives.
 
         Returns:
-            `torch.Tensor`: log sum e^{s - s_positive} over the negatives of each text, of shape `(n,)`. Its softplus is
-                the loss.
+            `torch.Tensor`: log sum e^{s - s_positive} over the negatives of each text, of shape `(n,)`. Its softplus
+                is the loss.
         """
         queries = texts["vectors"][rows, column] / self.temperature
         partners = texts["vectors"][rows, 1 - column]
