@@ -150,7 +150,7 @@ def compare(
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
+            classification, nearest, clustering, pairs, reranking, retrieval.
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.

@@ -246,6 +246,23 @@ class TrainingRows:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
                 raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
+    def check_hard_negatives(self, reason: str) -> None:
+        """Check that every row has a hard negative.
+
+        Args:
+            reason (`str`): Why the objective needs them.
+
+        Raises:
+            ValueError: If a row has none.
+        """
+        texts = [self.num_sentences]
+        if "relations" in self.columns:
+            texts = [1 + len(row) - row.count(ABSENT) for row in self.dataset.with_format(None)["relations"][:]]
+        for number, count in enumerate(texts, 1):
+            if count < 3:
+                advice = "add hard negatives (simcse-hf mine), or remove rows without any"
+                raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
+
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
