@@ -18,6 +18,7 @@ OUT_OF_RANGE = {
         "symmetric": ["no"],
         "mask_duplicates": [1],
         "bidirectional": ["yes"],
+        "negatives": ["none"],
         "false_negative_margin": [True, "1", math.nan],
         "matryoshka_dims": [[0], [9], [4.0], ["4"], [True], [4, 4]],
     },
@@ -107,6 +108,8 @@ def test_an_option_out_of_range_is_refused_by_name(name, option, value):
     "name, options, named",
     [
         ("simcse", {"bidirectional": True, "symmetric": True}, "bidirectional"),
+        ("simcse", {"negatives": "own", "symmetric": True}, "negatives"),
+        ("simcse", {"negatives": "own", "bidirectional": True}, "negatives"),
         ("softmax", {"max_negatives": 2.5, "augment": True}, "max_negatives"),
         ("softmax", {"hidden_dim": 8, "layers": 1}, "hidden_dim"),
         ("distill", {"teacher_dim": 0, "loss": "vectors"}, "teacher_dim"),
@@ -166,6 +169,7 @@ def selected_rows():
         ("simcse", {}, TrainingRows(3, 1)),
         ("simcse", {}, TrainingRows(1, 2)),
         ("simcse", {}, training_rows([[0, 2, 1], [0]])),
+        ("simcse", {"negatives": "own"}, TrainingRows(3, 1)),
         ("esimcse", {"queue_size": 31}, TrainingRows(1, 31)),
         ("barlow_twins", {"projector_dim": 4}, TrainingRows(2, 2)),
         ("contrastive_tension", {}, TrainingRows(1, 8)),
@@ -222,6 +226,18 @@ def test_batches_of_a_size_that_does_not_work_are_refused(name, options, rows, m
 @pytest.mark.parametrize(
     "name, options, rows, message",
     [
+        (
+            "simcse",
+            {"negatives": "own"},
+            TrainingRows(2, 8),
+            "row 1 has no hard negative, and negatives=own.*mine",
+        ),
+        (
+            "simcse",
+            {"negatives": "own"},
+            training_rows([[0, 2], [0, -100]]),
+            "training row 2 has no hard negative",
+        ),
         (
             "barlow_twins",
             {"projector_dim": 4},
