@@ -33,6 +33,8 @@ SUSPICIONS = ("equal words", "in a pair with either text", "above the positive",
 NEAR = 0.05
 #: The number of a candidate, and its similarity to the anchor.
 Candidate = tuple[int, float]
+#: A candidate's text, and its similarity to the anchor.
+Scored = tuple[str, float]
 #: What tells a text from others (see `fold_text`), and its places in a list.
 Group = tuple[str, list[int]]
 
@@ -192,12 +194,9 @@ def mine_hard_negatives(
     # 1. Refuse what cannot be mined.
     check_values(OUTPUT_FORMATS, output_format=output_format)
     check_scores(similarity, max_score=options.max_score, min_score=options.min_score)
-    columns = load_text_dataset(dataset).to_dict()
-    if len(columns) < 2:
-        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
+    first, second, *given = read_pairs(dataset)
 
     # 2. Encode each anchor and each candidate once.
-    first, second, *given = columns.values()
     texts = [*second, *filter(None, chain(*given)), *list_texts(corpus)]
     # A search has to reach past all positives of an anchor, so anchors with about as many pairs are searched together.
     anchors = sorted(group_texts(first).items(), key=lambda anchor: len(anchor[1]))
@@ -216,14 +215,15 @@ def mine_hard_negatives(
     dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
     draw = random.Random(options.seed)
     positive_scores = [0.0] * len(first)
-    negatives: list[list[Candidate]] = [[] for _ in first]
+    negatives: list[list[Scored]] = [[] for _ in first]
     searched = search_candidates(index, anchors, queries, options.last_rank)
     for (key, pairs), query, found in zip(anchors, queries, searched, strict=True):
         positives = [positive_of[pair] for pair in pairs]
         # These have no rank.
         own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
         dropped.update(own[number] for number, _ in found if number in own)
-        ranked = [candidate for candidate in found if candidate[0] not in own][options.range_min : options.last_rank]
+        others = [(candidate_texts[number], score) for number, score in found if number not in own]
+        ranked = others[options.range_min : options.last_rank]
         scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
         for pair, score in zip(pairs, scores[0].tolist(), strict=True):
             positive_scores[pair] = score
@@ -231,13 +231,8 @@ def mine_hard_negatives(
 
     # 4. Make the rows and the report.
     width = 1 if output_format == "triplet" else options.num_negatives
-    negative_texts = [[candidate_texts[number] for number, _ in chosen] for chosen in negatives]
-    rows = make_rows(first, second, negative_texts, width)
-    scored = [[(candidate_texts[number], score) for number, score in chosen] for chosen in negatives]
-    written = [chosen if len(chosen) >= width else [] for chosen in scored]
-    suspects = suspect(first, second, positive_scores, written)
-    if audit is not None:
-        write_table(suspects, audit)
+    rows = make_rows(first, second, [[text for text, _ in chosen] for chosen in negatives], width)
+    suspects = suspect(first, second, positive_scores, negatives, width, audit)
     negative_scores = [score for chosen in negatives for _, score in chosen]
     mined = Mined(
         output=None,
@@ -254,6 +249,14 @@ def mine_hard_negatives(
         options=options,
     )
     return rows, mined
+
+
+def read_pairs(dataset: TextSource) -> list[list]:
+    """Read the columns of pairs and their hard negatives; refuse single texts."""
+    columns = load_text_dataset(dataset).to_dict()
+    if len(columns) < 2:
+        raise ValueError(f"mining needs pairs of an anchor and a positive, got {', '.join(columns)} only")
+    return list(columns.values())
 
 
 def group_texts(texts: Iterable[str]) -> dict[str, list[int]]:
@@ -288,29 +291,29 @@ def search_candidates(
 
 
 def choose_negatives(
-    ranked: Sequence[Candidate],
+    ranked: Sequence[Scored],
     positive: float,
     options: MiningOptions,
     draw: random.Random,
     dropped: Counter[str],
-) -> list[Candidate]:
+) -> list[Scored]:
     """Choose the negatives of a pair, and count the other candidates by the first bound that they fail.
 
     Args:
-        ranked (`Sequence[Candidate]`): Candidates, the most similar one first.
+        ranked (`Sequence[Scored]`): Candidates, the most similar one first.
         positive (`float`): The similarity of the anchor and the positive.
         options (`MiningOptions`): The bounds, and how many negatives to take in which way.
         draw (`random.Random`): The generator of `"random"`.
         dropped (`Counter[str]`): Candidates that were left out, by reason. It is added to.
 
     Returns:
-        `list[Candidate]`: At most `options.num_negatives`, the most similar one first.
+        `list[Scored]`: At most `options.num_negatives`, the most similar one first.
     """
     # Every comparison with NaN is false, so a bound that is not set drops nothing.
     bounds = (math.nan if bound is None else bound for bound in options.bounds.values())
     max_score, min_score, margin, share = bounds
     usable = []
-    for number, score in ranked:
+    for text, score in ranked:
         if score > max_score:
             dropped["max_score"] += 1
         elif score > positive - margin:
@@ -320,7 +323,7 @@ def choose_negatives(
         elif score < min_score:
             dropped["min_score"] += 1
         else:
-            usable.append((number, score))
+            usable.append((text, score))
     if options.sampling_strategy == "random":
         count = min(options.num_negatives, len(usable))
         usable = sorted(draw.sample(usable, count), key=usable.index)
@@ -331,21 +334,27 @@ def suspect(
     anchors: Sequence[str],
     positives: Sequence[str],
     positive_scores: Sequence[float],
-    negatives: Sequence[Sequence[tuple[str, float]]],
+    negatives: Sequence[Sequence[Scored]],
+    width: int = 1,
+    output: StrPath | None = None,
 ) -> Dataset:
     """Find the negatives that are probably positives: those of equal words, known pairs, or a high similarity.
+
+    The words of a text are compared in their order, without case and punctuation. A known pair is one of the anchor or
+    the positive with the negative.
 
     Args:
         anchors (`Sequence[str]`): The anchor of each pair.
         positives (`Sequence[str]`): Its positive.
         positive_scores (`Sequence[float]`): Their similarity.
-        negatives (`Sequence[Sequence[tuple[str, float]]]`): Its negatives, and their similarity to the anchor.
+        negatives (`Sequence[Sequence[Scored]]`): Its negatives, and their similarity to the anchor.
+        width (`int`, *optional*, defaults to `1`): Negatives of a row. A pair with fewer has no row to look at.
+        output (`str` or `os.PathLike`, *optional*): File to write them to.
 
     Returns:
         `datasets.Dataset`: Columns `reason`, the first of `SUSPICIONS` that holds, `positive_score`, `negative_score`,
             `anchor`, `positive` and `negative`; by the reason, and then by how far the negative's score exceeds the
-            positive's. The words of a text are compared in their order, without case and punctuation. A known pair is
-            one of the anchor or the positive with the negative.
+            positive's.
     """
     partners = defaultdict(set)
     for anchor, positive in zip(map(fold_text, anchors), map(fold_text, positives), strict=True):
@@ -355,7 +364,7 @@ def suspect(
     for anchor, positive, limit, chosen in zip(anchors, positives, positive_scores, negatives, strict=True):
         texts = {words_of(anchor), words_of(positive)}
         known = partners[fold_text(anchor)] | partners[fold_text(positive)]
-        for negative, score in chosen:
+        for negative, score in chosen if len(chosen) >= width else ():
             holds = (
                 words_of(negative) in texts,
                 fold_text(negative) in known,
@@ -368,7 +377,10 @@ def suspect(
     names = ("reason", "positive_score", "negative_score", "anchor", "positive", "negative")
     table: dict[str, list] = {name: [row[place] for row in found] for place, name in enumerate(names)}
     table["reason"] = [SUSPICIONS[place] for place in table["reason"]]
-    return Dataset.from_dict(table)
+    suspects = Dataset.from_dict(table)
+    if output is not None:
+        write_table(suspects, output)
+    return suspects
 
 
 def words_of(text: str) -> tuple[str, ...]:
