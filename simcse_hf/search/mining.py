@@ -213,6 +213,7 @@ def mine_hard_negatives(
     positive_of = [number_of[fold_text(text)] for text in second]
     repeated = len(texts) - len(candidates)
     dropped = Counter({"repeated candidate": repeated, "the anchor itself": 0, "positive of the same anchor": 0})
+    ranks = slice(options.range_min, options.last_rank)
     draw = random.Random(options.seed)
     positive_scores = [0.0] * len(first)
     negatives: list[list[Scored]] = [[] for _ in first]
@@ -222,19 +223,17 @@ def mine_hard_negatives(
         # These have no rank.
         own = dict.fromkeys(positives, "positive of the same anchor") | {number_of.get(key): "the anchor itself"}
         dropped.update(own[number] for number, _ in found if number in own)
-        others = [(candidate_texts[number], score) for number, score in found if number not in own]
-        ranked = others[options.range_min : options.last_rank]
+        ranked = [(candidate_texts[number], score) for number, score in found if number not in own]
         scores = similarity_matrix(torch.as_tensor(query[None]), torch.as_tensor(documents[positives]), similarity)
         for pair, score in zip(pairs, scores[0].tolist(), strict=True):
             positive_scores[pair] = score
-            negatives[pair] = choose_negatives(ranked, score, options, draw, dropped)
+            negatives[pair] = choose_negatives(ranked[ranks], score, options, draw, dropped)
 
     # 4. Make the rows and the report.
     width = 1 if output_format == "triplet" else options.num_negatives
     rows = make_rows(first, second, [[text for text, _ in chosen] for chosen in negatives], width)
-    suspects = suspect(first, second, positive_scores, negatives, width, audit)
     negative_scores = [score for chosen in negatives for _, score in chosen]
-    mined = Mined(
+    return rows, Mined(
         output=None,
         columns=rows.column_names,
         pairs=len(first),
@@ -245,10 +244,9 @@ def mine_hard_negatives(
         dropped=dict(dropped),
         positive_score=float(np.mean(positive_scores)),
         negative_score=float(np.mean(negative_scores)) if negative_scores else None,
-        suspicious=len(suspects),
+        suspicious=len(suspect(first, second, positive_scores, negatives, width, audit)),
         options=options,
     )
-    return rows, mined
 
 
 def read_pairs(dataset: TextSource) -> list[list]:
