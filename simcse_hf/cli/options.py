@@ -182,7 +182,7 @@ def make_parser(name: str, command: Command) -> ArgumentParser:
     general.add_argument(
         "--json", default=False, action="store_true", help="print the result as JSON on standard output"
     )
-    words = "show no progress bars, only warnings and errors, and no result that --output writes as JSON"
+    words = "show warnings and errors only, and the result, unless --output writes it as JSON"
     general.add_argument("--quiet", default=False, action="store_true", help=words)
     if command.verbose is not None:
         general.add_argument("--verbose", default=False, action="store_true", help=command.verbose)
@@ -231,7 +231,7 @@ def option_of(parameter: Parameter, command: Command) -> tuple[Sequence[str], di
 
 def help_of(parameter: Parameter, choices: Sequence[str] = ()) -> str:
     """Return the help of an option: the words of `Args` as one clause, choices, and the default."""
-    words = parameter.words.removesuffix(".")
+    words = parameter.words.partition("; in Python")[0].removesuffix(".")
     if words[:2].istitle() or words[1:2] == " ":  # an abbreviation keeps its capital letters
         words = words[:1].lower() + words[1:]
     words = re.sub(r"`([a-z_]+)`", r"--\1", words)  # another parameter
