@@ -375,6 +375,7 @@ def mine(
     sampling_strategy: SamplingStrategy = "top",
     seed: int = 0,
     output_format: OutputFormat = "n-tuple",
+    audit: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
@@ -405,6 +406,8 @@ def mine(
         seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
         output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
             negative, pairs with too few are left out; triplet: a row for each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the negatives to that are probably positives, the
+            most suspicious first, with both scores.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
         **loading (`ModelOptions`): How the model is loaded.
@@ -422,6 +425,9 @@ def mine(
         (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
+    check_output_file(audit, overwrite, TABLE_SUFFIXES)
+    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
+        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
     options = MiningOptions(
         num_negatives=num_negatives,
         range_min=range_min,
@@ -441,6 +447,7 @@ def mine(
         options=options,
         backend=backend,
         output_format=output_format,
+        audit=audit,
         show_progress_bar=show_progress_bar,
     )
     if not len(rows):
