@@ -165,7 +165,7 @@ def compare(
 
     Args:
         results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
-            "evaluate", folders or hub names of models, bm25 for keyword search; in Python also loaded models.
+            `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded models.
         models (`Sequence[str | Encoder]`, *optional*): In place of `results`: which of these to take. All are compared
             with the best, and the fastest is named that was not shown to be worse.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
@@ -176,8 +176,10 @@ def compare(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
-        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
+            (dev); fasttest is test with SentEval's faster settings of the classifiers.
+        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
+            (all), or the mean of their subsets, plain or weighted by size (wmean).
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.
@@ -193,6 +195,16 @@ def compare(
     Raises:
         ValueError: If options do not fit together, files were made in another mode, or as [`compare_evaluations`].
         FileNotFoundError: If a file does not exist.
+
+    Examples:
+        >>> from simcse_hf import compare, evaluate
+        >>> first = evaluate("outputs/my-model", pairs=["sts-dev.csv"], output="avg.json")
+        >>> other = evaluate("outputs/my-model", pairs=["sts-dev.csv"], pooler_type="max", output="max.json")
+        >>> comparison = compare(["avg.json", "max.json"])
+        >>> comparison.baseline, comparison.tasks
+        ('avg.json', ['sts-dev'])
+        >>> list(comparison.differences["max.json"]["sts-dev"])  # the interval is from low to high
+        ['difference', 'low', 'high']
     """
     # 1. Refuse options that do not fit together
     if results and models:

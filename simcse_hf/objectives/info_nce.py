@@ -107,6 +107,15 @@ class InfoNCE(nn.Module):
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import InfoNCE
+        >>> texts = torch.eye(3)
+        >>> rows = torch.stack([texts, texts], dim=1)  # (3, 2, 3): each anchor equals its positive
+        >>> loss = InfoNCE(temperature=1.0)(rows)
+        >>> round(loss.item(), 4)  # -log(e / (e + 2)): the other two positives have the cosine 0
+        0.5514
     """
 
     def __init__(
@@ -332,6 +341,14 @@ class SimCSEObjective(Objective):
 
     Raises:
         ValueError: If an argument is not valid.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> objective = build_objective("simcse", dim=64, options={"temperature": 0.05, "matryoshka_dims": [16]})
+        >>> batch = EncodedBatch(torch.randn(8, 3, 64))  # eight rows of an anchor, a positive and a hard negative
+        >>> list(objective(batch))
+        ['loss_64', 'loss_16']
     """
 
     name = "simcse"

@@ -30,6 +30,16 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     Raises:
         FileNotFoundError: If the file or folder does not exist.
         ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> from simcse_hf.evaluation.user_tasks import read_task
+        >>> task = read_task("classification", "tickets.csv")
+        >>> len(task), task.metric
+        (256, 'accuracy')
+        >>> result = task.evaluate(SimCSE("outputs/my-model", device="cpu"))
+        >>> list(result.metrics)
+        ['accuracy', 'knn_accuracy']
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}.")
