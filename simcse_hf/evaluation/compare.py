@@ -165,7 +165,8 @@ def compare(
 
     Args:
         results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
-            `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded models.
+            `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
+            models.
         models (`Sequence[str | Encoder]`, *optional*): In place of `results`: which of these to take. All are compared
             with the best, and the fastest is named that was not shown to be worse.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
