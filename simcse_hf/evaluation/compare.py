@@ -287,21 +287,17 @@ def compare_evaluations(
     common = [task for task in tasks if all(each[task] is not None for each in scores.values())]
     if not common:
         raise ValueError(f"{' and '.join(named)} have no task in common. Evaluate them on the same tasks.")
-    level = confidence
+    pairs = 1
     if choose:
         best = max(scores, key=lambda name: np.mean([scores[name][task] for task in common]))
         named = {best: named[best], **named}
         pairs = comb(len(named), 2)
-        level = 1 - (1 - confidence) / pairs
-        resamples *= pairs
+    level = 1 - (1 - confidence) / pairs
     baseline, *others = named
 
     # 2. The averages
-    labels = {}
-    for task in common:
-        result = results[baseline][task]
-        if is_user_task(result):
-            labels[task] = f"{task} {result['metrics'][0]}"
+    of_user = {task: each for task, each in results[baseline].items() if task in common and is_user_task(each)}
+    labels = {task: f"{task} {each['metrics'][0]}" for task, each in of_user.items()}
     averaged = {"mean": common} if choose else average_members([task for task in common if task not in labels])
     averages: dict[str, dict] = {}
     for key, members in averaged.items():
@@ -309,10 +305,7 @@ def compare_evaluations(
         averages[key]["tasks"] = members
 
     # 3. The differences, on the same resamples
-    samples = {task: _samples(named, task, protocol, resamples) for task in common}
-    costs = {name: each.cost for name, each in named.items()}
-    if choose and not all([*costs.values(), *(sample is not None for sample in samples.values())]):
-        raise ValueError("a file lacks the speed or the scores of single examples that a choice needs: evaluate again")
+    samples = {task: _samples(named, task, protocol, pairs * resamples) for task in common}
     differences: dict[str, dict[str, Difference]] = {name: {} for name in others}
     for key, members in ({task: [task] for task in common} | averaged).items():
         drawn = [sample for task in members if (sample := samples[task]) is not None]
@@ -324,10 +317,7 @@ def compare_evaluations(
                 fewest = min(independent_draws(named[baseline].scores[task]) for task in members)
                 low, high = interval(means[row] - means[0], level, fewest)
             differences[name][key] = {"difference": float(np.mean(changes)), "low": low, "high": high}
-    choice = None
-    if choose:
-        worse = [name for name in others if (differences[name]["mean"]["high"] or 0) < 0]
-        choice = max(named.keys() - worse, key=lambda name: costs[name]["texts_per_second"])
+    costs = {name: each.cost for name, each in named.items()}
     return Comparison(
         baseline=baseline,
         mode=protocol.mode,
@@ -342,8 +332,20 @@ def compare_evaluations(
         differences=differences,
         identities={name: each.identity for name, each in named.items()},
         costs=costs,
-        choice=choice,
+        choice=_fastest(costs, differences) if choose else None,
     )
+
+
+def _fastest(costs: Mapping[str, Mapping[str, float]], differences: Mapping[str, Mapping[str, Difference]]) -> str:
+    """Return the fastest of the best system, which has no difference, and those not shown to be worse."""
+    speeds = {}
+    for name, cost in costs.items():
+        high = differences[name]["mean"]["high"] if name in differences else 0.0
+        if high is None or not cost:
+            raise ValueError(f"{name} has no speed, or a model has no scores of single examples: evaluate again")
+        if high >= 0:
+            speeds[name] = cost["texts_per_second"]
+    return max(speeds, key=speeds.__getitem__)
 
 
 def describe_difference(
