@@ -32,6 +32,9 @@ NLILabel = Literal["entailment", "neutral", "contradiction"]
 SamplingStrategy = Literal["top", "random"]
 OutputFormat = Literal["n-tuple", "triplet"]
 
+#: The name of keyword search in place of a model. A folder of this name is `./bm25`.
+KEYWORDS = "bm25"
+
 Export = Literal["sentence-transformers", "onnx", "openvino", "int8", "onnx-int8", "openvino-int8"]
 Instructions = Literal["avx2", "vnni", "amx", "arm"]
 

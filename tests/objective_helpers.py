@@ -51,11 +51,12 @@ def same_meaning(ids, own, pairs):
 
 def slow_info_nce(
     embeddings, tau=0.05, weight=0.0, kind="cosine", *, rows=None, symmetric=False, extra=(), ids=None, pairs=None,
-    margin=math.inf
+    margin=math.inf, negatives="batch"
 ):  # fmt: skip
     """InfoNCE, term by term: the mean over the queries of `rows`, each with its positive and every negative.
 
-    With `ids`, a text is no negative of those that `pairs`, by default all rows, say to mean the same.
+    `negatives` are those of the option of `simcse`. With `ids`, a text is no negative of those that `pairs`, by
+    default all rows, say to mean the same.
     """
     compare, losses = cosine if kind == "cosine" else torch.dot, []
     for own in range(len(embeddings)) if rows is None else rows:
@@ -67,13 +68,20 @@ def slow_info_nce(
             logits = [positive / tau]
             for j, others in enumerate(embeddings):
                 for column, other in enumerate(others):
-                    is_pair, is_candidate = j == own and column < 2, column > 0 or symmetric
-                    if is_pair or not is_candidate or (ids is not None and ids[j, column].item() in own_texts):
+                    if (j == own and column < 2) or (ids is not None and ids[j, column].item() in own_texts):
                         continue
-                    score = compare(anchor, other)
-                    if score <= positive + margin:
-                        logits.append(score / tau + (weight if j == own else 0))
-            scores = [compare(anchor, other) for other in extra]
+                    scores = []
+                    if symmetric or (column > 0 and (j == own or negatives != "own")):
+                        scores.append(compare(anchor, other))
+                    elif column == 0 and negatives in ("batch+queries", "all"):
+                        scores.append(compare(anchor, other))
+                    if column > 0 and j != own and negatives in ("batch+documents", "all"):
+                        scores.append(compare(embeddings[own][1], other))
+                    for score in scores:
+                        if score <= positive + margin:
+                            logits.append(score / tau + (weight if j == own else 0))
+            compared = [anchor, embeddings[own][1]] if negatives in ("batch+documents", "all") else [anchor]
+            scores = [compare(text, other) for other in extra for text in compared]
             logits += [score / tau for score in scores if score <= positive + margin]
             losses.append(torch.stack(logits).logsumexp(0) - logits[0])
     return sum(losses) / len(losses)

@@ -150,7 +150,7 @@ def compare(
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
+            classification, nearest, clustering, pairs, reranking, retrieval.
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
@@ -168,6 +168,16 @@ def compare(
     Raises:
         ValueError: If options do not fit together, files were made in another mode, or as [`compare_evaluations`].
         FileNotFoundError: If a file does not exist.
+
+    Examples:
+        >>> from simcse_hf import compare, evaluate
+        >>> first = evaluate("outputs/my-model", pairs=["sts-dev.csv"], output="avg.json")
+        >>> other = evaluate("outputs/my-model", pairs=["sts-dev.csv"], pooler_type="max", output="max.json")
+        >>> comparison = compare(["avg.json", "max.json"])
+        >>> comparison.baseline, comparison.tasks
+        ('avg.json', ['sts-dev'])
+        >>> list(comparison.differences["max.json"]["sts-dev"])  # the interval is from low to high
+        ['difference', 'low', 'high']
     """
     # 1. Refuse options that do not fit together
     named = {name_of(model): model for model in models}

@@ -14,11 +14,14 @@ from ..data.scored_pairs import ScoredPairs, read_scored_pairs
 from ..indexes.description import Role
 from ..inference.load import load_model
 from ..inference.simcse import SimCSE
-from ..names import Aggregation, Metric, Mode, ModelOptions, TaskSet
+from ..names import KEYWORDS, Aggregation, Metric, Mode, ModelOptions, TaskSet
 from ..ops.distributed import world
 from ..ops.files import StrPath
 from ..ops.identity import Identity
+from ..ops.launch import join_processes
 from ..ops.outputs import check_output_file
+from .bm25 import BM25
+from .bm25 import KINDS as KEYWORD_KINDS
 from .bootstrap import Scores
 from .embeddings import Encoder, SentenceEmbeddings
 from .metrics import alignment, isotropy, singular_spectrum, uniformity
@@ -88,13 +91,27 @@ class TaskData:
 
 
 def load_encoder(model: StrPath | Encoder, loading: ModelOptions) -> Encoder:
-    """Load a model by its name or folder. Any other object is an encoder, and taken as it is."""
+    """Load a model by its name or folder, or keyword search. Any other object is an encoder, and taken as it is."""
+    if model == KEYWORDS:
+        join_processes()
+        return BM25()
     if isinstance(model, (str, os.PathLike)):
         return load_model(model, **loading)
     not_used = loading.keys() - {"device"}  # on which classifiers are trained
     if not_used:
         raise ValueError(f"the model is loaded already: leave out {', '.join(sorted(not_used))}")
     return model
+
+
+def check_keywords(data: TaskData, **options: object) -> None:
+    """Raise a `ValueError` that names what keyword search cannot do: tasks, and options for models with vectors."""
+    cannot = [*data.tasks, *data.pairs, *(name for name, value in options.items() if value)]
+    cannot += [name for name, task in data.user_tasks.items() if task.kind not in KEYWORD_KINDS]
+    if cannot:
+        raise ValueError(
+            f"{KEYWORDS} compares words and has no vectors, so it cannot do {', '.join(cannot)}. It can do the tasks "
+            f"{', '.join(KEYWORD_KINDS)}; nearest=FILE reads the files of classification."
+        )
 
 
 def name_of(model: StrPath | Encoder) -> str:
@@ -128,8 +145,9 @@ def evaluate(
     """Score a model on STS, transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; in Python also an object with
-            `encode(list[str])` that returns an array of shape `(n, dim)`.
+        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; bm25 for keyword search without a
+            model (a folder of this name is ./bm25); in Python also an object with `encode(list[str])` that returns an
+            array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -137,7 +155,7 @@ def evaluate(
             plain tables, or "hub" to download data sets.
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
+            classification, nearest, clustering, pairs, reranking, retrieval.
         mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
         aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
@@ -160,6 +178,14 @@ def evaluate(
     Raises:
         ValueError: If options do not fit together, or data, embeddings or the threshold are wrong.
         FileNotFoundError: If a file does not exist.
+
+    Examples:
+        >>> from simcse_hf import evaluate
+        >>> evaluation = evaluate("outputs/my-model", pairs=["sts-dev.csv"], task=["classification=tickets.csv"])
+        >>> round(evaluation.results["sts-dev"]["spearman"])
+        65
+        >>> evaluation.results["classification"]["accuracy"] > 80
+        True
     """
     # 1. Refuse options that do not fit together
     if data_dir is None and not (pairs or task or mteb):
@@ -173,6 +199,8 @@ def evaluate(
     # 2. Score the model
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), geometry, named.values(), task_set)
+    if model == KEYWORDS:
+        check_keywords(data, geometry=geometry, mteb=mteb, threshold=threshold, **loading)
     encoder = load_encoder(model, loading)
     identity = Identity.of(encoder)
     if threshold is not None and identity.similarity != "cosine":
@@ -221,7 +249,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
     Raises:
         ValueError: See [`SentenceEmbeddings`] and [`score_tasks`].
     """
-    embeddings = SentenceEmbeddings(model, data.roles, show_progress_bar)
+    embeddings = model if isinstance(model, BM25) else SentenceEmbeddings(model, data.roles, show_progress_bar)
     if world()[0] > 0:
         return Evaluation({}, {})
     return replace(
@@ -347,7 +375,7 @@ def score_tasks(data: TaskData, embeddings: SentenceEmbeddings, device: str | No
         results[name] = correlations(part["predicted"], part["gold"], name)
         scores[name] = {"pairs": part}
     for name, user_task in data.user_tasks.items():
-        result = user_task.score(embeddings)
+        result = user_task.score(embeddings.over(user_task.roles))
         results[name] = user_task.document(result)
         scores[name] = {user_task.kind: result.scores}
     if data.geometry:

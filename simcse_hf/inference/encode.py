@@ -134,6 +134,14 @@ def encode(
 
     Raises:
         ValueError: If the input, a setting or the folder is invalid, or an embedding is not finite.
+
+    Examples:
+        >>> import numpy as np
+        >>> from simcse_hf import encode
+        >>> print(encode("outputs/my-model", "sentences.txt", "vectors"))
+        200 texts in 1 file(s) under vectors
+        >>> np.load("vectors/vectors.npy").shape
+        (200, 64)
     """
     # 1. Refuse what cannot be, before a model is loaded.
     check_values(PRECISIONS, precision=precision)

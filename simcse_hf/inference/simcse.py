@@ -83,6 +83,14 @@ class SimCSE(Encoder):
         TypeError: If there is an unknown argument.
         ValueError: If the checkpoint does not say which pooler it needs, its head is not trained, its tokenizer does
             not fit, or the transform beside it is damaged or was fitted on the embeddings of another pooler.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> model.build_index(["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> best = model.search("The elderly sailor discovered the horse.", top_k=1)
+        >>> best[0].sentence
+        'The old mariner found the horse.'
     """
 
     index: SentenceIndex | None = None
@@ -291,6 +299,17 @@ class SimCSE(Encoder):
         Raises:
             ValueError: If an item is not a text, an embedding is not finite, the model has no prompt of that name, or
                 `precision`, `truncate_dim` or `batch_size` is invalid.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The old mariner found the horse."]
+            >>> model.encode(texts).shape
+            torch.Size([2, 64])
+            >>> model.encode(texts[0], truncate_dim=16).shape
+            torch.Size([16])
+            >>> model.encode(texts, precision="ubinary").shape  # 64 signs in 8 bytes
+            torch.Size([2, 8])
         """
         if task_metadata is not None:
             from mteb.models.abs_encoder import get_prompt_name
@@ -418,6 +437,16 @@ class SimCSE(Encoder):
 
         Raises:
             ValueError: If an item is not a text, or embeddings are codes or not finite.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The elderly sailor discovered the horse."]
+            >>> cosines = model.similarity("The old mariner found the horse.", texts)
+            >>> cosines.shape, texts[cosines.argmax()]
+            (torch.Size([2]), 'The elderly sailor discovered the horse.')
+            >>> model.similarity(texts, texts).shape
+            torch.Size([2, 2])
         """
         x = self._embeddings(a)
         y = self._embeddings(b)
@@ -440,6 +469,13 @@ class SimCSE(Encoder):
 
         Raises:
             ValueError: If `a` and `b` do not have equally many items, or an embedding is not finite.
+
+        Examples:
+            >>> from simcse_hf import SimCSE
+            >>> model = SimCSE("outputs/my-model", device="cpu")
+            >>> texts = ["The chef cooked the soup.", "The old mariner found the horse."]
+            >>> model.similarity_pairwise(texts, texts).round(decimals=4)  # each text with its partner
+            tensor([1., 1.])
         """
         x = torch.atleast_2d(self._embeddings(a))
         y = torch.atleast_2d(self._embeddings(b))

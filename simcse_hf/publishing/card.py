@@ -131,6 +131,13 @@ def card(
 
     Returns:
         `WrittenCard`: Where the card is.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from simcse_hf import card
+        >>> written = card("outputs/my-model", license="apache-2.0", language=["en"])
+        >>> Path("outputs/my-model/README.md").read_text().splitlines()[1:4]
+        ['language:', '- en', 'library_name: sentence-transformers']
     """
     path = write_card(
         directory,

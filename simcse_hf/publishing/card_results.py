@@ -17,6 +17,7 @@ GEOMETRY = ("alignment", "uniformity", "isotropy")
 #: How the front matter of cards calls the kinds of tasks from a user's own files, as sentence-transformers does.
 _TASK_TYPES = {
     "classification": "text-classification",
+    "nearest": "text-classification",
     "clustering": "clustering",
     "pairs": "binary-classification",
     "reranking": "reranking",

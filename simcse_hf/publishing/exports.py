@@ -83,6 +83,14 @@ def export(
     Raises:
         ImportError: If the extra of the runtime is not installed.
         ValueError: If options do not fit `to`, the form cannot express the model, or int8 loses too much or is slow.
+
+    Examples:
+        >>> from sentence_transformers import SentenceTransformer
+        >>> from simcse_hf import export
+        >>> print(export("outputs/my-model", "outputs/exported", to="sentence-transformers"))
+        outputs/exported: embeddings of pooler 'avg'
+        >>> SentenceTransformer("outputs/exported", device="cpu").encode("The chef cooked the soup.").shape
+        (64,)
     """
     # 1. Refuse options that do not fit together.
     of_int8 = {

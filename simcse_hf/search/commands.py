@@ -161,6 +161,13 @@ def index(
     Raises:
         ValueError: If `output` holds something else, an input is unreadable, the model is not that of the index, or
             the vectors are not those of `input` and the model.
+
+    Examples:
+        >>> from simcse_hf import index
+        >>> print(index("sentences.txt", "my-index", model="outputs/my-model"))
+        200 sentences in the index my-index
+        >>> print(index(output="my-index", delete=[0, 1]))
+        198 sentences in the index my-index
     """
     # 1. Refuse what cannot be written, before hours of encoding.
     fixed = (backend, parameters, truncate_dim, prompt, prompt_name, keep)
@@ -277,6 +284,14 @@ def search(
 
     Raises:
         ValueError: If the index cannot be opened with this model, or an argument is as [`SentenceIndex.search`] says.
+
+    Examples:
+        >>> from simcse_hf import index
+        >>> from simcse_hf.search import search
+        >>> written = index("sentences.txt", "my-index", model="outputs/my-model")
+        >>> for found in search(["In fall the old mariner found the steed at the port."], "my-index", top_k=3):
+        ...     print(found.results[0].row, found.results[0].sentence)
+        0 In fall the old mariner found the steed at the port.
     """
     if neighbors and ((isinstance(queries, Sequence) and queries) or prompt or prompt_name):
         raise ValueError("neighbors are found without queries and their prompt: leave these out, or neighbors")
@@ -308,7 +323,7 @@ def duplicates(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Iterator[Duplicate]:
-    """Find the pairs of texts in a file that are nearly the same.
+    r"""Find the pairs of texts in a file that are nearly the same.
 
     Args:
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
@@ -325,6 +340,16 @@ def duplicates(
     Raises:
         ValueError: If the input is unreadable, the threshold is no possible similarity, or the vectors are not those
             of `input` and the model.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from simcse_hf import duplicates
+        >>> texts = ["The chef sold the soup in winter.", "In spring a sailor found the horse."]
+        >>> texts.append("The chef sold soup in winter!")
+        >>> characters = Path("texts.txt").write_text("\n".join(texts))
+        >>> for pair in duplicates("texts.txt", "outputs/my-model", threshold=0.95):
+        ...     print(pair.row, pair.other_row)
+        0 2
     """
     encoder = load_model(model, **loading)
     least = resolve_threshold(encoder, threshold, "")
@@ -392,6 +417,12 @@ def mine(
 
     Raises:
         ValueError: If an input is unreadable, an option is out of range, or no pair has enough negatives.
+
+    Examples:
+        >>> from simcse_hf import mine
+        >>> mined = mine("outputs/my-model", "pairs.csv", "mined.csv", num_negatives=2)
+        >>> mined.rows, mined.columns
+        (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
     options = MiningOptions(

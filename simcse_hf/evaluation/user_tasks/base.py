@@ -90,8 +90,7 @@ class UserTask(ABC):
         """Score the embeddings of `texts`, which are not normalized.
 
         Args:
-            embeddings (`SentenceEmbeddings`): Those of the texts in `roles`. They also say how the model compares
-                embeddings.
+            embeddings (`SentenceEmbeddings`): Those of the texts in `roles`, which they also compare.
 
         Returns:
             [`TaskResult`]: The metrics and the values that are resampled.

@@ -102,7 +102,7 @@ def adapt(
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
         model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
         task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
+            classification, nearest, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
         labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
             pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
