@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command | str] = {
     "build-nli": Command("data.nli_pairs:build_nli"),
     "export": Command("publishing.exports:export", positional=("model",), flags={"to": ("--to", "--format")}),
     "card": Command("publishing.card:card", positional=("directory",)),
+    "check-server": Command("inference.serving:check_server", positional=("url",)),
     "push": Command("publishing.hub:push", positional=("directory", "repo_id")),
 }
 

@@ -64,7 +64,7 @@ def build_nli(
     Args:
         input (`Sequence[str | os.PathLike]`): Files of labelled pairs: csv, tsv, json, jsonl or parquet, optionally
             gzipped.
-        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
         seed (`int`, *optional*, defaults to `42`): Seed of the draw of hard negatives.
         hard_negatives_per_pair (`int`, *optional*, defaults to `1`): Hard negatives of an entailment pair; 0 writes
             pairs without negatives.

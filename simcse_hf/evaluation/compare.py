@@ -141,8 +141,8 @@ def compare(
     """Compare models or result files with the first one, with a confidence interval for each difference.
 
     Args:
-        models (`Sequence[str | Encoder]`): At least two: result files (.json) of "evaluate", folders or hub names of
-            models; in Python also loaded models.
+        models (`Sequence[str | Encoder]`): At least two: result files (.json) of `simcse-hf evaluate`, folders or hub
+            names of models; in Python also loaded models.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
@@ -151,8 +151,10 @@ def compare(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
-        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
+            (dev); fasttest is test with SentEval's faster settings of the classifiers.
+        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
+            (all), or the mean of their subsets, plain or weighted by size (wmean).
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         resamples (`int`, *optional*, defaults to `1000`): Bootstrap resamples.

@@ -156,17 +156,21 @@ def evaluate(
         pairs (`Sequence[str]`, *optional*): Files of scored pairs, or hub data sets as name:split.
         task (`Sequence[str | UserTask]`, *optional*): Tasks from files of yours, as KIND=FILE; KIND is one of
             classification, nearest, clustering, pairs, reranking, retrieval.
-        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored.
-        aggregation (`str`, *optional*, defaults to `"all"`): How STS12 to STS16 make one score.
+        mode (`str`, *optional*, defaults to `"test"`): Which splits are scored: those for testing, or for development
+            (dev); fasttest is test with SentEval's faster settings of the classifiers.
+        aggregation (`str`, *optional*, defaults to `"all"`): The score of STS12 to STS16: over their pairs together
+            (all), or the mean of their subsets, plain or weighted by size (wmean).
         metric (`str`, *optional*, defaults to `"spearman"`): Correlation by which pairs are scored.
         seed (`int`, *optional*, defaults to `1111`): Seed of the classifiers.
         threshold (`str`, *optional*): Choose, with the task pairs=FILE, the cosine from which two texts are similar:
             f1 for the highest F1, or e.g. precision=0.95 for the highest recall at this precision.
-        save_threshold (`bool`, *optional*, defaults to `False`): Write the threshold into the config.json of the
-            model; the command writes it into the card, too.
-        geometry (`bool`, *optional*, defaults to `False`): Add alignment, uniformity and spectrum on STS-B.
+        save_threshold (`bool`, *optional*, defaults to `False`): Save the threshold with the model, in its
+            config.json; the command also renews its card.
+        geometry (`bool`, *optional*, defaults to `False`): Also measure alignment, uniformity and the singular values
+            of the embeddings of STS-B.
         mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
-        output (`str` or `os.PathLike`, *optional*): JSON file of the results, which "compare" and "card" read.
+        output (`str` or `os.PathLike`, *optional*): JSON file of the results, which `simcse-hf compare` and `simcse-hf
+            card` read.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a bar while texts are encoded.
         **loading (`ModelOptions`): How the model is loaded.

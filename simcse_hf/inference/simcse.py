@@ -35,7 +35,7 @@ from .encoder import Encoder
 from .encoding import Batching, one_ahead
 from .exported import refuse_settings
 from .loaded import load_encoder
-from .probes import PROBES, SAME_GRAPH, SavedThreshold, check_fit, check_graph, probe_embedding
+from .probes import PROBES, SAME_GRAPH, SERVED, SavedThreshold, check_fit, check_graph, probe_embedding
 from .quantization import quantize
 
 logger = logging.get_logger(__name__)
@@ -396,7 +396,7 @@ class SimCSE(Encoder):
 
     def _inspect(self, texts: Sequence[str], rows: Iterable[list[int]], full: int | None = None) -> None:
         """Warn once of words that the tokenizer does not know, and once for each length of texts that are cut."""
-        if all(text in (PROBE, *PROBES) for text in texts):
+        if all(text in (PROBE, *PROBES, *SERVED) for text in texts):
             return  # the package's own sentences say nothing about those of the user
         rows = list(rows)
         if not self._warned_of_unknown:

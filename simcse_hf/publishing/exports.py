@@ -60,9 +60,9 @@ def export(
     int8 is measured against float32 before anything is written.
 
     Args:
-        model (`str`, `os.PathLike` or `SimCSE`): Folder or hub name.
+        model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         output (`str` or `os.PathLike`): Folder to write.
-        to (`str`): What shall read the model; int8 chooses the runtime.
+        to (`str`): Form to write, where int8 is the faster of onnx-int8 and openvino-int8.
         texts (`str` or `os.PathLike`, *optional*): For int8, a file of texts: a line each, or csv, tsv, json, jsonl
             or parquet; the first 1,000 are encoded.
         data_dir (`str` or `os.PathLike`, *optional*): For int8, SentEval's downstream folder, to compare STS scores.
@@ -72,7 +72,8 @@ def export(
             without `data_dir`, 100 * (1 - mean cosine).
         allow_slow (`bool`, *optional*, defaults to `False`): Write int8 even if it is not 1.2 times as fast as
             float32.
-        instructions (`str`, *optional*): Processor instructions to export int8 for. The default is those here.
+        instructions (`str`, *optional*): Processor instructions to export int8 for. The default is those of this
+            processor.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         postprocess (`bool`, *optional*, defaults to `True`): Apply the whitening or flow saved beside the model.
         **loading (`WeightOptions`): How the model is loaded; on the CPU, unless `device` says otherwise.

@@ -140,8 +140,8 @@ def index(
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         add (`bool` or `str`, *optional*, defaults to `False`): Add the texts of `input`, or of this file, to the index
             that is in `output`.
-        replace (`str`, *optional*): Add to the index, and delete the texts that hold the value of a new one in this
-            kept column, such as an id.
+        replace (`str`, *optional*): Name of a kept column, such as an id: add the texts of `input`, and delete those
+            of the index that have the same value there.
         delete (`Sequence[int]`, *optional*): Delete the texts of the index with these numbers.
         delete_where (`Mapping[str, str]`, *optional*): Delete the texts of the index whose kept column holds this
             value; given several times, all must hold.
@@ -266,8 +266,8 @@ def search(
         index (`str` or `os.PathLike`): Folder that `simcse-hf index` wrote.
         parameters (`str`, *optional*): Parameters of a faiss index, such as efSearch=256 or nprobe=20.
         top_k (`int`, *optional*, defaults to `5`): Number of sentences to find.
-        threshold (`float` or `str`, *optional*): Lowest score to show; "saved" uses the one of
-            `evaluate --save_threshold`.
+        threshold (`float` or `str`, *optional*): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
         prompt (`str`, *optional*): Put this before each text, such as 'query: '.
         prompt_name (`str`, *optional*): Put this prompt of the model before each text. The default is the model's
             prompt for this use, if it has one.
@@ -328,7 +328,8 @@ def duplicates(
     Args:
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
-        threshold (`float` or `str`): Lowest score to show; "saved" uses the one of `evaluate --save_threshold`.
+        threshold (`float` or `str`): Lowest score to show; saved is the threshold that `simcse-hf evaluate
+            --save_threshold` saved.
         column (`str`, *optional*): Column of texts, if the file has several.
         vectors (`str` or `os.PathLike`, *optional*): Folder that `simcse-hf encode` wrote for this `input` and model.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show a progress bar.
@@ -378,6 +379,7 @@ def mine(
     sampling_strategy: SamplingStrategy = "top",
     seed: int = 0,
     output_format: OutputFormat = "n-tuple",
+    audit: StrPath | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
@@ -387,7 +389,7 @@ def mine(
     Args:
         model (`str`, `os.PathLike` or `SimCSE`): Folder of a checkpoint, or name of a model on the Hugging Face hub.
         input (`str` or `os.PathLike`): File of texts: txt, csv, tsv, json, jsonl or parquet, optionally gzipped.
-        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl, .parquet.
+        output (`str` or `os.PathLike`): File to write, ending in .csv, .jsonl or .parquet.
         columns (`Sequence[str]`, *optional*): Columns of texts, if the file has several.
         corpus (`str` or `os.PathLike`, *optional*): File of further candidates beside the positives of all pairs.
         corpus_column (`str`, *optional*): Column of texts, if `corpus` has several.
@@ -403,11 +405,13 @@ def mine(
         absolute_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this margin.
         relative_margin (`float`, *optional*): Drop candidates above the positive's similarity minus this share of it;
             NV-Retriever recommends 0.05.
-        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left, or
-            draw.
+        sampling_strategy (`str`, *optional*, defaults to `"top"`): Take the most similar candidates that are left
+            (top), or draw among them (random).
         seed (`int`, *optional*, defaults to `0`): Seed of `sampling_strategy` random.
         output_format (`str`, *optional*, defaults to `"n-tuple"`): n-tuple: a row for each pair with a column for each
             negative, pairs with too few are left out; triplet: a row for each negative.
+        audit (`str` or `os.PathLike`, *optional*): File to write the negatives to that are probably positives, the
+            most suspicious first, with both scores.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
         show_progress_bar (`bool`, *optional*, defaults to `True`): Show progress bars.
         **loading (`ModelOptions`): How the model is loaded.
@@ -425,6 +429,9 @@ def mine(
         (64, ['sent0', 'sent1', 'hard_neg_1', 'hard_neg_2'])
     """
     check_output_file(output, overwrite, TABLE_SUFFIXES)
+    check_output_file(audit, overwrite, TABLE_SUFFIXES)
+    if audit is not None and Path(audit).expanduser().resolve() == Path(output).expanduser().resolve():
+        raise ValueError(f"audit and output are one file, {output}: name another one for the audit")
     options = MiningOptions(
         num_negatives=num_negatives,
         range_min=range_min,
@@ -444,6 +451,7 @@ def mine(
         options=options,
         backend=backend,
         output_format=output_format,
+        audit=audit,
         show_progress_bar=show_progress_bar,
     )
     if not len(rows):
