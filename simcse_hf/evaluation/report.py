@@ -143,6 +143,9 @@ class Evaluation(Result):
         dataset_revisions (`dict[str, str]`, *optional*): The commit of each data set of the hub.
         versions (`dict[str, str]`, *optional*): The versions of Python and of the packages that scores depend on.
         date (`str`, *optional*): When the scores were computed.
+        cost (`dict[str, float]`, *optional*): What the model costs: `texts_per_second`, the distinct texts that it
+            encoded (keyword search: counted and ranked) in a second; and `megabytes`, the size of its weights in
+            memory or of its exported graph, 0 without any. Early files have none.
     """
 
     results: dict
@@ -153,6 +156,7 @@ class Evaluation(Result):
     dataset_revisions: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     date: str | None = None
+    cost: Mapping[str, float] = field(default_factory=dict)
     threshold_file: str | None = None
 
     @classmethod
@@ -179,6 +183,7 @@ class Evaluation(Result):
             document.get("dataset_revisions", {}),
             document.get("versions", {}),
             document.get("date"),
+            document.get("cost", {}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,6 +195,7 @@ class Evaluation(Result):
             "protocol": describe_protocol(self.protocol),
             "versions": self.versions,
             "date": self.date,
+            "cost": self.cost,
             "dataset_revisions": self.dataset_revisions,
             "results": self.results,
         }
