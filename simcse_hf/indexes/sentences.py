@@ -94,6 +94,18 @@ class SentenceIndex:
         similarity (`str`): What ranks the sentences: the model's own similarity.
         kept (`list[str]`): The names of the kept columns.
         truncate_dim (`int`, *optional*): How many leading dimensions of the model's embeddings are used.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> from simcse_hf.search import SentenceIndex
+        >>> model = SimCSE("outputs/my-model", device="cpu")
+        >>> index = SentenceIndex.build(model, ["The chef cooked the soup.", "The old mariner found the horse."])
+        >>> index.add(["The weary drummer lost the lute."])
+        >>> index.search("The tired percussionist lost the lute.", top_k=1)[0].row
+        2
+        >>> index.save("my-index")
+        >>> len(SentenceIndex.load("my-index", model))
+        3
     """
 
     def __init__(

@@ -115,6 +115,12 @@ class ContrastiveSettings(PoolingSettings, TrainingSettings):
 
     Raises:
         ValueError: If a value has the wrong type or is outside its range. The message names the setting.
+
+    Examples:
+        >>> from simcse_hf import ContrastiveSettings
+        >>> settings = ContrastiveSettings(pooler_type="avg", objective="cosent")
+        >>> settings.to_section()["training"]["objective"]
+        'cosent'
     """
 
     def __post_init__(self) -> None:

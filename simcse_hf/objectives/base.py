@@ -104,6 +104,16 @@ class EncodedBatch:
             They are present only if the objective sets `needs_hidden_states`.
         packing (`Packing`, *optional*): Where the tokens of all texts lie in a row without padding, if the collator
             packed them.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch
+        >>> triplets = torch.zeros(16, 3, 64)
+        >>> batch = EncodedBatch(triplets, {"text_ids": torch.arange(48).view(16, 3)})
+        >>> batch.embeddings[:, 0].shape  # the anchors
+        torch.Size([16, 64])
+        >>> batch.text_ids.shape
+        torch.Size([16, 3])
     """
 
     embeddings: Tensor
@@ -236,6 +246,23 @@ class TrainingRows:
                 advice = "give single texts, pairs, or rows of sent0, sent1 and hard negatives (simcse-hf build-nli)"
                 raise ValueError(f"rows have relations, which objective {name!r} does not read: {advice}")
 
+    def check_hard_negatives(self, reason: str) -> None:
+        """Check that every row has a hard negative.
+
+        Args:
+            reason (`str`): Why the objective needs them.
+
+        Raises:
+            ValueError: If a row has none.
+        """
+        texts = [self.num_sentences]
+        if "relations" in self.columns:
+            texts = [1 + len(row) - row.count(ABSENT) for row in self.dataset.with_format(None)["relations"][:]]
+        for number, count in enumerate(texts, 1):
+            if count < 3:
+                advice = "add hard negatives (simcse-hf mine), or remove rows without any"
+                raise ValueError(f"training row {number} has no hard negative, and {reason}: {advice}")
+
 
 class Objective(nn.Module):
     """Base class of objectives: embeddings in, a loss out.
@@ -272,6 +299,25 @@ class Objective(nn.Module):
 
     Args:
         dim (`int`): Embedding size.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, Objective
+        >>> class Near(Objective):
+        ...     name = "near"
+        ...     summary = "the squared distance of two views"
+        ...
+        ...     def __init__(self, dim, weight=1.0):
+        ...         super().__init__(dim)
+        ...         self.weight = weight
+        ...
+        ...     def forward(self, batch):
+        ...         return self.weight * (batch.embeddings[:, 0] - batch.embeddings[:, 1]).square().mean()
+        >>> row = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
+        >>> Near(2, weight=3.0)(EncodedBatch(row))
+        tensor(1.5000)
+        >>> Near.options
+        {'weight': 1.0}
     """
 
     #: The name of the objective, and its options with their defaults.
@@ -365,6 +411,16 @@ def register(name: str, objective: type[Objective]) -> None:
 
     Raises:
         ValueError: If another class has the name.
+
+    Examples:
+        >>> from simcse_hf.objectives import OBJECTIVES, register
+        >>> from simcse_hf.objectives.info_nce import SimCSEObjective
+        >>> class Warm(SimCSEObjective):
+        ...     def __init__(self, dim):
+        ...         super().__init__(dim, temperature=0.2)
+        >>> register("warm", Warm)
+        >>> "warm" in OBJECTIVES
+        True
     """
     known = OBJECTIVES.setdefault(name, objective)
     if known is not objective:

@@ -47,6 +47,14 @@ class Distill(Objective):
 
     Raises:
         ValueError: If an argument is not valid. The message names it.
+
+    Examples:
+        >>> import torch
+        >>> from simcse_hf.objectives import EncodedBatch, build_objective
+        >>> student = torch.randn(4, 1, 64)  # four texts
+        >>> batch = EncodedBatch(student, {"teacher": student / student.norm(dim=-1, keepdim=True)})
+        >>> round(build_objective("distill", 64)(batch).item(), 4)  # the student has the teacher's similarities
+        0.0
     """
 
     name = "distill"

@@ -180,6 +180,15 @@ class SimilarityEvalCallback(DevSetCallback):
             any table with the columns sentence1, sentence2, score, also in memory; or a data set on the hub as
             `name:split`.
         name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
+
+    Examples:
+        >>> from simcse_hf import SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+        >>> pairs = {"sentence1": ["a cat"] * 3, "sentence2": ["a kitten", "a dog", "the sea"], "score": [5, 2, 0]}
+        >>> args = SimCSETrainingArguments("outputs/new", report_to="none", disable_tqdm=True)
+        >>> own = SimilarityEvalCallback(pairs, "own")
+        >>> trainer = SimCSETrainer("outputs/my-model", args, dev_set="sts-dev.csv", callbacks=[own])
+        >>> [name for name in trainer.evaluate() if name.endswith("spearman")]
+        ['eval_own_spearman', 'eval_stsb_spearman']
     """
 
     def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):

@@ -228,6 +228,14 @@ class Results:
         seeds (`Mapping[str, Any]`, *optional*): With several seeds, the results of all, see [`~seeds.summarise`].
         weights (`str`, *optional*): The digest of the encoder, by which a card knows the model; `None` if it is
             sharded, or saved as an adapter.
+
+    Examples:
+        >>> from simcse_hf.training.run_results import Results
+        >>> results = Results.read("outputs/my-model")
+        >>> results.dev.metric, results.dev.best.step
+        ('stsb_spearman', 70)
+        >>> results.change.low > 0  # the lower end of the interval: the model has become better
+        True
     """
 
     dev: DevHistory | None

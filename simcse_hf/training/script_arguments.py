@@ -144,8 +144,8 @@ class DataArguments:
     )
     dev_task: list[str] = option(
         list,
-        "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, clustering, "
-        "pairs, reranking or retrieval.",
+        "Dev task from a file of yours as KIND=FILE, repeatable; KIND is classification, nearest, "
+        "clustering, pairs, reranking or retrieval.",
         action="extend",
     )
     overwrite_output_dir: bool = option(

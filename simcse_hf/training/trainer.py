@@ -151,6 +151,17 @@ class SimCSETrainer(WholeCheckpointTrainer):
         rows (`Rows`): The training rows, `None` without any.
         resumed_from (`str`): The checkpoint that the last call of `train` continued from, if there was one.
         results (`Results`): What the last call of `train` wrote into `results.json`, `None` before.
+
+    Examples:
+        >>> from simcse_hf import SimCSE, SimCSETrainer, SimCSETrainingArguments
+        >>> args = SimCSETrainingArguments("outputs/new", max_steps=2, learning_rate=3e-5, report_to="none",
+        ...                                per_device_train_batch_size=16, disable_tqdm=True)
+        >>> trainer = SimCSETrainer("outputs/my-model", args, train_dataset="triplets.csv")
+        >>> trainer.train().global_step
+        2
+        >>> trainer.save_model()
+        >>> SimCSE("outputs/new").encode("The chef cooked the soup.").shape
+        torch.Size([64])
     """
 
     model: ContrastiveModel

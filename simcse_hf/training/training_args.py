@@ -33,6 +33,12 @@ class SimCSETrainingArguments(TrainingArguments):
     Spearman correlation by default.
 
     What each field means stands beside it; `simcse-hf train unsup --help_all` prints it for all of them.
+
+    Examples:
+        >>> from simcse_hf import SimCSETrainingArguments
+        >>> args = SimCSETrainingArguments("outputs/new", learning_rate=3e-5, view="delete_one_word")
+        >>> args.view, args.max_seq_length  # what nobody has set
+        ('delete_one_word', None)
     """
 
     _argument_group_name = "training"

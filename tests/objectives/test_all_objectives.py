@@ -39,6 +39,8 @@ CASES = [
     ("simcse", SIMCSE, 2),
     ("simcse", SIMCSE, 3),
     ("simcse", {"bidirectional": True, "mask_duplicates": True}, 3),
+    ("simcse", {"negatives": "own", "mask_duplicates": True}, 3),
+    ("simcse", {"negatives": "all", "mask_duplicates": True, "false_negative_margin": 0.1}, 3),
     ("matryoshka", {}, 3),
     ("barlow_twins", {"projector_dim": 12, "off_diagonal_weight": 0.3}, 2),
     ("vicreg", {"projector_dim": 12, "covariance_weight": 3.0}, 2),
@@ -63,6 +65,7 @@ CASES = [
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
     *[("simcse", SIMCSE, RELATIONS[name]) for name in ("other numbers of hypotheses", "one row each")],
+    *[("simcse", {"negatives": n}, RELATIONS["other numbers of hypotheses"]) for n in ("own", "batch+documents")],
 ]
 WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]

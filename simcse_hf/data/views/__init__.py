@@ -27,6 +27,13 @@ def make_view(name: str, rate: float | None = None) -> TextView | TokenView:
     Raises:
         ValueError: If the name is unknown, the rate is outside [0, 1) or the view takes none, or synonyms and eda find
             no WordNet.
+
+    Examples:
+        >>> import random
+        >>> from simcse_hf.data.views import make_view
+        >>> view = make_view("delete_words", rate=0.4)
+        >>> view("The old mariner found the horse at the port.", random.Random(0))
+        'The mariner found the horse at'
     """
     view = view_class(name)(view_rate(name, rate))
     assert isinstance(view, (TextView, TokenView))
