@@ -41,7 +41,7 @@ COMMANDS: dict[str, Command | str] = {
         together=True,
         then="publishing.card:refresh_card",
     ),
-    "compare": Command("evaluation.compare:compare", positional=("models",), together=True),
+    "compare": Command("evaluation.compare:compare", positional=("results",), together=True),
     "analyze": Command("publishing.analysis:analyze", positional=("sources",)),
     "encode": Command("inference.encode:encode", together=True),
     "index": Command("search.commands:index"),

@@ -91,11 +91,11 @@ class BM25(SentenceEmbeddings):
         Returns:
             `numpy.ndarray`: Symmetric scores of shape `(n,)`: 0 without a common word, and 1 for equal texts.
         """
+        queries = [*first, *second]
         shares = []
-        for queries, documents in ((first, second), (second, first)):
-            for query, document, scores in zip(queries, documents, self._scores(queries), strict=True):
-                own = scores[self._places[query]]
-                shares.append(scores[self._places[document]] / own if own else 0.0)
+        for query, document, scores in zip(queries, [*second, *first], self._scores(queries), strict=True):
+            own = scores[self._places[query]] or 1  # without words, all scores are 0
+            shares.append(scores[self._places[document]] / own)
         return np.reshape(shares, (2, -1)).mean(axis=0)
 
     def rank(
