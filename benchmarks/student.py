@@ -37,7 +37,7 @@ COMMON = {
     "report_to": "none",
 }
 SMALL = {"max_steps": 900, "learning_rate": 5e-4, "warmup_steps": 50}
-LARGE = {"max_steps": 400, "learning_rate": 2e-4, "warmup_steps": 30}
+LARGE = {"max_steps": 150, "learning_rate": 2e-4, "warmup_steps": 15}
 VECTORS = {"objective": "distill", "objective_options": {"loss": "vectors"}}
 #: The student, the arguments of its run, and the settings of its model.
 RUNS = {
