@@ -180,7 +180,8 @@ def evaluate(
             config.json; the command also renews its card.
         geometry (`bool`, *optional*, defaults to `False`): Also measure alignment, uniformity and the singular values
             of the embeddings of STS-B.
-        mteb (`Sequence[str]`, *optional*): MTEB data sets or categories, or "all".
+        mteb (`Sequence[str]`, *optional*): Data sets of MTEB, one of its benchmarks, or categories of that; "all" is
+            the benchmark "MTEB(eng, v2)".
         output (`str` or `os.PathLike`, *optional*): JSON file of the results, which `simcse-hf compare` and `simcse-hf
             card` read.
         overwrite (`bool`, *optional*, defaults to `False`): Replace `output` if it exists.
@@ -223,10 +224,10 @@ def evaluate(
         raise ValueError(f"threshold is a cosine, and {identity.name_or_path} compares by {identity.similarity}")
     evaluation = score_model(encoder, data, loading.get("device"), show_progress_bar)
     if mteb:
-        from .mteb import evaluate_mteb, mteb_averages
+        from .mteb import evaluate_mteb, mteb_averages, named_benchmark
 
-        scores = evaluate_mteb(encoder, mteb, name_of(model))
-        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores))
+        scores = evaluate_mteb(encoder, mteb)
+        evaluation.results.update(mteb=scores, mteb_averages=mteb_averages(scores, named_benchmark(mteb)))
     if world()[0] > 0:
         return evaluation
     if data_dir == HUB:

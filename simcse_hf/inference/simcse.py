@@ -223,7 +223,7 @@ class SimCSE(Encoder):
     @property
     def mteb_model_meta(self) -> Any:
         """Return what `mteb` asks of a model that it evaluates."""
-        return model_meta(self.name_or_path, self.revision)
+        return model_meta(self.identity())
 
     def encode(
         self,
@@ -710,18 +710,18 @@ class SimCSE(Encoder):
         return self.encode(items)
 
 
-def model_meta(name: str, revision: str | None) -> Any:
+def model_meta(identity: Identity) -> Any:
     """Describe a model for `mteb`, whose names have one slash.
 
     Args:
-        name (`str`): The folder of the model, or its name on the hub.
-        revision (`str`, *optional*): Its commit.
+        identity (`Identity`): The model. Without a commit, the revision is a digest of the identity.
 
     Returns:
         `mteb.models.ModelMeta`: The description.
     """
     from mteb.models import ModelMeta
 
-    if name.count("/") != 1:
+    name = str(identity.name_or_path)
+    if identity.revision is None:
         name = f"local/{name.strip('/').replace('/', '_')}"
-    return ModelMeta.create_empty({"name": name, "revision": revision or "no_revision_available"})
+    return ModelMeta.create_empty({"name": name, "revision": identity.revision or digest_value(identity)})

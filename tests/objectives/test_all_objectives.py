@@ -1,5 +1,6 @@
 """Every objective: two processes equal one, and half precision is compared in float32."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from relation_helpers import embedded
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simcse_hf.objectives import EncodedBatch, build_objective
+from simcse_hf.objectives import OBJECTIVES, EncodedBatch, build_objective
 from simcse_hf.objectives.base import named_losses
 
 WIDTH, DIM, PROCESSES = 5, 6, 2
@@ -69,6 +70,12 @@ CASES = [
 ]
 WITH_ENCODER = ("esimcse", "promptbert", "diffcse", "tsdae")
 NAMES = [f"{name}-{number}" for number, (name, *_) in enumerate(CASES)]
+
+
+def test_every_objective_has_a_line_in_the_tables_above():
+    named = {part for name, *_ in CASES for part in re.findall("[a-z_]+", name)}
+    own = {name for name, cls in OBJECTIVES.items() if cls.__module__.startswith("simcse_hf.")}
+    assert own <= named | {*WITH_ENCODER}
 
 
 def batch_of(columns, dtype=torch.float64):
