@@ -72,6 +72,16 @@ def add_averages(results: dict, tasks: Sequence[str], protocol: Protocol) -> Non
         }
 
 
+def average_rows(results: dict) -> list[list]:
+    """Return the averages of a benchmark of mteb as rows of a table: what it is over, the score, the data sets."""
+    rows = []
+    for name, average in results.get("mteb_averages", {}).items():
+        over = "all data sets" if name == "average" else name
+        benchmark = average.get("benchmark", "MTEB(eng, v1)")  # until 0.4 there was no other one
+        rows.append([f"{benchmark}: {over}", average["value"], f"{average['tasks']} of {average['of']}"])
+    return rows
+
+
 def format_rows(rows: Iterable, *header: str) -> str:
     """Align rows below a header, the first column to the left and the rest to the right.
 
@@ -210,10 +220,6 @@ class Evaluation(Result):
                 for part, numbers in (parts | result.get("aggregate", {})).items():
                     pairs = numbers.get("pairs", result.get("pairs"))
                     correlations.append([f"{task} {part}".rstrip(), pairs, *(numbers[metric] for metric in METRICS)])
-        mteb_averages = []
-        for name, average in results.get("mteb_averages", {}).items():
-            title = "Avg. over all data sets" if name == "average" else name
-            mteb_averages.append([title, average["value"], f"{average['tasks']} of {average['of']}"])
         averages = []
         for key in ("average", "average_transfer"):
             if key not in results:
@@ -230,7 +236,7 @@ class Evaluation(Result):
             transfer=TRANSFER_EXAMPLES,
             verbose=verbose,
             correlations=correlations,
-            mteb_averages=mteb_averages,
+            mteb_averages=average_rows(results),
             threshold=self.threshold and describe_threshold(self.threshold),
             threshold_file=self.threshold_file,
         )
