@@ -33,6 +33,7 @@ from ..indexes.description import Role
 from ..inference.encoder import Encoder
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
+from ..ops.unpadded import reads_left_to_right
 from .run_results import Change, Results
 
 logger = logging.get_logger(__name__)
@@ -106,7 +107,8 @@ class DevSetCallback(TrainerCallback, ABC):
         inner: Any = getattr(model, "module", model)
         values = {}
         scores: Scores = {}
-        for pooler in PLAIN_POOLERS:
+        plain = ("avg",) if reads_left_to_right(type(inner.config)) else PLAIN_POOLERS  # its first token sees no other
+        for pooler in plain:
             if pooler != inner.settings.inference_pooler:
                 with inner.pooled_by(pooler):
                     values[pooler] = self.evaluate(model, tokenizer)[self.headline]
