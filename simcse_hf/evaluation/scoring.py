@@ -199,8 +199,8 @@ def evaluate(
     Examples:
         >>> from simcse_hf import evaluate
         >>> evaluation = evaluate("outputs/my-model", pairs=["sts-dev.csv"], task=["classification=tickets.csv"])
-        >>> round(evaluation.results["sts-dev"]["spearman"])
-        65
+        >>> evaluation.results["sts-dev"]["spearman"] > 50
+        True
         >>> evaluation.results["classification"]["accuracy"] > 80
         True
     """
