@@ -32,6 +32,9 @@ NLILabel = Literal["entailment", "neutral", "contradiction"]
 SamplingStrategy = Literal["top", "random"]
 OutputFormat = Literal["n-tuple", "triplet"]
 
+#: The name of keyword search in place of a model. A folder of this name is `./bm25`.
+KEYWORDS = "bm25"
+
 Export = Literal["sentence-transformers", "onnx", "openvino", "int8", "onnx-int8", "openvino-int8"]
 Instructions = Literal["avx2", "vnni", "amx", "arm"]
 
@@ -55,8 +58,8 @@ class WeightOptions(TypedDict, total=False):
     Args:
         pooler_type (`str`, *optional*): How token states become one embedding. The default is what the model names.
         max_length (`int`, *optional*): Number of tokens to which a text is cut. The default is the model's.
-        dtype (`str`, *optional*): Type of the model's weights. The default is fp32.
-        device (`str`, *optional*): Such as cpu or cuda:0. The default is a GPU if there is one.
+        dtype (`str`, *optional*): Number format of the weights. The default is fp32.
+        device (`str`, *optional*): Where to compute, such as cpu or cuda:0. The default is a GPU if there is one.
     """
 
     pooler_type: PoolerType | None

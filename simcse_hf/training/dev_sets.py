@@ -34,6 +34,7 @@ from ..indexes.description import Role
 from ..inference.encoder import Encoder
 from ..ops.distributed import on_first_process
 from ..ops.files import digest, read_arrays, write_arrays
+from ..ops.unpadded import reads_left_to_right
 from .run_results import Change, Results
 
 logger = logging.get_logger(__name__)
@@ -110,7 +111,8 @@ class DevSetCallback(TrainerCallback, ABC):
         """
         inner: Any = getattr(model, "module", model)
         found = {}
-        for pooler in PLAIN_POOLERS:
+        plain = ("avg",) if reads_left_to_right(type(inner.config)) else PLAIN_POOLERS  # its first token sees no other
+        for pooler in plain:
             if pooler != inner.settings.inference_pooler:
                 with inner.pooled_by(pooler):
                     found[pooler] = self.evaluate(model, tokenizer), self.scores
@@ -190,6 +192,15 @@ class SimilarityEvalCallback(DevSetCallback):
             any table with the columns sentence1, sentence2, score, also in memory; or a data set on the hub as
             `name:split`.
         name (`str`, *optional*, defaults to `"stsb"`): Name of the set in the metrics.
+
+    Examples:
+        >>> from simcse_hf import SimCSETrainer, SimCSETrainingArguments, SimilarityEvalCallback
+        >>> pairs = {"sentence1": ["a cat"] * 3, "sentence2": ["a kitten", "a dog", "the sea"], "score": [5, 2, 0]}
+        >>> args = SimCSETrainingArguments("outputs/new", report_to="none", disable_tqdm=True)
+        >>> own = SimilarityEvalCallback(pairs, "own")
+        >>> trainer = SimCSETrainer("outputs/my-model", args, dev_set="sts-dev.csv", callbacks=[own])
+        >>> [name for name in trainer.evaluate() if name.endswith("spearman")]
+        ['eval_own_spearman', 'eval_stsb_spearman']
     """
 
     def __init__(self, dev_set: TextSource | ScoredPairs, name: str = "stsb"):

@@ -67,18 +67,19 @@ class Decided:
 class Recipe:
     """What somebody wrote about a run. Nothing is decided, read or loaded yet.
 
-    Example:
-        >>> recipe = Recipe.read("unsup", {"train_file": "sentences.txt", "max_steps": 100})
-        >>> runs = [recipe.but(seed=seed, output_dir=f"outputs/{seed}") for seed in (1, 2)]
-        >>> runs[1].given["seed"]
-        2
-
     Args:
         command (`str`): `"unsup"`, `"sup"` or `"mlm"`: whose defaults fill in what nobody wrote.
         given (`Mapping[str, Any]`): The arguments by their names, as in the argument classes of the command.
 
     Raises:
         ValueError: If the command or an argument is unknown.
+
+    Examples:
+        >>> from simcse_hf import Recipe
+        >>> recipe = Recipe.read("unsup", {"train_file": "sentences.txt", "max_steps": 100})
+        >>> runs = [recipe.but(seed=seed, output_dir=f"outputs/{seed}") for seed in (1, 2)]
+        >>> runs[1].given["seed"]
+        2
     """
 
     command: str
@@ -321,13 +322,6 @@ def train(
 ) -> Results | MaskedLMResults:
     """Train a model, as `simcse-hf train` does: everything that nobody wrote is decided in the same way.
 
-    Example:
-        >>> from simcse_hf import train
-        >>> results = train("unsup", model_name_or_path="bert-base-uncased", train_file="sentences.txt",
-        ...                 dev_file="sts-dev.csv", output_dir="outputs/my-unsup")  # doctest: +SKIP
-        >>> print(results.change)  # doctest: +SKIP
-        +14.94 [+8.46, +20.07]: significant at 95%
-
     Args:
         method (`str`, *optional*, defaults to `"unsup"`): `"unsup"` (a sentence predicts itself under another dropout
             mask; SimCSE, section 3), `"sup"` (an anchor and its positive, with any number of hard negatives, or a text
@@ -342,6 +336,13 @@ def train(
 
     Raises:
         ValueError: If something cannot be trained as it is asked for, or `output_dir` holds another run.
+
+    Examples:
+        >>> from simcse_hf import train
+        >>> results = train("unsup", model_name_or_path="outputs/my-model", train_file="sentences.txt", max_steps=2,
+        ...                 output_dir="outputs/my-unsup", report_to="none")
+        >>> results.run["train_rows"], results.run["steps"]
+        (200, 2)
     """
     sources = [arguments] if recipe is None else [recipe, arguments]
     read = Recipe.read(method, *sources)

@@ -232,6 +232,14 @@ class Results:
         weights (`str`, *optional*): The digest of the encoder, by which a card knows the model; `None` if it is
             sharded, or saved as an adapter.
         general (`Sequence[Change]`): What training has changed on general tasks. Only the first process has it.
+
+    Examples:
+        >>> from simcse_hf.training.run_results import Results
+        >>> results = Results.read("outputs/my-model")
+        >>> results.dev.metric, results.dev.final.step
+        ('stsb_spearman', 70)
+        >>> results.change.low > 0  # the lower end of the interval: the model has become better
+        True
     """
 
     dev: DevHistory | None

@@ -1,4 +1,4 @@
-"""Tasks from a user's own files: classification, clustering, pairs, reranking and retrieval."""
+"""Tasks from a user's own files: classification, nearest texts, clustering, pairs, reranking and retrieval."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 #: The kinds of tasks from a user's own files.
-KINDS = ("classification", "clustering", "pairs", "reranking", "retrieval")
+KINDS = ("classification", "nearest", "clustering", "pairs", "reranking", "retrieval")
 
 
 def read_task(kind: str, path: str | Path) -> UserTask:
@@ -31,19 +31,28 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     Raises:
         FileNotFoundError: If the file or folder does not exist.
         ValueError: If the kind is unknown, or the data is malformed. The message names the file and the row.
+
+    Examples:
+        >>> from simcse_hf import SimCSE
+        >>> from simcse_hf.evaluation.user_tasks import read_task
+        >>> task = read_task("classification", "tickets.csv")
+        >>> len(task), task.metric
+        (256, 'accuracy')
+        >>> result = task.evaluate(SimCSE("outputs/my-model", device="cpu"))
+        >>> list(result.metrics)
+        ['accuracy', 'knn_accuracy']
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of task. Use one of {', '.join(KINDS)}.")
     path = Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
-    if kind in ("classification", "clustering"):
-        from . import labelled  # scikit-learn takes a second to import
-
-        return {"classification": labelled.read_classification, "clustering": labelled.read_clustering}[kind](path)
-    from . import ranking
+    from . import labelled, ranking  # scikit-learn takes a second to import
 
     readers: dict[str, Callable[[Path], UserTask]] = {
+        "classification": labelled.read_classification,
+        "nearest": labelled.read_nearest,
+        "clustering": labelled.read_clustering,
         "pairs": ranking.read_pairs,
         "reranking": ranking.read_reranking,
         "retrieval": ranking.read_retrieval,

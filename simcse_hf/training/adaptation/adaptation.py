@@ -93,9 +93,9 @@ def adapt(
 ) -> Adaptation:
     """Adapt a model to a domain, and keep it only if it helps.
 
-    A fixed list of arms is tried with the same number of steps. One is chosen on a third of the task, and judged on
-    the rest by new runs. The same call continues an interrupted adaptation; finished runs are not repeated, and a
-    finished adaptation returns its result.
+    A fixed list of ways to train it, called arms, is tried with the same number of steps each. One is chosen on a
+    third of the task, and judged on the rest by new runs. The same call continues an interrupted adaptation; finished
+    runs are not repeated, and a finished adaptation returns its result.
 
     The output directory gets `adaptation.json` (the verdict and the scores of every arm), `arms.png` (their dev
     scores with intervals), and `model`: the chosen model with its card, or the unchanged files of the present model if
@@ -105,14 +105,14 @@ def adapt(
         corpus (`str`): File of unlabelled texts of the domain: txt, csv, tsv, json, jsonl or parquet, also .gz.
         model (`str`): The present model: folder of a checkpoint, or name of a model on the Hugging Face hub.
         task (`Sequence[str]`): Tasks from files of yours, as KIND=FILE, of which the first one decides; KIND is one of
-            classification, clustering, pairs, reranking, retrieval.
+            classification, nearest, clustering, pairs, reranking, retrieval.
         output (`str`): Folder for the verdict, a picture of the arms, and the model.
         labels (`Sequence[str]`, *optional*, defaults to `()`): Files to train on, one after the other: triplets,
             pairs, scored pairs (sentence1, sentence2, score) or texts with a class (text, label).
         pretrained (`str`, *optional*): Encoder that is not yet a sentence encoder, to train on the corpus and then on
             the labels.
         arms (`Sequence[str]`, *optional*, defaults to `()`): Arms to try: untrained, labels, simcse, and with
-            pretrained pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
+            `pretrained` also pretrained-labels, mlm-labels, tsdae-labels, simcse-labels. The default is all.
         steps (`int`, *optional*, defaults to `400`): Training steps of an arm.
         batch_size (`int`, *optional*, defaults to `16`): Rows in a step.
         seeds (`int`, *optional*, defaults to `3`): New runs for the verdict, each with another seed.
@@ -132,6 +132,13 @@ def adapt(
 
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
+
+    Examples:
+        >>> from simcse_hf import adapt
+        >>> adaptation = adapt("sentences.txt", model="outputs/my-model", task=["classification=tickets.csv"],
+        ...                    output="outputs/adapted", arms=["simcse"], steps=2, seeds=1)
+        >>> adaptation.helped  # if not, outputs/adapted/model is the present model
+        False
     """
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
