@@ -85,11 +85,11 @@ class TaskData:
 
     def only(self, name: str) -> "TaskData":
         """Return the data of one task."""
-        part = TaskData(tuple({name}.intersection(self.tasks)), self.protocol)
+        part = {}
         for kind, tasks in vars(self).items():
             if isinstance(tasks, dict) and name in tasks:
-                getattr(part, kind)[name] = tasks[name]
-        return part
+                part[kind] = {name: tasks[name]}
+        return TaskData(tuple(task for task in self.tasks if task == name), self.protocol, **part)
 
     @property
     def roles(self) -> Mapping[Role, list[str]]:
@@ -199,8 +199,8 @@ def evaluate(
     Examples:
         >>> from simcse_hf import evaluate
         >>> evaluation = evaluate("outputs/my-model", pairs=["sts-dev.csv"], task=["classification=tickets.csv"])
-        >>> round(evaluation.results["sts-dev"]["spearman"])
-        65
+        >>> evaluation.results["sts-dev"]["spearman"] > 50
+        True
         >>> evaluation.results["classification"]["accuracy"] > 80
         True
     """
@@ -276,7 +276,7 @@ def score_model(model: Encoder, data: TaskData, device: str | None, show_progres
         encoded = time.perf_counter()
     texts = sum(len(set(of_role)) for of_role in data.roles.values())
     module = getattr(model, "model", model)
-    size = sum(file.stat().st_size for file in getattr(module, "files", ()))  # of an exported graph
+    size = sum(map(os.path.getsize, getattr(module, "files", ())))  # of an exported graph
     if isinstance(module, nn.Module):
         size += sum(weight.nbytes for weight in module.parameters())
     return replace(
@@ -307,13 +307,12 @@ def score_once(
         [`Evaluation`]: The results and scores of all tasks, with the mean of their costs.
     """
     identity = Identity.of(model)
-    same_model = replace(identity, name_or_path=None, revision=None)
-    machine = [str(getattr(model, "device", "")), torch.get_num_threads()]
+    made_by = [replace(identity, name_or_path=None, revision=None), versions(), device, torch.get_num_threads()]
     whole = Evaluation({}, {}, data.protocol, identity)
     costs = []
     for name in (*data.tasks, *data.pairs, *data.user_tasks):
         part = data.only(name)
-        path = folder and folder / f"{digest_value([part, same_model, versions(), machine])}.json"
+        path = folder and folder / f"{digest_value([part, *made_by])}.json"
         if path and path.exists() and identity.tokenizer:
             evaluation = Evaluation.read(path)
         else:

@@ -17,10 +17,10 @@ from transformers.utils import logging
 from ..data.columns import holds_texts, list_texts
 from ..data.table import stream_texts, text_column
 from ..data.token_ids import check_known
-from ..indexes.description import PROBE, Role, least_cosine
+from ..indexes.description import PROBE, Role, agreement, least_cosine
 from ..indexes.sentences import Results, SentenceIndex
 from ..models.checkpoint import replace_model, save_tokenizer
-from ..models.settings import THRESHOLD
+from ..models.settings import SPACE, THRESHOLD
 from ..names import PRECISIONS
 from ..ops.checks import check_values
 from ..ops.errors import check_finite
@@ -203,6 +203,16 @@ class SimCSE(Encoder):
             default_prompt_name=self.default_prompt_name,
             similarity=self.similarity_fn_name,
         )
+
+    def taught_by(self) -> Identity | None:
+        """Return the teacher whose vectors the model has learned, if it still gives the vectors that it gave then."""
+        saved = getattr(self.model.config, SPACE, None)
+        if saved is None or self.postprocessing is not None:
+            return None
+        probe = probe_embedding(self, None).numpy()
+        if not agreement(probe, np.array(saved["probe"], dtype=np.float32)) >= least_cosine(self.backend):
+            return None
+        return Identity.from_dict(saved["teacher"])
 
     def _digest_of_weights(self) -> str:
         """Return the digest of the weights that an embedding goes through."""

@@ -60,6 +60,10 @@ class Encoder(Protocol):
     ) -> Tensor:
         """Encode token ids of shape `(n, length)` into embeddings `(n, dim)`."""
 
+    @property
+    def teacher_dim(self) -> int | None:
+        """The size of the vectors of the run's teacher, `None` without one."""
+
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler."""
 
@@ -293,6 +297,7 @@ class Objective(nn.Module):
       the loss of a row does not depend on the other rows.
     - `similarity` is what the loss compares embeddings by: `"cosine"`, `"dot"`, or `""` if neither.
     - `vectors` says which vectors of frozen models `forward` reads, where a run has them: `"teacher"` or `"guide"`.
+    - `enters_space` says that embeddings become the teacher's vectors, so the model gets their size.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`.
 
     An instance may change any of them.
@@ -334,6 +339,7 @@ class Objective(nn.Module):
     reconstructs = False
     similarity = ""
     vectors: tuple[str, ...] = ()
+    enters_space = False
     needs_hidden_states = False
     needs_text_ids = False
 

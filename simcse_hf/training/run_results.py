@@ -232,7 +232,7 @@ class Results:
     Examples:
         >>> from simcse_hf.training.run_results import Results
         >>> results = Results.read("outputs/my-model")
-        >>> results.dev.metric, results.dev.best.step
+        >>> results.dev.metric, results.dev.final.step
         ('stsb_spearman', 70)
         >>> results.change.low > 0  # the lower end of the interval: the model has become better
         True

@@ -71,8 +71,8 @@ class ModelArguments:
     )
     objective_options: list[str] = option(
         list,
-        "Options of the objective as name=value pairs (a table in YAML); --objective NAME --help_all lists those of "
-        "NAME with their defaults.",
+        "Options of the objective as name=value pairs (a table in YAML); --objective NAME --help lists those of NAME "
+        "with their defaults.",
     )  # a table after __post_init__
     matryoshka_dims: list[str] | None = option(
         None, "Also apply the objective to these leading dimensions, for example 256,128,64."

@@ -56,12 +56,12 @@ CASES = [
     ("distill", {}, 3),
     ("distill", {"loss": "listnet"}, 2),
     ("distill", {"loss": "listmle"}, 3),
-    ("distill", {"loss": "vectors", "teacher_dim": 4}, 1),
+    ("distill", {"loss": "vectors", "keep_projection": False}, 1),
     *[(name, options, rows) for name, options in LABELLED for rows in RELATIONS.values()],
     ("supcon", {"similarity": "cosine"}, RELATIONS["other numbers of hypotheses"]),
     *[
         ("distill", {"loss": loss} | more, RELATIONS["other numbers of hypotheses"])
-        for loss, more in {"similarities": {}, "vectors": {"teacher_dim": 4}, "listnet": {}}.items()
+        for loss, more in {"similarities": {}, "vectors": {"keep_projection": False}, "listnet": {}}.items()
     ],
     *[("class_labels", {}, rows) for rows in RELATIONS.values()],
     ("class_labels", {"similarity": "dot"}, 2),
@@ -121,6 +121,8 @@ class Encoded(nn.Module):
             self.objective = build_objective("simcse", DIM, {"matryoshka_dims": [2, 5]} | options)
         else:
             self.objective = build_objective(name, DIM, options)
+        if name == "distill":
+            self.objective.attach(SimpleNamespace(teacher_dim=4))
         if name == "is_bert":
             self.objective.attach(SimpleNamespace(settings=SimpleNamespace(pooler_type="avg")))
         self.double()

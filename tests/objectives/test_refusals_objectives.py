@@ -81,7 +81,7 @@ OUT_OF_RANGE = {
     },
     "distill": {
         "loss": ["ranks"],
-        "teacher_dim": [4],  # without the loss of vectors
+        "keep_projection": [False],  # without the loss of vectors
         "student_temperature": [0],
         "consistency_weight": [-1],
     },
@@ -121,7 +121,8 @@ def test_an_option_out_of_range_is_refused_by_name(name, option, value):
         ("simcse", {"negatives": "own", "bidirectional": True}, "negatives"),
         ("softmax", {"max_negatives": 2.5, "augment": True}, "max_negatives"),
         ("softmax", {"hidden_dim": 8, "layers": 1}, "hidden_dim"),
-        ("distill", {"teacher_dim": 0, "loss": "vectors"}, "teacher_dim"),
+        ("distill", {"keep_projection": False, "loss": "similarities"}, "keep_projection"),
+        ("distill", {"keep_projection": "no", "loss": "vectors"}, "keep_projection"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(name, options, named):

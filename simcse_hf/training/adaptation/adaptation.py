@@ -127,6 +127,13 @@ def adapt(
 
     Raises:
         ValueError: If an input is invalid, or the output directory holds something else.
+
+    Examples:
+        >>> from simcse_hf import adapt
+        >>> adaptation = adapt("sentences.txt", model="outputs/my-model", task=["classification=tickets.csv"],
+        ...                    output="outputs/adapted", arms=["simcse"], steps=2, seeds=1)
+        >>> adaptation.helped  # if not, outputs/adapted/model is the present model
+        False
     """
     # 1. Refuse what makes no sense, and what is not there, before anything is deleted.
     check_together(1, alone="adapt")
