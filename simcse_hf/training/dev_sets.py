@@ -262,13 +262,16 @@ class TasksEvalCallback(DevSetCallback):
         return metrics
 
 
-def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetCallback]:
+def make_dev_sets(
+    dev_set: Any, dev_tasks: Sequence[Any] | None, label_separator: str | None = None
+) -> list[DevSetCallback]:
     """Make the callbacks of a trainer's dev sets.
 
     Args:
         dev_set (`str`, `os.PathLike`, `ScoredPairs` or `Any`, *optional*): Scored pairs, also as rows, or their file.
         dev_tasks (`Sequence`, *optional*): Tasks, or words such as `"classification=dev.csv"`. The first task of a
             kind is named after its kind in the metrics, and any other one also after its file.
+        label_separator (`str`, *optional*): What stands between several labels in a cell of a task.
 
     Returns:
         `list[DevSetCallback]`: One for the scored pairs, if there are any, and then one for all tasks.
@@ -283,7 +286,7 @@ def make_dev_sets(dev_set: Any, dev_tasks: Sequence[Any] | None) -> list[DevSetC
         return callbacks
     if isinstance(dev_tasks, str):
         raise ValueError(f"dev_tasks must be a list of tasks, got the string {dev_tasks!r}.")
-    named = {name.replace(":", "_"): task for name, task in name_tasks(dev_tasks).items()}
+    named = {name.replace(":", "_"): task for name, task in name_tasks(dev_tasks, label_separator).items()}
     return [*callbacks, TasksEvalCallback(named)]
 
 

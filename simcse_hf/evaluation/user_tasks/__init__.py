@@ -17,12 +17,13 @@ __all__ = [
 KINDS = ("classification", "nearest", "clustering", "pairs", "reranking", "retrieval")
 
 
-def read_task(kind: str, path: str | Path) -> UserTask:
+def read_task(kind: str, path: str | Path, label_separator: str | None = None) -> UserTask:
     """Read a task from a file or folder.
 
     Args:
         kind (`str`): Kind of task, one of `KINDS`.
         path (`str | Path`): The file or folder; `docs/evaluation.md` describes the layout of each kind.
+        label_separator (`str`, *optional*): What stands between several labels in a cell of labelled texts.
 
     Returns:
         [`UserTask`]: The task.
@@ -48,10 +49,14 @@ def read_task(kind: str, path: str | Path) -> UserTask:
         raise FileNotFoundError(f"{path}: no such file or folder (task {kind}).")
     from . import labelled, ranking  # scikit-learn takes a second to import
 
-    readers = {
+    of_labels = {
         "classification": labelled.read_classification,
         "nearest": labelled.read_nearest,
         "clustering": labelled.read_clustering,
+    }
+    if kind in of_labels:
+        return of_labels[kind](path, label_separator)
+    readers = {
         "pairs": ranking.read_pairs,
         "reranking": ranking.read_reranking,
         "retrieval": ranking.read_retrieval,
@@ -59,7 +64,7 @@ def read_task(kind: str, path: str | Path) -> UserTask:
     return readers[kind](path)
 
 
-def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
+def name_tasks(tasks: Iterable[str | UserTask], label_separator: str | None = None) -> dict[str, UserTask]:
     """Read tasks, and name them as they are called in results.
 
     The first task of a kind has the name of its kind, and any other one the name of its kind and of its file, such as
@@ -67,6 +72,7 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
 
     Args:
         tasks (`Iterable[str | UserTask]`): The tasks, or words such as `"classification=dev.csv"`.
+        label_separator (`str`, *optional*): See [`read_task`].
 
     Returns:
         `dict[str, UserTask]`: The tasks by name.
@@ -80,7 +86,7 @@ def name_tasks(tasks: Iterable[str | UserTask]) -> dict[str, UserTask]:
             kind, _, path = task.partition("=")
             if not path:
                 raise ValueError(f"a task must be KIND=FILE, such as classification=dev.csv, got {task!r}.")
-            task = read_task(kind, path)
+            task = read_task(kind, path, label_separator)
         name = task.kind if task.kind not in named else f"{task.kind}:{task.name}"
         if name in named:
             raise ValueError(f"{task.source}: another {task.kind} task is named {task.name}. Rename one of the files.")
