@@ -160,15 +160,15 @@ def compare(
 ) -> Comparison:
     """Compare models or result files with the first one, or find the one to take, with intervals of the differences.
 
-    With `models` and an `output` NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
+    With models and an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
     call reads those whose model and task have not changed.
 
     Args:
         results (`Sequence[str | Encoder]`, *optional*): At least two, the baseline first: result files (.json) of
             `simcse-hf evaluate`, folders or hub names of models, bm25 for keyword search; in Python also loaded
             models.
-        models (`Sequence[str | Encoder]`, *optional*): In place of `results`: which of these to take. All are compared
-            with the best, and the fastest is named that was not shown to be worse.
+        models (`Sequence[str | Encoder]`, *optional*): Which of these, of the same kinds, to take, instead of a
+            comparison with a baseline: the fastest is named that was not shown to be worse than the best.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
