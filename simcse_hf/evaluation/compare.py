@@ -132,8 +132,8 @@ class Comparison(Result):
             blocks.append(format_rows(rows, f"{name} - {self.baseline}", "", f"{100 * self.confidence:g}% interval"))
         if self.choice is not None:
             blocks.append(
-                f"Take {self.choice}: the fastest that was not shown to be worse than the best, {self.baseline}. The "
-                f"intervals allow for all pairs of the {len(self.scores)} models (Bonferroni)."
+                f"Take {self.choice}, the fastest of those that were not shown to be worse than the best "
+                f"({self.baseline}). The intervals allow for all pairs of the {len(self.scores)} models (Bonferroni)."
             )
         return "\n\n".join(blocks)
 
@@ -230,7 +230,7 @@ def compare(
     # 2. Score the models
     protocol = Protocol(mode, aggregation, metric, seed)
     data = read_tasks(tasks, data_dir, protocol, map(read_scored_pairs, pairs), user_tasks=task, task_set=task_set)
-    if KEYWORDS in named:
+    if KEYWORDS in given:
         check_keywords(data)
     folder = Path(output).expanduser().with_suffix(".evaluations") if output and models else None
     for name in to_score:
