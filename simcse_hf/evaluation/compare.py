@@ -158,7 +158,7 @@ def compare(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Comparison:
-    """Compare models or result files with the first one, or find the one to take, with intervals of the differences.
+    """Compare models or result files with the first one, with confidence intervals, or find the one to take.
 
     With models and an output NAME.json, evaluations are kept in the folder NAME.evaluations beside it, and a later
     call reads those whose model and task have not changed.

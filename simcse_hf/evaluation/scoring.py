@@ -154,12 +154,12 @@ def evaluate(
     show_progress_bar: bool = True,
     **loading: Unpack[ModelOptions],
 ) -> Evaluation:
-    """Score a model on STS, transfer tasks and tasks from your own files.
+    """Score a model on semantic similarity (STS), transfer tasks and tasks from your own files.
 
     Args:
-        model (`str`, `os.PathLike` or `Encoder`): Folder or hub name of a model; bm25 for keyword search without a
-            model (a folder of this name is ./bm25); in Python also an object with `encode(list[str])` that returns an
-            array of shape `(n, dim)`.
+        model (`str`, `os.PathLike` or `Encoder`): Folder of a checkpoint, or name of a model on the Hugging Face hub;
+            bm25 for keyword search without a model (a folder of this name is ./bm25); in Python also an object with
+            `encode(list[str])` that returns an array of shape `(n, dim)`.
         task_set (`str`, *optional*): Tasks that are read from `data_dir`. The default is sts.
         tasks (`str` or `Sequence[str]`, *optional*): In place of `task_set`, comma-separated names out of STS12,
             STS13, STS14, STS15, STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC, SST5.
