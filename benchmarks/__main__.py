@@ -22,6 +22,7 @@ BENCHMARKS = {
     "info_nce": "memory and time of InfoNCE alone",
     "objective_cost": "the cost of each objective as a share of a training step",
     "distill": "a small encoder learns from all-MiniLM-L6-v2 without labels",
+    "student": "a small encoder in the space of all-MiniLM-L6-v2: its queries search the documents of the teacher",
     "objectives": "STS-B dev before and after training with each objective",
     "evidence": "whether training helps: grids, controls, hard negatives, domains",
     "learning_rates": "which learning rate suits which batch size",
@@ -34,6 +35,8 @@ BENCHMARKS = {
     "postprocessing": "what whitening and flow do to the STS scores",
     "interval_coverage": "how often the intervals hold the true value, by simulation",
     "chosen_checkpoint": "what the choice of a checkpoint adds to its change on the dev set, by simulation",
+    "forgetting": "what training for a domain forgets, and mixing with the start",
+    "which_model": "which of several models to take, keyword search among them, and how often the choice is wrong",
     "commits": "training and encoding against another checkout",
     "kills": "training that is killed at random moments and resumed, against the uninterrupted run",
 }

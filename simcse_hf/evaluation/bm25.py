@@ -11,9 +11,7 @@ from ..ops.errors import require_extra
 from ..ops.identity import Identity
 from .embeddings import SentenceEmbeddings
 
-K1 = 1.5
-B = 0.75
-FORMULA = "lucene"
+SETTINGS = {"method": "lucene", "k1": 1.5, "b": 0.75}
 #: The kinds of tasks that need no vectors.
 KINDS = ("nearest", "pairs", "reranking", "retrieval")
 
@@ -49,7 +47,7 @@ class BM25(SentenceEmbeddings):
         words = self._words(list(self._places))
         if not any(words):
             raise ValueError(f"{KEYWORDS} finds no word of two letters in the {len(words)} texts of the task.")
-        self._index = self._package.BM25(k1=K1, b=B, method=FORMULA)
+        self._index = self._package.BM25(**SETTINGS)
         self._index.index(words, show_progress=False)
 
     def identity(self) -> Identity:
@@ -58,7 +56,7 @@ class BM25(SentenceEmbeddings):
             KEYWORDS,
             backend=f"bm25s {self._package.__version__}",
             tokenizer="lower-cased words of two letters or more",
-            weights=f"{FORMULA}, k1 = {K1}, b = {B}",
+            weights=str(SETTINGS),
             similarity=KEYWORDS,
         )
 
@@ -91,15 +89,15 @@ class BM25(SentenceEmbeddings):
         Returns:
             `numpy.ndarray`: Symmetric scores of shape `(n,)`: 0 without a common word, and 1 for equal texts.
         """
+        queries = [*first, *second]
         shares = []
-        for queries, documents in ((first, second), (second, first)):
-            for query, document, scores in zip(queries, documents, self._scores(queries), strict=True):
-                own = scores[self._places[query]]
-                shares.append(scores[self._places[document]] / own if own else 0.0)
+        for query, document, scores in zip(queries, [*second, *first], self._scores(queries), strict=True):
+            own = scores[self._places[query]] or 1  # without words, all scores are 0
+            shares.append(scores[self._places[document]] / own)
         return np.reshape(shares, (2, -1)).mean(axis=0)
 
     def rank(
-        self, queries: Sequence[str], documents: Mapping[str, str], depth: int, roles: tuple[Role, Role] = (None, None)
+        self, queries: Sequence[str], documents: Mapping[str, str], depth: int, roles: object = None
     ) -> Iterator[list[str]]:
         """Rank documents as [`SentenceEmbeddings.rank`] does; those without a common word are the last ones.
 
@@ -107,7 +105,7 @@ class BM25(SentenceEmbeddings):
             queries (`Sequence[str]`): The queries.
             documents (`Mapping[str, str]`): The documents by id. Equal scores are ranked by ids, the highest first.
             depth (`int`): The most documents to find for a query.
-            roles (`tuple[Role, Role]`, *optional*): Not used: words have no prompts.
+            roles (`object`, *optional*): Not used: words have no prompts.
 
         Yields:
             `list[str]`: The ids of the documents of a query, the best one first.

@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from ..objectives import ByDataset, EncodedBatch, Objective, build_objective
+from ..objectives import ByDataset, EncodedBatch, Objective, build_objective, described_objective
 from ..objectives.base import ROW_INPUTS, TEXT_INPUTS, add_up, as_full_precision
 from ..objectives.masked_lm import IGNORED
 from ..objectives.promptbert import embed_templates
@@ -362,7 +362,11 @@ class ContrastiveModel(ContrastiveBase):
         """
         if self.objective is not None:
             return self.objective
-        # 1. Build the objective, or that of each data set.
+        # 1. Build the objective, or that of each data set, for embeddings of the size that they shall have.
+        losses = self.settings.losses().values()
+        enters_space = any(described_objective(*loss).enters_space for loss in losses)
+        if enters_space and self.teacher_dim not in (None, self.embedding_dim):
+            self.add_projection(cast(int, self.teacher_dim))
         settings = self.settings
         tables = settings.dataset_objectives
         build = functools.partial(build_objective, dim=self.embedding_dim)

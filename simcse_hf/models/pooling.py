@@ -32,6 +32,7 @@ HEAD_FOLDER = "2_Dense"
 WEIGHTS = "model.safetensors"
 OLD_WEIGHTS = "pytorch_model.bin"  # of sentence-transformers before version 2.3
 TANH = "torch.nn.modules.activation.Tanh"
+LINEAR = "torch.nn.modules.linear.Identity"
 #: Layers of our own poolers by their attribute of the model, and the folder of a checkpoint that holds their weights.
 POOLER_FOLDERS = {"ngram_head": NGRAM_POOLER, "template_head": "template_head"}
 

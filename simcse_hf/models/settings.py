@@ -17,6 +17,8 @@ Values = dict[str, Any]
 SECTION = "simcse"
 #: The entry of `config.json` with a threshold for cosines. It belongs to the weights, so training removes it.
 THRESHOLD = "similarity_threshold"
+#: The entry with the teacher whose vectors a student learned, and the student's own embedding of a sentence.
+SPACE = "teacher_space"
 MIN_LENGTH = 3  # [CLS], a token and [SEP]
 #: Similarities that a model may be compared by, under sentence-transformers' names.
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")

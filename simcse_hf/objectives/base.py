@@ -60,6 +60,10 @@ class Encoder(Protocol):
     ) -> Tensor:
         """Encode token ids of shape `(n, length)` into embeddings `(n, dim)`."""
 
+    @property
+    def teacher_dim(self) -> int | None:
+        """The size of the vectors of the run's teacher, `None` without one."""
+
     def copy_encoder(self) -> Self:
         """Return an independent copy of the encoder, its head and its pooler."""
 
@@ -294,6 +298,7 @@ class Objective(nn.Module):
       the loss of a row does not depend on the other rows.
     - `similarity` is what the loss compares embeddings by: `"cosine"`, `"dot"`, or `""` if neither.
     - `vectors` says which vectors of frozen models `forward` reads, where a run has them: `"teacher"` or `"guide"`.
+    - `enters_space` says that embeddings become the teacher's vectors, so the model gets their size.
     - `needs_hidden_states` and `needs_text_ids` ask for `EncodedBatch.hidden_states` and for `inputs["text_ids"]`.
 
     An instance may change any of them.
@@ -335,6 +340,7 @@ class Objective(nn.Module):
     reconstructs = False
     similarity = ""
     vectors: tuple[str, ...] = ()
+    enters_space = False
     needs_hidden_states = False
     needs_text_ids = False
 
@@ -396,7 +402,7 @@ class Objective(nn.Module):
             `torch.Tensor` or `dict[str, torch.Tensor]`: A scalar in float32 or wider, or named scalars whose sum is
                 the loss.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"objective {self.name!r} has no forward, which computes its loss")
 
 
 #: The class of each objective by its name.
@@ -411,7 +417,7 @@ def register(name: str, objective: type[Objective]) -> None:
         objective (`type[Objective]`): The class. One with a `name` of its own is registered when it is defined.
 
     Raises:
-        ValueError: If another class has the name.
+        ValueError: If another class has the name, or the constructor does not take `dim`.
 
     Examples:
         >>> from simcse_hf.objectives import OBJECTIVES, register
@@ -423,12 +429,14 @@ def register(name: str, objective: type[Objective]) -> None:
         >>> "warm" in OBJECTIVES
         True
     """
+    parameters = inspect.signature(objective).parameters
+    if "dim" not in parameters:
+        raise ValueError(f"{objective.__name__}.__init__ must take dim, the embedding size, before its options")
     known = OBJECTIVES.setdefault(name, objective)
     if known is not objective:
         raise ValueError(f"objective {name!r} is already registered: {known.__name__}. Choose another name")
-    parameters = inspect.signature(objective).parameters.values()
     objective.name = name
-    objective.options = {parameter.name: parameter.default for parameter in parameters if parameter.name != "dim"}
+    objective.options = {option: each.default for option, each in parameters.items() if option != "dim"}
 
 
 def as_full_precision(embeddings: Tensor, normalize: bool = False) -> Tensor:
@@ -452,9 +460,12 @@ def no_autocast(tensor: Tensor) -> torch.autocast:
 
 def add_up(loss: Loss) -> tuple[Tensor, dict[str, Tensor] | None]:
     """Return the sum of what an objective returned, and its named parts if there are several."""
-    if isinstance(loss, dict):
-        return cast(Tensor, sum(loss.values())), loss
-    return loss, None
+    parts = loss if isinstance(loss, dict) else None
+    total: object = sum(parts.values()) if parts else loss
+    if not isinstance(total, Tensor) or total.dim():
+        got = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+        raise ValueError(f"forward of an objective must return a tensor of shape (), or several by name; got {got}")
+    return total, parts
 
 
 def named_losses(loss: Loss) -> dict[str, Tensor]:

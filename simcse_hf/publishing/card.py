@@ -214,7 +214,7 @@ def write_card(
     for each in measured:
         # A result file in another folder is not pushed, but the card names its protocol.
         source = each.path.name if (directory / each.path.name).exists() else CARD
-        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}")
+        listed, comparable = hub_scores(each.evaluation, f"{_HUB}/{repo_id}/blob/main/{source}", model)
         scores += listed
         benchmarks += comparable
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 from numpy import ndarray
+from transformers import AutoConfig
 
 from ..data.read import load_text_dataset
 from ..data.table import stream_texts
@@ -15,8 +16,11 @@ from ..indexes.sentences import Match, SentenceIndex, check_target
 from ..inference.load import load_model
 from ..inference.shards import read_manifest, read_shards
 from ..inference.simcse import SimCSE
+from ..models.settings import SPACE
 from ..names import ModelOptions, OutputFormat, SamplingStrategy
 from ..ops.files import StrPath, digest
+from ..ops.identity import Identity
+from ..ops.loading import load_pretrained
 from ..ops.outputs import TABLE_SUFFIXES, check_output_file, write_table
 from ..ops.results import Result
 from ..ops.similarity import check_scores
@@ -487,6 +491,10 @@ def open_index(
         "long_texts": made_with.long_texts,
     }
     revision = None
+    if model is not None:
+        taught = getattr(load_pretrained(AutoConfig.from_pretrained, model), SPACE, None)
+        if taught and not made_with.changes(Identity.from_dict(taught["teacher"])):
+            settings = {}  # a student pools and cuts in a way of its own
     if model is None:
         revision = made_with.revision
         settings["model_backend"] = made_with.backend

@@ -8,7 +8,16 @@ import torch
 from datasets import Dataset
 from relation_helpers import training_rows
 
-from simcse_hf.objectives import EncodedBatch, InfoNCE, TrainingRows, build_objective
+from simcse_hf.objectives import (
+    OBJECTIVES,
+    EncodedBatch,
+    InfoNCE,
+    Objective,
+    TrainingRows,
+    build_objective,
+    register,
+)
+from simcse_hf.objectives.base import add_up
 
 # --- options ---
 
@@ -72,7 +81,7 @@ OUT_OF_RANGE = {
     },
     "distill": {
         "loss": ["ranks"],
-        "teacher_dim": [4],  # without the loss of vectors
+        "keep_projection": [False],  # without the loss of vectors
         "student_temperature": [0],
         "consistency_weight": [-1],
     },
@@ -112,7 +121,8 @@ def test_an_option_out_of_range_is_refused_by_name(name, option, value):
         ("simcse", {"negatives": "own", "bidirectional": True}, "negatives"),
         ("softmax", {"max_negatives": 2.5, "augment": True}, "max_negatives"),
         ("softmax", {"hidden_dim": 8, "layers": 1}, "hidden_dim"),
-        ("distill", {"teacher_dim": 0, "loss": "vectors"}, "teacher_dim"),
+        ("distill", {"keep_projection": False, "loss": "similarities"}, "keep_projection"),
+        ("distill", {"keep_projection": "no", "loss": "vectors"}, "keep_projection"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(name, options, named):
@@ -364,3 +374,34 @@ def test_a_batch_without_what_an_objective_reads_is_refused(name, options, messa
     batch = EncodedBatch(torch.ones(1, 2, 4), inputs)
     with pytest.raises(ValueError, match=message):
         build_objective(name, 4, options)(batch)
+
+
+class WithoutSize(Objective):
+    def __init__(self, margin=1.0):
+        super().__init__(8)
+
+
+def test_a_class_whose_constructor_takes_no_size_is_refused():
+    with pytest.raises(ValueError, match="WithoutSize.__init__ must take dim"):
+        register("without_size", WithoutSize)
+    assert "without_size" not in OBJECTIVES
+
+
+@pytest.mark.parametrize(
+    "loss, got",
+    [
+        (torch.zeros(4), r"\(4,\)"),
+        ({"first": torch.zeros(()), "second": torch.zeros(4)}, r"\(4,\)"),
+        (None, "NoneType"),
+        (0.5, "float"),
+    ],
+    ids=["one for each row", "a part for each row", "nothing", "a number"],
+)
+def test_a_loss_that_is_no_scalar_is_refused(loss, got):
+    with pytest.raises(ValueError, match=rf"must return a tensor of shape \(\).*got {got}"):
+        add_up(loss)
+
+
+def test_an_objective_without_forward_says_so():
+    with pytest.raises(NotImplementedError, match="has no forward"):
+        Objective(4)(EncodedBatch(torch.zeros(2, 2, 4)))

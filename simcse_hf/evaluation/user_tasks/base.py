@@ -66,8 +66,8 @@ class UserTask(ABC):
     metric: ClassVar[str]
     unit: ClassVar[str] = "row"
 
-    source: str
-    name: str
+    source: str = field(repr=False)  # `repr` tells tasks apart by their content
+    name: str = field(repr=False)
     units: list
     shared: Any = None
 

@@ -226,12 +226,11 @@ class NearestTask(ClassificationTask):
         for row, ((text, label), ranking) in enumerate(zip(self.units, rankings, strict=True)):
             nearest = next(other for other in ranking if other != text)
             correct[row] = labels[nearest] == label
-        among = "other rows" if self.shared is None else f"{len(self.shared)} training rows"
         return self._labelled_result(
             {"accuracy": 100 * float(correct.mean())},
             "correct",
             correct,
-            protocol=f"label of the nearest of the {among} by {embeddings.similarity}",
+            protocol=f"label of the nearest of {len(labels)} texts by {embeddings.similarity}",
         )
 
 
