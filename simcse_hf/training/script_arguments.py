@@ -148,6 +148,11 @@ class DataArguments:
         "clustering, pairs, reranking or retrieval.",
         action="extend",
     )
+    general: list[str] = option(
+        list,
+        "General tasks, on which the run says what it forgot: files of scored pairs, or KIND=FILE as in --dev_task.",
+        action="extend",
+    )
     overwrite_output_dir: bool = option(
         False, "Delete the earlier run in --output_dir and start again; also --overwrite.", aliases=["--overwrite"]
     )
